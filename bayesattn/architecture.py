@@ -1,0 +1,78 @@
+"""Heads, widths and prior variances of a network, and its attention paths (THEORY sections 1 and 2)."""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bayesattn._checks import positive, positive_integer
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A deep multi-head attention network with independent Gaussian priors on its weights.
+
+    Args:
+        heads: H_1..H_L, attention heads of each layer; L is the depth.
+        widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
+        variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
+
+    Raises:
+        ValueError: a tuple of the wrong length, a head or width below 1, a variance that is not above 0.
+    """
+
+    heads: tuple[int, ...]
+    widths: tuple[int, ...]
+    variances: tuple[float, ...]
+
+    def __post_init__(self):
+        for name in ("heads", "widths", "variances"):
+            value = getattr(self, name)
+            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) == 0:
+                raise ValueError(f"{name} must be a sequence of numbers with an entry for each layer, got {value!r}")
+        depth = len(self.heads)
+        for name, length, meaning in (
+            ("widths", depth + 1, "N_1..N_L, N_a"),
+            ("variances", depth + 2, "s_0^2, s_1^2..s_L^2, s_a^2"),
+        ):
+            if len(getattr(self, name)) != length:
+                raise ValueError(
+                    f"{name} must have {length} entries ({meaning}) for {depth} layers of heads,"
+                    f" got {len(getattr(self, name))}: {getattr(self, name)!r}"
+                )
+        set_field = object.__setattr__
+        set_field(self, "heads", tuple(positive_integer(f"heads[{i}]", h) for i, h in enumerate(self.heads)))
+        set_field(self, "widths", tuple(positive_integer(f"widths[{i}]", n) for i, n in enumerate(self.widths)))
+        set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
+
+    @property
+    def depth(self) -> int:
+        """L, the number of attention layers."""
+        return len(self.heads)
+
+    @property
+    def paths(self) -> int:
+        """Pi = H_1 x .. x H_L, the number of attention paths."""
+        return math.prod(self.heads)
+
+    @property
+    def order_parameter_sizes(self) -> tuple[int, ...]:
+        """Rows of U_1, .., U_L: the number of path pieces that start in layer l."""
+        return tuple(math.prod(self.heads[layer:]) for layer in range(self.depth))
+
+    def path_heads(self) -> list[tuple[int, ...]]:
+        """(h_1, .., h_L) of each path, in the flat order used throughout (C order, h_1 slowest)."""
+        return list(itertools.product(*map(range, self.heads)))
+
+    def path_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[str]:
+        """Names of the paths, such as "same_token -> uniform"; heads are numbered where `head_names` is None."""
+        if head_names is None:
+            head_names = [[str(h) for h in range(count)] for count in self.heads]
+        if tuple(map(len, head_names)) != self.heads:
+            raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
+        return [" -> ".join(names) for names in itertools.product(*head_names)]
+
+    def with_width(self, width: int) -> "Architecture":
+        """The same network with every width set to `width`."""
+        return dataclasses.replace(self, widths=(width,) * (self.depth + 1))

@@ -1,0 +1,21 @@
+"""The thermodynamic limit: action, saddle point, kernels, predictor, head scores (THEORY sections 3 to 5)."""
+
+from bayesattn.theory.action import Action, action
+from bayesattn.theory.heads import head_scores
+from bayesattn.theory.kernels import alignment, kernel
+from bayesattn.theory.predictor import Prediction, predict
+from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_parameter, solve
+
+__all__ = [
+    "Action",
+    "NotConverged",
+    "Prediction",
+    "SaddlePoint",
+    "action",
+    "alignment",
+    "gp_order_parameter",
+    "head_scores",
+    "kernel",
+    "predict",
+    "solve",
+]

@@ -1,0 +1,34 @@
+"""How much each head matters (THEORY section 5)."""
+
+from typing import Any
+
+import numpy as np
+
+from bayesattn._checks import finite_array
+from bayesattn.architecture import Architecture
+
+
+def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
+    """Score of each head: sum of |U^{pi pi'}| over pairs in which pi or pi' uses it, divided by the largest score.
+
+    Args:
+        order_parameter: U of shape (Pi, Pi).
+        arch: the network.
+
+    Returns:
+        One array of shape (H_l,) per layer, first layer first; the largest score of all is 1.
+
+    Raises:
+        ValueError: wrong shape, entries that are not finite, or U = 0.
+    """
+    weight = np.abs(finite_array("order_parameter", order_parameter, (arch.paths, arch.paths)))
+    if not weight.any():
+        raise ValueError("order_parameter must not be zero: scores are relative to the largest")
+    scores = []
+    path_heads = np.array(arch.path_heads())
+    for layer, heads in enumerate(arch.heads):
+        uses = path_heads[:, layer] == np.arange(heads)[:, None]
+        either = uses[:, :, None] | uses[:, None, :]
+        scores.append(np.sum(weight * either, axis=(1, 2)))
+    largest = max(score.max() for score in scores)
+    return [score / largest for score in scores]

@@ -1,0 +1,187 @@
+"""Kernels between examples, weighed by an order parameter (THEORY sections 3 and 5)."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array
+from bayesattn.architecture import Architecture
+
+
+def kernel(
+    order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
+) -> Float[Array, "example other_example"]:
+    """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
+
+    Args:
+        order_parameter: U, symmetric, shape (Pi, Pi).
+        path_inputs: xi of shape (P, Pi, N_0).
+        other_path_inputs: xi' of shape (P', Pi, N_0).
+        arch: the network.
+
+    Returns:
+        Array of shape (P, P').
+
+    Raises:
+        ValueError: wrong shapes or entries that are not finite.
+    """
+    path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
+    other = checked_path_inputs("other_path_inputs", other_path_inputs, arch, features=path_inputs.shape[2])
+    order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))
+    return cross_kernel(jnp.asarray(order_parameter), jnp.asarray(path_inputs), jnp.asarray(other), arch.variances[0])
+
+
+def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
+    """|u_k . Y| / |Y| for the unit eigenvectors u_k of a kernel, largest eigenvalue first (THEORY section 5).
+
+    Args:
+        kernel: symmetric, shape (P, P).
+        labels: Y, shape (P,), not all zero.
+
+    Returns:
+        Array of shape (P,); its squares sum to 1.
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, labels that are all zero.
+    """
+    labels = finite_array("labels", labels, ("examples",))
+    if not labels.any():
+        raise ValueError("labels must not all be zero: alignment divides by their norm")
+    kernel = finite_array("kernel", kernel, (len(labels), len(labels)))
+    eigenvectors = jnp.linalg.eigh(jnp.asarray(kernel))[1]
+    return jnp.abs(eigenvectors[:, ::-1].T @ labels) / np.linalg.norm(labels)
+
+
+def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> np.ndarray:
+    """`value` as path inputs of `arch`; raises ValueError if they are not."""
+    array = finite_array(name, value, ("examples", "paths", features))
+    if array.shape[1] != arch.paths:
+        raise ValueError(
+            f"{name} must have {arch.paths} paths on axis 1 (the product of heads {arch.heads}),"
+            f" got shape {array.shape}"
+        )
+    return array
+
+
+def cross_kernel(
+    order_parameter: Float[Array, "path path"],
+    path_inputs: Float[Array, "example path feature"],
+    other: Float[Array, "other_example path feature"],
+    input_variance: Any,
+) -> Float[Array, "example other_example"]:
+    """K(U) between two sets of examples, without checks."""
+    _, paths, features = path_inputs.shape
+    mixed = jnp.einsum("epf,pq->eqf", path_inputs, order_parameter)
+    flat = mixed.reshape(len(mixed), -1) @ other.reshape(len(other), -1).T
+    return flat * (input_variance / (features * paths))
+
+
+def diagonal_kernel(
+    order_parameter: Float[Array, "path path"], path_inputs: Float[Array, "example path feature"], input_variance: Any
+) -> Float[Array, " example"]:
+    """K(U) of each example with itself, without checks."""
+    _, paths, features = path_inputs.shape
+    mixed = jnp.einsum("epf,pq->eqf", path_inputs, order_parameter)
+    return jnp.einsum("eqf,eqf->e", mixed, path_inputs) * (input_variance / (features * paths))
+
+
+class PathKernels(NamedTuple):
+    """Everything K(U) on the training examples needs, in the cheaper of two exact forms.
+
+    Either `pairs` holds, for each pair of paths (pi <= pi'), the symmetrised kernel
+    s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its transpose), lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2);
+    or `features` holds the scaled path inputs, shape (P, Pi, N_0), and K is formed as a Gram matrix. The other is None.
+    """
+
+    pairs: Float[Array, "pair entry"] | None
+    features: Float[Array, "example path feature"] | None
+
+    @property
+    def examples(self) -> int:
+        """P."""
+        if self.features is not None:
+            return self.features.shape[0]
+        assert self.pairs is not None
+        return (int(np.sqrt(8 * self.pairs.shape[1] + 1)) - 1) // 2
+
+    def __call__(self, factor: Float[Array, "path column"]) -> Float[Array, " entry"]:
+        """Lower triangle, row by row, of K(U) for U = factor factor^T."""
+        if self.pairs is not None:
+            order_parameter = factor @ factor.T
+            rows, columns = np.tril_indices(len(factor))
+            return order_parameter[rows, columns] @ self.pairs
+        assert self.features is not None
+        mixed = jnp.einsum("epf,pq->eqf", self.features, factor).reshape(len(self.features), -1)
+        return (mixed @ mixed.T)[np.tril_indices(len(mixed))]
+
+
+PAIRS_BYTES = 2**30
+"""Most memory that path-path kernels may take; beyond it K is formed from features."""
+
+
+def path_kernels(path_inputs: Float[Array, "example path feature"], arch: Architecture) -> PathKernels:
+    """The cheaper form of the kernels of these path inputs.
+
+    Path-path kernels read 2 P^2 Pi^2 bytes a product at memory speed, features cost 2 P^2 Pi N_0 operations: with about
+    ten operations in the time of a byte, features win where N_0 is below a few Pi.
+    """
+    examples, paths, features = path_inputs.shape
+    scaled = jnp.asarray(path_inputs) * np.sqrt(arch.variances[0] / (features * paths))
+    pairs_bytes = 8 * (paths * (paths + 1) // 2) * (examples * (examples + 1) // 2)
+    if features <= 4 * paths or pairs_bytes > PAIRS_BYTES:
+        return PathKernels(None, scaled)
+    return PathKernels(_pair_kernels(scaled), None)
+
+
+@jax.jit
+def _pair_kernels(scaled: Float[Array, "example path feature"]) -> Float[Array, "pair entry"]:
+    rows, columns = np.tril_indices(len(scaled))
+
+    def one_pair(pair: Array) -> Float[Array, " entry"]:
+        product = scaled[:, pair[0]] @ scaled[:, pair[1]].T
+        symmetrised = product + jnp.where(pair[0] == pair[1], 0.0, 1.0) * product.T
+        return symmetrised[rows, columns]
+
+    return jax.lax.map(one_pair, jnp.stack(np.tril_indices(scaled.shape[1]), axis=1))
+
+
+def unpack(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row"]:
+    """Symmetric matrix from its lower triangle, row by row."""
+    row, column = np.indices((size, size))
+    low, high = np.minimum(row, column), np.maximum(row, column)
+    return packed[high * (high + 1) // 2 + low]
+
+
+@jax.custom_jvp
+def gaussian_energy(
+    packed: Float[Array, " entry"], labels: Float[Array, " example"], temperature: Float[Array, ""]
+) -> Float[Array, ""]:
+    """log det(K + T I) + Y^T (K + T I)^{-1} Y for K given by its lower triangle (THEORY section 4).
+
+    Its derivative is written out: dE = tr[(A^{-1} - alpha alpha^T) dA] with A = K + T I and alpha = A^{-1} Y, cheaper than
+    differentiating through the Cholesky factor.
+    """
+    return _energy_and_slope(packed, labels, temperature)[0]
+
+
+@gaussian_energy.defjvp
+def _gaussian_energy_jvp(primals, tangents):
+    packed, labels, temperature = primals
+    packed_dot, labels_dot, temperature_dot = tangents
+    energy, slope, solution = _energy_and_slope(packed, labels, temperature)
+    rows, columns = np.tril_indices(len(labels))
+    twice_below = slope[rows, columns] * np.where(rows == columns, 1.0, 2.0)
+    change = twice_below @ packed_dot + 2 * solution @ labels_dot + jnp.trace(slope) * temperature_dot
+    return energy, change
+
+
+def _energy_and_slope(packed, labels, temperature):
+    size = len(labels)
+    cholesky = jnp.linalg.cholesky(unpack(packed, size) + temperature * jnp.eye(size))
+    solution = jax.scipy.linalg.cho_solve((cholesky, True), labels)
+    energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ solution
+    slope = jax.scipy.linalg.cho_solve((cholesky, True), jnp.eye(size)) - jnp.outer(solution, solution)
+    return energy, slope, solution

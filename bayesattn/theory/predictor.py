@@ -1,0 +1,66 @@
+"""The predictor given an order parameter (THEORY section 5)."""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array
+from bayesattn.architecture import Architecture
+from bayesattn.theory.action import checked_data
+from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, diagonal_kernel
+
+
+class Prediction(NamedTuple):
+    """Mean and variance of the network's output f on each test example (without the label noise T)."""
+
+    mean: Float[Array, "*batch test_example"]
+    variance: Float[Array, "*batch test_example"]
+
+
+def predict(
+    order_parameter: Any,
+    path_inputs: Any,
+    labels: Any,
+    test_path_inputs: Any,
+    arch: Architecture,
+    temperature: float,
+) -> Prediction:
+    """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
+
+    Args:
+        order_parameter: U of shape (Pi, Pi).
+        path_inputs: xi of shape (P, Pi, N_0).
+        labels: Y of shape (P,).
+        test_path_inputs: xi of shape (P_test, Pi, N_0).
+        arch: the network.
+        temperature: T, variance of the likelihood.
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+    """
+    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
+    test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=path_inputs.shape[2])
+    order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))
+    return conditional_prediction(order_parameter, path_inputs, labels, test, arch.variances[0], temperature)
+
+
+@partial(jax.jit)
+def conditional_prediction(
+    order_parameter: Float[Array, "path path"],
+    path_inputs: Float[Array, "example path feature"],
+    labels: Float[Array, " example"],
+    test_path_inputs: Float[Array, "test_example path feature"],
+    input_variance: Any,
+    temperature: Any,
+) -> Prediction:
+    """Mean and variance of f given U and the labels, without checks."""
+    train = cross_kernel(order_parameter, path_inputs, path_inputs, input_variance)
+    cross = cross_kernel(order_parameter, path_inputs, test_path_inputs, input_variance)
+    own = diagonal_kernel(order_parameter, test_path_inputs, input_variance)
+    cholesky = jnp.linalg.cholesky(train + temperature * jnp.eye(len(labels)))
+    # K + T I = L L^T: mean = (L^-1 k_*)^T L^-1 Y, explained variance = |L^-1 k_*|^2
+    whitened = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([labels, cross]), lower=True)
+    return Prediction(whitened[:, 1:].T @ whitened[:, 0], own - jnp.sum(whitened[:, 1:] ** 2, axis=0))

@@ -1,0 +1,213 @@
+"""The order parameter at large width: minimum of the action (THEORY section 4)."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optimistix
+from jaxtyping import Array, Float
+
+from bayesattn._checks import positive
+from bayesattn.architecture import Architecture
+from bayesattn.theory.action import checked_data
+from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, split
+from bayesattn.theory.kernels import PathKernels, gaussian_energy, path_kernels
+
+GRADIENT_TOLERANCE = 1e-8
+"""Largest relative gradient of a solution that counts as converged."""
+
+
+class SaddlePoint(NamedTuple):
+    """Minimum of the action. With several networks or temperatures, every array has a leading batch axis.
+
+    `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry of the energy's,
+    which the entropy's cancels at the minimum, in Bartlett coordinates in which the entropy has unit curvature.
+    `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
+    """
+
+    order_parameter: Array
+    order_parameters: tuple[Array, ...]
+    scalar_order_parameter: Array
+    energy: Array
+    entropy: Array
+    gradient_norm: Array
+    iterations: Array
+    converged: Any
+    point: Array
+
+
+class NotConverged(RuntimeError):
+    """The saddle-point solver stopped before its gradient was small enough; `.solution` holds where it stopped."""
+
+    def __init__(self, message: str, solution: SaddlePoint):
+        super().__init__(message)
+        self.solution = solution
+
+
+def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
+    """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4). Shape (Pi, Pi)."""
+    return jnp.eye(arch.paths) * float(np.prod(arch.variances[1:]))
+
+
+def solve(
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture | Sequence[Architecture],
+    temperature: Any,
+    *,
+    max_steps: int = 1000,
+    throw: bool = True,
+) -> SaddlePoint:
+    """Minimise the action from the GP limit (THEORY section 4).
+
+    Args:
+        path_inputs: xi of shape (P, Pi, N_0).
+        labels: Y of shape (P,).
+        arch: the network, or several networks with the same heads, solved in one call.
+        temperature: T, or one T per network; several T may go with one network.
+        max_steps: most quasi-Newton steps.
+        throw: raise NotConverged on failure; otherwise `.converged` tells.
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+        NotConverged: the relative gradient stayed above 1e-8.
+    """
+    batched = not isinstance(arch, Architecture) or np.ndim(temperature) > 0
+    networks = [arch] if isinstance(arch, Architecture) else list(arch)
+    temperatures = [positive("temperature", t) for t in np.ravel(temperature)]
+    if (
+        not networks
+        or not temperatures
+        or 1 != min(len(networks), len(temperatures)) != max(len(networks), len(temperatures))
+    ):
+        raise ValueError(
+            f"arch and temperature must match, got {len(networks)} networks and {len(temperatures)} temperatures"
+        )
+    count = max(len(networks), len(temperatures))
+    networks, temperatures = networks * (count // len(networks)), temperatures * (count // len(temperatures))
+    if len({network.heads for network in networks}) > 1 or len({network.variances[0] for network in networks}) > 1:
+        raise ValueError("networks solved in one call must have the same heads and input variance s_0^2")
+    path_inputs, labels, _ = checked_data(path_inputs, labels, networks[0], temperatures[0])
+    solution = _solve_batch(
+        path_kernels(jnp.asarray(path_inputs), networks[0]),
+        labels,
+        jnp.array([network.widths for network in networks], float),
+        jnp.array([network.variances for network in networks]),
+        jnp.array(temperatures),
+        layer_shapes(networks[0], full=True),
+        max_steps,
+    )
+    solution = jax.tree.map(lambda leaf: leaf if batched else leaf[0], solution)
+    converged = np.asarray(solution.converged)
+    solution = solution._replace(converged=converged if batched else bool(converged))
+    if throw and not converged.all():
+        worst = float(np.max(solution.gradient_norm))
+        raise NotConverged(
+            f"the saddle point was not found: relative gradient {worst:.1e}"
+            f" after {int(np.max(solution.iterations))} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
+            " raise max_steps or the temperature",
+            solution,
+        )
+    return solution
+
+
+@partial(jax.jit, static_argnames=("shapes", "max_steps"))
+def _solve_batch(kernels, labels, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
+    # One after the other: in a vmap every problem would wait for the slowest.
+    return jax.lax.map(
+        lambda network: _solve_one(kernels, labels, *network, shapes, max_steps), (widths, variances, temperatures)
+    )
+
+
+def _bartlett_point(
+    whitened: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
+) -> Float[Array, " coordinate"]:
+    """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there."""
+    parts = []
+    for width, (diagonal, below) in zip(widths, split(whitened, shapes), strict=True):
+        parts += [jnp.log(width) / 2 + diagonal / (2 * jnp.sqrt(width)), below / jnp.sqrt(2)]
+    return jnp.concatenate(parts)
+
+
+@jax.custom_jvp
+def _exponential_remainder(x: Array) -> Array:
+    """exp(x) - 1 - x, whose derivative keeps its digits near 0: at large width the entropy is flat there."""
+    return jnp.expm1(x) - x
+
+
+@_exponential_remainder.defjvp
+def _exponential_remainder_jvp(primals, tangents):
+    return _exponential_remainder(primals[0]), jnp.expm1(primals[0]) * tangents[0]
+
+
+def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
+    # In Bartlett coordinates the entropy of THEORY section 4 is a sum over entries of C = B / sqrt(N):
+    # sum_l N_l (|C_l|^2 - 2 sum_i log C_ii - dim_l log s_l^2), the readout being layer L + 1.
+    total = jnp.zeros(())
+    for shape, width, variance, (diagonal, below) in zip(
+        shapes, widths, variances[1:], split(whitened, shapes), strict=True
+    ):
+        total += width * jnp.sum(1 + _exponential_remainder(diagonal / jnp.sqrt(width))) + jnp.sum(below**2) / 2
+        total -= width * shape.rows * jnp.log(variance)
+    return total
+
+
+def _energy(point, kernels: PathKernels, labels, temperature, shapes, widths, variances) -> Float[Array, ""]:
+    return gaussian_energy(kernels(cholesky_factors(point, shapes, widths, variances)[0]), labels, temperature)
+
+
+def _solve_one(kernels, labels, widths, variances, temperature, shapes, max_steps) -> SaddlePoint:
+    def energy(whitened, _=None):
+        point = _bartlett_point(whitened, shapes, widths)
+        return _energy(point, kernels, labels, temperature, shapes, widths, variances)
+
+    def entropy(whitened):
+        return _entropy(whitened, shapes, widths, variances)
+
+    def total(whitened, _=None):
+        return energy(whitened) + entropy(whitened)
+
+    gradient = jax.grad(total)
+    start = jnp.zeros(sum(shape.size for shape in shapes))
+    rough = optimistix.minimise(
+        total,
+        optimistix.BFGS(rtol=1e-6, atol=1e-6),
+        start,
+        max_steps=max_steps,
+        throw=False,
+    )
+    # Differences of the action drown in rounding near the minimum; its gradient does not.
+    polished = optimistix.root_find(
+        lambda whitened, _: gradient(whitened),
+        optimistix.Newton(rtol=1e-12, atol=1e-12),
+        rough.value,
+        max_steps=20,
+        throw=False,
+    )
+
+    def relative_gradient(whitened):
+        size = jnp.max(jnp.abs(jax.grad(energy)(whitened)))
+        norm = jnp.max(jnp.abs(gradient(whitened))) / jnp.maximum(size, 1e-3)
+        return jnp.where(jnp.isfinite(norm), norm, jnp.inf)
+
+    rough_norm, polished_norm = relative_gradient(rough.value), relative_gradient(polished.value)
+    better = polished_norm <= rough_norm
+    best = jnp.where(better, polished.value, rough.value)
+    norm = jnp.minimum(polished_norm, rough_norm)
+    point = _bartlett_point(best, shapes, widths)
+    factors = cholesky_factors(point, shapes, widths, variances)
+    order_parameters = tuple(factor @ factor.T for factor in factors)
+    return SaddlePoint(
+        order_parameters[0],
+        order_parameters[:-1],
+        order_parameters[-1][0, 0],
+        energy(best),
+        entropy(best),
+        norm,
+        rough.stats["num_steps"] + polished.stats["num_steps"],
+        norm <= GRADIENT_TOLERANCE,
+        point,
+    )

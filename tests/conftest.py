@@ -1,0 +1,71 @@
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+
+DATA = Path(__file__).parent / "data"
+READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
+
+
+def relative_error(value, reference):
+    return float(np.max(np.abs(np.asarray(value) - reference)) / np.max(np.abs(reference)))
+
+
+def load_layers(name):
+    """A random network of tests/data with its reference values."""
+    stored = np.load(DATA / f"{name}.npz", allow_pickle=False)
+    depth = len(stored["heads"])
+    arch = ba.Architecture(*(tuple(stored[key].tolist()) for key in ("heads", "widths", "variances")))
+    weights = [stored[f"attention_weights_{layer + 1}"] for layer in range(depth)]
+    case = SimpleNamespace(
+        stored=stored,
+        arch=arch,
+        temperature=float(stored["temperature"]),
+        inputs=stored["x"].transpose(0, 2, 1),
+        weights=weights,
+        labels=stored["y"],
+        readout=READOUTS[str(stored["readout"])],
+        order_parameters=[stored[f"order_parameter_{layer + 1}"] for layer in range(depth)],
+    )
+    options = {"readout": case.readout, "nonlinearity": str(stored["nonlinearity"])}
+    case.path_inputs = np.asarray(ba.attention.path_inputs(case.inputs, weights, **options))
+    case.test_path_inputs = np.asarray(
+        ba.attention.path_inputs(stored["x_test"].transpose(0, 2, 1), weights, **options)
+    )
+    return case
+
+
+@pytest.fixture(scope="session", params=["one_layer", "two_layer", "three_layer"])
+def layers(request):
+    return load_layers(request.param)
+
+
+@pytest.fixture(scope="session")
+def two_layers():
+    return load_layers("two_layer")
+
+
+@pytest.fixture(scope="session")
+def hidden_markov():
+    """The reference hidden Markov task: path inputs, labels, saddle points and predictors."""
+    return np.load(DATA / "hidden_markov.npz", allow_pickle=False)
+
+
+@pytest.fixture(scope="session")
+def hidden_markov_model(hidden_markov):
+    stored = hidden_markov
+
+    def build(width):
+        return ba.Model(
+            path_inputs=stored["path_inputs"],
+            labels=stored["labels"],
+            test_path_inputs=stored["test_path_inputs"],
+            test_labels=stored["test_labels"],
+            architecture=ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4),
+            temperature=float(stored["temperature"]),
+        )
+
+    return build

@@ -1,0 +1,30 @@
+import pytest
+
+import bayesattn as ba
+
+
+def test_paths_are_in_c_order_with_the_first_layer_slowest():
+    arch = ba.Architecture((2, 3), (4, 5, 6), (1, 2, 3, 4))
+    assert arch.paths == 6
+    assert arch.path_heads()[:4] == [(0, 0), (0, 1), (0, 2), (1, 0)]
+    assert arch.path_names([["a", "b"], ["x", "y", "z"]])[3] == "b -> x"
+    assert arch.order_parameter_sizes == (6, 3)
+    assert arch.with_width(7).widths == (7, 7, 7)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (((2, 2), (10, 10), (1,) * 4), r"widths must have 3 entries .* got 2"),
+        (((2, 2), (10,) * 3, (1,) * 3), r"variances must have 4 entries .* got 3"),
+        (((2, 0), (10,) * 3, (1,) * 4), r"heads\[1\] must be a whole number of at least 1, got 0"),
+        (((2, 2), (10, 10, 1.5), (1,) * 4), r"widths\[2\] must be a whole number"),
+        (((2, 2), (10,) * 3, (1, 1, 1, -1)), r"variances\[3\] must be a finite number above 0, got -1"),
+        (((2, 2), (10,) * 3, (1, 1, 0, 1)), r"variances\[2\] must be .* got 0"),
+        (((2, 2), (10,) * 3, (1, 1, float("nan"), 1)), r"variances\[2\] must be .* got nan"),
+        ((2, (10,) * 3, (1,) * 4), r"heads must be a sequence"),
+    ],
+)
+def test_bad_architecture_is_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ba.Architecture(*arguments)

@@ -1,0 +1,119 @@
+"""Properties of the theory that need no reference, and its error messages."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.theory import bartlett, kernels, saddle_point
+from tests.conftest import relative_error
+
+
+def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
+    factor = np.linalg.cholesky(two_layers.order_parameters[0])
+    scaled = two_layers.path_inputs * np.sqrt(
+        two_layers.arch.variances[0] / (two_layers.path_inputs.shape[2] * two_layers.arch.paths)
+    )
+    dense = two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))]
+    for form in (
+        kernels.PathKernels(kernels._pair_kernels(scaled), None),
+        kernels.PathKernels(None, jnp.asarray(scaled)),
+    ):
+        assert form.examples == len(two_layers.labels)
+        assert relative_error(form(jnp.asarray(factor)), dense) < 1e-13
+
+
+def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(two_layers):
+    packed = jnp.asarray(two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))])
+
+    def plain(packed, labels, temperature):
+        covariance = kernels.unpack(packed, len(labels)) + temperature * jnp.eye(len(labels))
+        return jnp.linalg.slogdet(covariance)[1] + labels @ jnp.linalg.solve(covariance, labels)
+
+    arguments = (packed, jnp.asarray(two_layers.labels), jnp.asarray(0.3))
+    for argument in range(3):
+        ours, theirs = (jax.grad(f, argument)(*arguments) for f in (kernels.gaussian_energy, plain))
+        assert relative_error(ours, theirs) < 1e-10
+    direction = jnp.sin(jnp.arange(len(packed)))
+    ours, theirs = (
+        jax.jvp(jax.grad(lambda p, f=f: f(p, *arguments[1:])), (packed,), (direction,))[1]
+        for f in (kernels.gaussian_energy, plain)
+    )
+    assert relative_error(ours, theirs) < 1e-9
+
+
+def test_bartlett_coordinates_reach_the_action(two_layers):
+    """Energy and entropy in Bartlett coordinates equal those of THEORY section 4 at a random point."""
+    arch = two_layers.arch
+    shapes = bartlett.layer_shapes(arch)
+    widths, variances = jnp.array(arch.widths, float), jnp.array(arch.variances)
+    whitened = jnp.asarray(np.random.default_rng(0).normal(size=sum(s.size for s in shapes)))
+    point = saddle_point._bartlett_point(whitened, shapes, widths)
+    *factors, scalar = bartlett.cholesky_factors(point, shapes, widths, variances)
+    direct = ba.theory.action(
+        [f @ f.T for f in factors], two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature
+    )
+    free_scalar = scalar[0, 0] ** 2
+    # `action` eliminates U_a: take the entropy's dependence on it out again.
+    top = factors[-1] @ factors[-1].T
+
+    def of_scalar(u):
+        return arch.widths[-1] * (u / arch.variances[-1] - jnp.log(u)) + arch.widths[-2] * (
+            jnp.trace(top) / u / arch.variances[-2] + len(top) * jnp.log(u)
+        )
+
+    expected = direct.entropy - of_scalar(direct.scalar_order_parameter) + of_scalar(free_scalar)
+    assert relative_error(saddle_point._entropy(whitened, shapes, widths, variances), expected) < 1e-12
+    assert jnp.abs(jax.grad(of_scalar)(direct.scalar_order_parameter)) < 1e-10
+
+
+def test_infinite_width_is_the_gp_limit(two_layers):
+    arch = two_layers.arch.with_width(10**9)
+    solution = ba.theory.solve(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+    gp = ba.theory.gp_order_parameter(arch)
+    assert jnp.abs(solution.order_parameter - gp).max() < 1e-5 * gp[0, 0]
+
+
+def test_alignment_is_a_unit_vector_and_finds_the_label_direction(two_layers):
+    labels = two_layers.labels
+    alignment = ba.theory.alignment(np.outer(labels, labels) + 0.1 * np.eye(len(labels)), labels)
+    assert alignment[0] == pytest.approx(1)
+    other = ba.theory.alignment(two_layers.stored["kernel"], labels)
+    assert jnp.sum(other**2) == pytest.approx(1)
+
+
+def test_failure_to_converge_is_raised_and_can_be_had_as_data(two_layers):
+    arguments = (two_layers.path_inputs, two_layers.labels, two_layers.arch, 1e-6)
+    with pytest.raises(ba.theory.NotConverged, match=r"relative gradient .* expected at most 1e-08") as raised:
+        ba.theory.solve(*arguments, max_steps=1)
+    assert not raised.value.solution.converged
+    assert ba.theory.solve(*arguments, max_steps=1, throw=False).converged is False
+
+
+ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
+XI, Y = np.ones((3, 2, 4)), np.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: ba.theory.solve(XI[:, :1], Y, ARCH, 0.1), r"path_inputs must have 2 paths on axis 1 .* \(3, 1, 4\)"),
+        (lambda: ba.theory.solve(XI, Y[:2], ARCH, 0.1), r"labels must have shape \(3,\), got \(2,\)"),
+        (lambda: ba.theory.solve(XI, Y * np.inf, ARCH, 0.1), r"labels must be finite, got inf at index \(0,\)"),
+        (lambda: ba.theory.solve(XI, Y, ARCH, 0.0), "temperature must be a finite number above 0, got 0"),
+        (lambda: ba.theory.solve(XI, Y, ARCH, -1), "temperature must be .* got -1"),
+        (lambda: ba.theory.solve(XI, Y, [ARCH] * 3, [0.1, 0.2]), "got 3 networks and 2 temperatures"),
+        (lambda: ba.theory.solve(XI, Y, [], 0.1), "got 0 networks"),
+        (lambda: ba.theory.action([np.eye(3)], XI, Y, ARCH, 0.1), r"order_parameters\[0\] must have shape \(2, 2\)"),
+        (lambda: ba.theory.action([-np.eye(2)], XI, Y, ARCH, 0.1), "must be positive definite, got smallest eig"),
+        (lambda: ba.theory.action([np.tri(2)], XI, Y, ARCH, 0.1), "must be symmetric"),
+        (lambda: ba.theory.action([], XI, Y, ARCH, 0.1), r"L = 1, got 0"),
+        (lambda: ba.theory.predict(np.eye(2), XI, Y, XI[..., :2], ARCH, 0.1), "test_path_inputs must have shape"),
+        (lambda: ba.theory.alignment(np.eye(3), np.zeros(3)), "labels must not all be zero"),
+        (lambda: ba.theory.head_scores(np.zeros((2, 2)), ARCH), "order_parameter must not be zero"),
+    ],
+)
+def test_bad_input_is_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
