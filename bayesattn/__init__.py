@@ -7,7 +7,19 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from bayesattn import attention, theory  # noqa: E402
+from bayesattn import attention, models, samplers, tasks, theory  # noqa: E402
 from bayesattn.architecture import Architecture  # noqa: E402
+from bayesattn.models import Model, load_model  # noqa: E402
+from bayesattn.samplers import sample  # noqa: E402
 
-__all__ = ["Architecture", "attention", "theory"]
+__all__ = [
+    "Architecture",
+    "Model",
+    "attention",
+    "load_model",
+    "models",
+    "sample",
+    "samplers",
+    "tasks",
+    "theory",
+]

@@ -77,7 +77,7 @@ def paths_from_matrices(
     one_of("readout", readout, READOUTS)
     inputs = finite_array("inputs", inputs, ("examples", "tokens", "features"))
     checked = checked_matrices(matrices, *inputs.shape[:2])
-    attention = _readout_attention(inputs.shape[1], readout)
+    attention = readout_weights(inputs.shape[1], readout)
     attention = jnp.broadcast_to(attention, (len(inputs), 1, inputs.shape[1]))
     for layer in reversed(checked):
         attention = _one_layer_back(attention, jnp.asarray(layer))
@@ -134,7 +134,8 @@ def _attention_matrices(
     return largest / largest.sum(axis=-1, keepdims=True)
 
 
-def _readout_attention(tokens: int, readout: str) -> Float[Array, " token"]:
+def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
+    """Weight of each token in the readout: one-hot, or 1 / T for the mean."""
     if readout == "mean":
         return jnp.full(tokens, 1 / tokens)
     return jnp.zeros(tokens).at[0 if readout == "first" else -1].set(1.0)
@@ -155,7 +156,7 @@ def _path_inputs(
     tokens = inputs.shape[1]
 
     def one_example(tokens_of_example: Float[Array, "token feature"]) -> Float[Array, "path feature"]:
-        attention = _readout_attention(tokens, readout)[None, None]
+        attention = readout_weights(tokens, readout)[None, None]
         for heads in reversed(weights):
             attention = _one_layer_back(attention, _attention_matrices(tokens_of_example[None], heads, nonlinearity))
         return attention[0] @ tokens_of_example

@@ -1,0 +1,81 @@
+"""Path parameterisation: all weights are sampled, the network function goes through path inputs (THEORY section 2)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Float
+
+from bayesattn.architecture import Architecture
+from bayesattn.models.posterior import Model
+
+Sites = dict[str, Array]
+
+
+def data(model: Model) -> dict[str, Any]:
+    """Arrays that the program conditions on."""
+    return {
+        "path_inputs": jnp.asarray(model.path_inputs),
+        "labels": jnp.asarray(model.labels),
+        "temperature": jnp.asarray(model.temperature),
+        "variances": jnp.asarray(model.architecture.variances),
+        "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
+    }
+
+
+def program(arch: Architecture):
+    """NumPyro program of `data`: V_0, V_1, .., V_L, a with Gaussian priors, labels with Gaussian likelihood."""
+
+    def path_program(data: dict[str, Any]):
+        weights = sample_weights(arch, data["path_inputs"].shape[2], data["variances"])
+        observe(network(weights, data["path_inputs"]), data)
+
+    return path_program
+
+
+def quantities(sites: Sites, data: dict[str, Any], arch: Architecture) -> Sites:
+    """Order parameter U and, where there are test examples, f on them."""
+    paths = effective_weights(sites)
+    result = {"order_parameter": paths @ paths.T / paths.shape[1]}
+    if data["test_path_inputs"] is not None:
+        result["prediction"] = network(sites, data["test_path_inputs"])
+    return result
+
+
+def sample_weights(arch: Architecture, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
+    """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,); every entry Normal(0, s^2) of its layer."""
+    shapes = {"V_0": (arch.widths[0], features)}
+    for layer, heads in enumerate(arch.heads):
+        shapes[f"V_{layer + 1}"] = (heads, arch.widths[layer + 1], arch.widths[layer])
+    shapes["a"] = (arch.widths[-1],)
+    # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
+    return {
+        name: numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape)))
+        for (name, shape), variance in zip(shapes.items(), variances, strict=True)
+    }
+
+
+def observe(output: Float[Array, " example"], data: dict[str, Any]):
+    """Y ~ Normal(f, T)."""
+    numpyro.sample("labels", dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(1), obs=data["labels"])
+
+
+def effective_weights(weights: Sites) -> Float[Array, "path width"]:
+    """w^pi = a V_L^{h_L} .. V_1^{h_1} / sqrt(N_a N_L .. N_2), one row per path."""
+    paths = weights["a"][None, :] / jnp.sqrt(weights["a"].size)
+    depth = len(weights) - 2
+    for layer in range(depth, 0, -1):
+        values = weights[f"V_{layer}"]
+        scale = 1.0 if layer == 1 else 1 / jnp.sqrt(values.shape[2])
+        paths = jnp.einsum("pm,hmn->hpn", paths, values).reshape(-1, values.shape[2]) * scale
+    return paths
+
+
+def network(
+    weights: Sites, path_inputs: Float[Array, "any_example path feature"]
+) -> Float[Array, " any_example"]:
+    """f = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 Pi)."""
+    width, features = weights["V_0"].shape
+    readout = effective_weights(weights) @ weights["V_0"] / jnp.sqrt(features * width * path_inputs.shape[1])
+    return path_inputs.reshape(len(path_inputs), -1) @ readout.reshape(-1)

@@ -1,0 +1,120 @@
+"""A posterior: data, architecture and temperature, whatever the parameterisation it is sampled in."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn import attention
+from bayesattn._checks import finite_array, one_of, positive
+from bayesattn.architecture import Architecture
+from bayesattn.tasks import Dataset
+from bayesattn.theory.kernels import checked_path_inputs
+
+
+class Tokens(NamedTuple):
+    """What the token parameterisation needs beyond path inputs: training tokens and their attention."""
+
+    inputs: Float[np.ndarray, "example token feature"]
+    matrices: list[Float[np.ndarray, "example head query key"]]
+    readout: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Model:
+    """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
+
+    Args:
+        path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
+        labels: Y of shape (P,); +1 or -1 where accuracy is asked for.
+        architecture: heads, widths, prior variances.
+        temperature: T, variance of the Gaussian likelihood.
+        test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
+        test_labels: of shape (P_test,).
+        head_names: names of the heads of each layer, from which paths get their names.
+        tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
+        name: shown in tables.
+
+    Raises:
+        ValueError: shapes that do not fit, entries that are not finite, a temperature that is not above 0.
+    """
+
+    path_inputs: Any
+    labels: Any
+    architecture: Architecture
+    temperature: float
+    test_path_inputs: Any = None
+    test_labels: Any = None
+    head_names: Sequence[Sequence[str]] | None = None
+    tokens: Tokens | None = None
+    name: str = "model"
+
+    def __post_init__(self):
+        arch = self.architecture
+        if not isinstance(arch, Architecture):
+            raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(arch).__name__}")
+        path_inputs = checked_path_inputs("path_inputs", self.path_inputs, arch)
+        checked = {
+            "path_inputs": path_inputs,
+            "labels": finite_array("labels", self.labels, (len(path_inputs),)),
+            "temperature": positive("temperature", self.temperature),
+        }
+        if self.test_path_inputs is not None:
+            checked["test_path_inputs"] = checked_path_inputs(
+                "test_path_inputs", self.test_path_inputs, arch, features=path_inputs.shape[2]
+            )
+        if self.test_labels is not None:
+            if self.test_path_inputs is None:
+                raise ValueError("test_labels need test_path_inputs, got None for the latter")
+            checked["test_labels"] = finite_array(
+                "test_labels", self.test_labels, (len(checked["test_path_inputs"]),)
+            )
+        if self.tokens is not None:
+            inputs = finite_array("tokens.inputs", self.tokens.inputs, (len(path_inputs), "tokens", path_inputs.shape[2]))
+            matrices = attention.checked_matrices(self.tokens.matrices, *inputs.shape[:2])
+            if tuple(matrix.shape[1] for matrix in matrices) != arch.heads:
+                got = [matrix.shape[1] for matrix in matrices]
+                raise ValueError(f"tokens.matrices must have {arch.heads} heads per layer, got {got}")
+            one_of("tokens.readout", self.tokens.readout, attention.READOUTS)
+            checked["tokens"] = Tokens(inputs, matrices, self.tokens.readout)
+        arch.path_names(self.head_names)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @classmethod
+    def from_dataset(
+        cls, data: Dataset, widths: Sequence[int], variances: Sequence[float], temperature: float, name: str = "model"
+    ) -> "Model":
+        """The posterior of a network that reads a task's dataset; all parameterisations can sample it."""
+        arch = Architecture(tuple(map(len, data.weights)), tuple(widths), tuple(variances))
+        options = {"readout": data.readout, "nonlinearity": data.nonlinearity}
+        return cls(
+            path_inputs=attention.path_inputs(data.inputs, data.weights, **options),
+            labels=data.labels,
+            architecture=arch,
+            temperature=temperature,
+            test_path_inputs=attention.path_inputs(data.test_inputs, data.weights, **options),
+            test_labels=data.test_labels,
+            head_names=data.head_names,
+            tokens=Tokens(
+                data.inputs,
+                [np.asarray(m) for m in attention.matrices(data.inputs, data.weights, data.nonlinearity)],
+                data.readout,
+            ),
+            name=name,
+        )
+
+    @property
+    def path_names(self) -> list[str]:
+        """Names of the paths, in the order of the order parameter's rows."""
+        return self.architecture.path_names(self.head_names)
+
+    def replace(self, **changes: Any) -> "Model":
+        """The same model with some fields changed; `width=N` sets every width."""
+        if "width" in changes:
+            arch = changes.get("architecture", self.architecture)
+            changes["architecture"] = arch.with_width(changes.pop("width"))
+        return dataclasses.replace(self, **changes)

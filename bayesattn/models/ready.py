@@ -1,0 +1,156 @@
+"""Ready models by name, and anyone's model from a .toml file."""
+
+import dataclasses
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from bayesattn import tasks
+from bayesattn.architecture import Architecture
+from bayesattn.models.posterior import Model
+
+FOLDER = Path(__file__).parent
+PositiveInt = Annotated[int, Field(ge=1)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class ArchitectureTable(_Table):
+    """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays."""
+
+    width: PositiveInt | None = None
+    widths: list[PositiveInt] | None = None
+    variances: list[PositiveFloat] | None = None
+    heads: list[PositiveInt] | None = None
+
+    @model_validator(mode="after")
+    def _one_of_width_and_widths(self):
+        if (self.width is None) == (self.widths is None):
+            raise ValueError("needs either width or widths, and not both")
+        return self
+
+
+class HiddenMarkovTable(_Table):
+    """[task] name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
+
+    name: Literal["hidden_markov"]
+    examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
+    tokens: PositiveInt | None = None
+    dimension: PositiveInt | None = None
+    stay_probability: float | None = None
+    noise_difference: float | None = None
+    noise_sum: float | None = None
+    noise_orthogonal: float | None = None
+    layers: list[list[str]] | None = None
+    inverse_temperature: float | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class ArraysTable(_Table):
+    """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels."""
+
+    name: Literal["arrays"]
+    file: str
+    head_names: list[list[str]] | None = None
+
+
+class ModelTable(_Table):
+    """A whole model file."""
+
+    temperature: PositiveFloat
+    architecture: ArchitectureTable
+    task: HiddenMarkovTable | ArraysTable = Field(discriminator="name")
+
+
+def ready_models() -> list[str]:
+    """Names that `load_model` knows."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_model(
+    name: str | Path, *, width: int | None = None, temperature: float | None = None, seed: int | None = None
+) -> Model:
+    """A ready model by name, or the model described by a .toml file.
+
+    Args:
+        name: such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
+        width: sets every width.
+        temperature: replaces T.
+        seed: replaces the seed of the task's data.
+
+    Raises:
+        ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
+            pydantic ValidationError, which is a ValueError), arrays that do not fit.
+        FileNotFoundError: a .toml or .npz file that is not there.
+    """
+    file = Path(name)
+    if file.suffix != ".toml":
+        file = FOLDER / f"{name}.toml"
+        if not file.is_file():
+            raise ValueError(f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {str(name)!r}")
+    try:
+        content: dict[str, Any] = tomllib.loads(file.read_text())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not valid TOML: {error}") from None
+    if width is not None:
+        content["architecture"] = {k: v for k, v in content.get("architecture", {}).items() if k != "widths"}
+        content["architecture"]["width"] = width
+    if temperature is not None:
+        content["temperature"] = float(temperature)
+    if seed is not None and content.get("task", {}).get("name") != "arrays":
+        content["task"] = content.get("task", {}) | {"seed": seed}
+    table = ModelTable.model_validate(content)
+    return _build(table, file)
+
+
+def describe(error: ValidationError) -> str:
+    """The first complaint of a ValidationError as one sentence: which key, what it got, what it expected."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"]) or "model file"
+    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
+    return f"{key}: {first['msg']}{got}"
+
+
+def _build(table: ModelTable, file: Path) -> Model:
+    task = table.task
+    if isinstance(task, ArraysTable):
+        return _from_arrays(table, task, file)
+    given = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
+    if "layers" in given:
+        given["layers"] = tuple(map(tuple, given["layers"]))
+    data = tasks.HiddenMarkov(**given).dataset()
+    widths, variances = _widths_and_variances(table.architecture, len(data.weights))
+    return Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
+
+
+def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[int], list[float]]:
+    widths = table.widths if table.widths is not None else [table.width or 1] * (depth + 1)
+    return widths, table.variances if table.variances is not None else [1.0] * (depth + 2)
+
+
+def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
+    if table.architecture.heads is None:
+        raise ValueError('architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none')
+    widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
+    path = file.parent / task.file
+    known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
+    try:
+        with np.load(path, allow_pickle=False) as stored:
+            arrays = {key: stored[key] for key in stored.files}
+    except (ValueError, EOFError, AttributeError) as error:
+        raise ValueError(f"task.file must be an .npz of plain arrays, got {path}: {error}") from None
+    for key in arrays.keys() - set(known):
+        raise ValueError(f"task.file may hold {', '.join(known)}, got {key!r} in {path}")
+    for key in {"path_inputs", "labels"} - arrays.keys():
+        raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
+    arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))
+    return Model(
+        architecture=arch, temperature=table.temperature, head_names=task.head_names, name=file.stem, **arrays
+    )

@@ -1,0 +1,22 @@
+"""The common form of every task's data."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+
+class Dataset(NamedTuple):
+    """Token sequences, labels, and the fixed attention heads of a network that reads them.
+
+    `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them; `head_names` names them.
+    """
+
+    inputs: Float[np.ndarray, "example token feature"]
+    labels: Float[np.ndarray, " example"]
+    test_inputs: Float[np.ndarray, "test_example token feature"]
+    test_labels: Float[np.ndarray, " test_example"]
+    weights: list[np.ndarray]
+    head_names: tuple[tuple[str, ...], ...]
+    readout: str = "last"
+    nonlinearity: str = "softmax"

@@ -1,0 +1,120 @@
+"""Telling sticky hidden Markov chains from restless ones (THEORY section 6)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._checks import one_of, positive, positive_integer
+from bayesattn.tasks.dataset import Dataset
+
+HEADS = ("same_token", "uniform", "random", "blank")
+
+
+@dataclass(frozen=True)
+class HiddenMarkov:
+    """Two-state hidden Markov chains seen through noise: +1 if the chain tends to stay in its state, -1 if to leave it.
+
+    A token is v_+ or v_- plus Gaussian noise, |v|^2 = dimension; a beginning-of-sequence token comes first and one-hot
+    positions are appended, so N_0 = dimension + tokens + 1. Half of the examples are of each class.
+
+    Args:
+        examples: P, training chains (even).
+        test_examples: test chains (even).
+        tokens: length of a chain.
+        dimension: D, features of a token (even).
+        stay_probability: probability of class +1 to stay in its state at a step; class -1 stays with 1 minus it.
+        noise_difference: standard deviation of the noise along v_+ - v_-; it disturbs the attention.
+        noise_sum: standard deviation along v_+ + v_-.
+        noise_orthogonal: sigma_perp, standard deviation in each of the other D - 2 directions.
+        layers: heads of each layer: "same_token" attends to the previous token if the states agree, else to the
+            beginning; "uniform" and "blank" attend evenly; "random" has random weights.
+        inverse_temperature: factor on all attention logits.
+        seed: of chains, noise and random heads.
+
+    Raises:
+        ValueError: a size, strength or head name that makes no sense.
+    """
+
+    examples: int = 100
+    test_examples: int = 1000
+    tokens: int = 30
+    dimension: int = 200
+    stay_probability: float = 0.7
+    noise_difference: float = 1.0
+    noise_sum: float = 1.0
+    noise_orthogonal: float = 1.0
+    layers: tuple[tuple[str, ...], ...] = (("same_token", "random"), ("uniform", "random"))
+    inverse_temperature: float = 10.0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("examples", "test_examples", "dimension"):
+            if positive_integer(name, getattr(self, name), minimum=2) % 2:
+                raise ValueError(f"{name} must be even, got {getattr(self, name)}")
+        positive_integer("tokens", self.tokens)
+        positive_integer("seed", self.seed, minimum=0)
+        positive("inverse_temperature", self.inverse_temperature)
+        if not 0 <= self.stay_probability <= 1:
+            raise ValueError(f"stay_probability must be between 0 and 1, got {self.stay_probability}")
+        for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
+        if not self.layers or not all(self.layers):
+            raise ValueError(f"layers must hold at least one layer of at least one head, got {self.layers}")
+        for layer, heads in enumerate(self.layers):
+            for head in heads:
+                one_of(f"layers[{layer}]", head, HEADS)
+
+    def dataset(self) -> Dataset:
+        """Chains, labels and heads; the same for the same seed."""
+        chain_rng, test_rng, head_rng = np.random.default_rng(self.seed).spawn(3)
+        inputs, labels = self._chains(self.examples, chain_rng)
+        test_inputs, test_labels = self._chains(self.test_examples, test_rng)
+        weights = [np.stack([self._head(head, head_rng) for head in heads]) for heads in self.layers]
+        return Dataset(inputs, labels, test_inputs, test_labels, weights, tuple(map(tuple, self.layers)))
+
+    def _directions(self) -> tuple[Float[np.ndarray, " dimension"], Float[np.ndarray, " dimension"]]:
+        """v_+ and v_-."""
+        first_half = np.arange(self.dimension) < self.dimension // 2
+        return np.sqrt(2.0) * first_half, np.sqrt(2.0) * ~first_half
+
+    def _chains(self, count: int, rng: np.random.Generator):
+        labels = np.repeat([1.0, -1.0], count // 2)
+        stay = np.where(labels > 0, self.stay_probability, 1 - self.stay_probability)
+        leaves = rng.random((count, self.tokens)) > stay[:, None]
+        leaves[:, 0] = rng.random(count) < 0.5
+        in_plus = np.cumsum(leaves, axis=1) % 2 == 0
+        plus, minus = self._directions()
+        chains = np.where(in_plus[..., None], plus, minus) + self._noise((count, self.tokens), rng)
+        inputs = np.zeros((count, self.tokens + 1, self.dimension + self.tokens + 1))
+        inputs[:, 1:, : self.dimension] = chains
+        inputs[:, :, self.dimension :] = np.eye(self.tokens + 1)
+        return inputs, labels
+
+    def _noise(self, shape: tuple[int, int], rng: np.random.Generator):
+        noise = rng.normal(size=(*shape, self.dimension))
+        plus, minus = self._directions()
+        scaled = self.noise_orthogonal * noise
+        for direction, strength in ((plus - minus, self.noise_difference), (plus + minus, self.noise_sum)):
+            unit = direction / np.linalg.norm(direction)
+            scaled += (strength - self.noise_orthogonal) * (noise @ unit)[..., None] * unit
+        return scaled
+
+    def _head(self, name: str, rng: np.random.Generator) -> Float[np.ndarray, "feature feature"]:
+        """W of a head, key on the left: logits x_key^T W x_query."""
+        positions, features = self.tokens + 1, self.dimension
+        weights = np.zeros((features + positions, features + positions))
+        if name == "same_token":
+            difference = np.subtract(*self._directions())
+            query = difference / (difference @ difference / 2)
+            weights[:features, :features] = np.outer(query, query)
+            weights[features:, features:] = np.eye(positions, k=1)
+            weights[features, features + 1 :] = 1.5
+        elif name == "uniform":
+            weights[features:, features:] = 1.0
+        elif name == "random":
+            weights = rng.normal(size=weights.shape) / np.sqrt(features)
+            weights[:features, :features] /= np.sqrt(features)
+            weights[features:, features:] *= np.sqrt(features)
+        return self.inverse_temperature * weights
