@@ -1,10 +1,15 @@
 """Posteriors, and the parameterisations in which they can be sampled."""
 
-from bayesattn.models import path, token
+from bayesattn.models import collapsed, path, token
 from bayesattn.models.posterior import Model, Tokens
 from bayesattn.models.ready import load_model, ready_models
 
-PARAMETERISATIONS = {"token": token, "path": path}
-"""Modules with one grammar: data(model), program(architecture), quantities(sites, data, architecture)."""
+PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
+"""Modules with one grammar.
 
-__all__ = ["PARAMETERISATIONS", "Model", "Tokens", "load_model", "path", "ready_models", "token"]
+structure(architecture): what the compiled program depends on; data(model): the arrays it conditions on;
+program(structure): the NumPyro program of the data; initial(key, data): where a chain starts, None for a prior draw;
+quantities(sites, data, structure, key): what is kept of a draw.
+"""
+
+__all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]

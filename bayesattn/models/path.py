@@ -11,6 +11,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 
 Sites = dict[str, Array]
+Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def data(model: Model) -> dict[str, Any]:
@@ -24,17 +25,27 @@ def data(model: Model) -> dict[str, Any]:
     }
 
 
-def program(arch: Architecture):
+def structure(arch: Architecture) -> Structure:
+    """Heads and widths: the shapes of the weights."""
+    return arch.heads, arch.widths
+
+
+def initial(key: Any, data: dict[str, Any]) -> None:
+    """Chains start at a draw from the prior."""
+    return None
+
+
+def program(structure: Structure):
     """NumPyro program of `data`: V_0, V_1, .., V_L, a with Gaussian priors, labels with Gaussian likelihood."""
 
     def path_program(data: dict[str, Any]):
-        weights = sample_weights(arch, data["path_inputs"].shape[2], data["variances"])
+        weights = sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
         observe(network(weights, data["path_inputs"]), data)
 
     return path_program
 
 
-def quantities(sites: Sites, data: dict[str, Any], arch: Architecture) -> Sites:
+def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: Any) -> Sites:
     """Order parameter U and, where there are test examples, f on them."""
     paths = effective_weights(sites)
     result = {"order_parameter": paths @ paths.T / paths.shape[1]}
@@ -43,13 +54,14 @@ def quantities(sites: Sites, data: dict[str, Any], arch: Architecture) -> Sites:
     return result
 
 
-def sample_weights(arch: Architecture, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
+def sample_weights(structure: Structure, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
     """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,); every entry Normal(0, s^2) of its layer."""
-    shapes = {"V_0": (arch.widths[0], features)}
-    for layer, heads in enumerate(arch.heads):
-        shapes[f"V_{layer + 1}"] = (heads, arch.widths[layer + 1], arch.widths[layer])
-    shapes["a"] = (arch.widths[-1],)
-    # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
+    heads, widths = structure
+    shapes: dict[str, tuple[int, ...]] = {"V_0": (widths[0], features)}
+    for layer, count in enumerate(heads):
+        # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
+        shapes[f"V_{layer + 1}"] = (count, widths[layer + 1], widths[layer])
+    shapes["a"] = (widths[-1],)
     return {
         name: numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape)))
         for (name, shape), variance in zip(shapes.items(), variances, strict=True)

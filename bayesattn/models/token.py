@@ -6,11 +6,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn import attention
-from bayesattn.architecture import Architecture
 from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
-quantities = path.quantities
+structure, initial, quantities = path.structure, path.initial, path.quantities
 
 
 def data(model: Model) -> dict[str, Any]:
@@ -28,11 +27,11 @@ def data(model: Model) -> dict[str, Any]:
     }
 
 
-def program(arch: Architecture):
+def program(structure: path.Structure):
     """NumPyro program of `data`: the same weights and likelihood as the path parameterisation."""
 
     def token_program(data: dict[str, Any]):
-        weights = path.sample_weights(arch, data["inputs"].shape[2], data["variances"])
+        weights = path.sample_weights(structure, data["inputs"].shape[2], data["variances"])
         path.observe(network(weights, data["inputs"], data["matrices"], data["readout"]), data)
 
     return token_program

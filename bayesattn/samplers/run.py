@@ -19,8 +19,8 @@ import numpy as np
 import xarray as xr
 
 from bayesattn._checks import one_of, positive_integer
-from bayesattn.architecture import Architecture
 from bayesattn.models import PARAMETERISATIONS, Model
+from bayesattn.models.collapsed import weight_dims, weights
 from bayesattn.samplers import hmc
 
 SAMPLERS = {"nuts": hmc.nuts, "hmc": hmc.hmc}
@@ -39,7 +39,7 @@ class Progress(NamedTuple):
 def sample(
     model: Model,
     sampler: str = "nuts",
-    parameterisation: str = "path",
+    parameterisation: str = "collapsed",
     chains: int = 4,
     warmup: int = 500,
     draws: int = 1000,
@@ -55,7 +55,7 @@ def sample(
     Args:
         model: the posterior.
         sampler: "nuts" or "hmc".
-        parameterisation: "token" or "path".
+        parameterisation: "collapsed", "path" or "token".
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
         draws: draws kept of each chain.
@@ -89,9 +89,9 @@ def sample(
     compiled = _compiled(
         sampler,
         parameterisation,
-        model.architecture,
+        PARAMETERISATIONS[parameterisation].structure(model.architecture),
         warmup,
-        keep_weights,
+        keep_weights and parameterisation != "collapsed",
         tuple(sorted((options or {}).items())),
     )
     keys = jax.random.split(jax.random.key(seed), chains)
@@ -99,7 +99,10 @@ def sample(
         outputs = _run_chain(compiled.vectorised(), keys, data, warmup, draws, range(chains), progress)
     else:
         outputs = _run_in_threads(compiled, keys, data, warmup, draws, progress)
-    return _datatree(model, outputs)
+    draws_tree = _datatree(model, outputs)
+    if keep_weights and parameterisation == "collapsed":
+        draws_tree["posterior"] = draws_tree["posterior"].to_dataset().merge(weights(draws_tree, model, seed))
+    return draws_tree
 
 
 class _Compiled(NamedTuple):
@@ -116,25 +119,31 @@ class _Compiled(NamedTuple):
 
 @lru_cache(maxsize=32)
 def _compiled(
-    sampler: str, parameterisation: str, arch: Architecture, warmup: int, keep_weights: bool, options: tuple
+    sampler: str, parameterisation: str, structure: Any, warmup: int, keep_weights: bool, options: tuple
 ) -> _Compiled:
     module = PARAMETERISATIONS[parameterisation]
 
     def new_kernel():
         try:
-            return SAMPLERS[sampler](module.program(arch), **dict(options))
+            return SAMPLERS[sampler](module.program(structure), **dict(options))
         except TypeError as error:
             raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 
     new_kernel()
 
     def start(key, data):
-        return new_kernel().init(key, warmup, None, (data,), {})
+        init_key, start_key = jax.random.split(key)
+        return new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {})
 
     def one_draw(kernel, state, data):
         state = kernel.sample(state, (data,), {})
         sites = state.z
-        outputs = {"posterior": module.quantities(sites, data, arch), "sample_stats": hmc.statistics(state)}
+        # A key of its own for each draw, which the chain itself never uses.
+        key = jax.random.fold_in(state.rng_key, 0)
+        outputs = {
+            "posterior": module.quantities(sites, data, structure, key),
+            "sample_stats": hmc.statistics(state),
+        }
         if keep_weights:
             outputs["posterior"] |= sites
         return state, outputs
@@ -210,13 +219,9 @@ def _datatree(model: Model, outputs: dict[str, dict[str, np.ndarray]]) -> xr.Dat
         "path_inputs": ["example", "path", "feature"],
         "test_path_inputs": ["test_example", "path", "feature"],
         "test_labels": ["test_example"],
-        "V_0": ["width_1", "feature"],
-        "a": ["readout_width"],
+        "bartlett": ["coordinate"],
+        **weight_dims(model.architecture),
     }
-    depth = model.architecture.depth
-    for layer in range(1, depth + 1):
-        outward = f"width_{layer + 1}" if layer < depth else "readout_width"
-        dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
     for name in ("test_path_inputs", "test_labels"):
         if getattr(model, name) is not None:
             constant[name] = np.asarray(getattr(model, name))

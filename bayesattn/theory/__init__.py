@@ -1,6 +1,7 @@
 """The thermodynamic limit: action, saddle point, kernels, predictor, head scores (THEORY sections 3 to 5)."""
 
 from bayesattn.theory.action import Action, action
+from bayesattn.theory.finite_width import FiniteWidth, finite_width
 from bayesattn.theory.heads import head_scores
 from bayesattn.theory.kernels import alignment, kernel
 from bayesattn.theory.predictor import Prediction, predict
@@ -8,11 +9,13 @@ from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_pa
 
 __all__ = [
     "Action",
+    "FiniteWidth",
     "NotConverged",
     "Prediction",
     "SaddlePoint",
     "action",
     "alignment",
+    "finite_width",
     "gp_order_parameter",
     "head_scores",
     "kernel",

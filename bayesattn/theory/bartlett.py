@@ -14,7 +14,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from bayesattn.architecture import Architecture
 
@@ -59,6 +59,28 @@ def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) ->
     return parts
 
 
+def unwhiten(
+    whitened: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
+) -> Float[Array, " coordinate"]:
+    """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there."""
+    parts = []
+    for width, (diagonal, below) in zip(widths, split(whitened, shapes), strict=True):
+        parts += [jnp.log(width) / 2 + diagonal / (2 * jnp.sqrt(width)), below / jnp.sqrt(2)]
+    return jnp.concatenate(parts)
+
+
+def bartlett_factors(
+    point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]
+) -> list[Float[Array, "row column"]]:
+    """B_1, .., B_L, B_a at a point."""
+    result = []
+    for shape, (log_diagonal, below) in zip(shapes, split(point, shapes), strict=True):
+        diagonal = np.arange(shape.columns)
+        zeros = jnp.zeros((shape.rows, shape.columns))
+        result.append(zeros.at[diagonal, diagonal].set(jnp.exp(log_diagonal)).at[shape.below].set(below))
+    return result
+
+
 def cholesky_factors(
     point: Float[Array, " coordinate"],
     shapes: tuple[LayerShape, ...],
@@ -68,13 +90,10 @@ def cholesky_factors(
     """F_1, .., F_L, F_a at a point whose entries are those of B (with the logarithm of its diagonal)."""
     factor = jnp.ones((1, 1))
     factors = []
-    parts = split(point, shapes)
+    bartletts = bartlett_factors(point, shapes)
     for layer in reversed(range(len(shapes))):
-        shape, (log_diagonal, below) = shapes[layer], parts[layer]
-        diagonal = np.arange(shape.columns)
-        bartlett = jnp.zeros((shape.rows, shape.columns))
-        bartlett = bartlett.at[diagonal, diagonal].set(jnp.exp(log_diagonal)).at[shape.below].set(below)
-        bartlett = bartlett * jnp.sqrt(variances[layer + 1] / widths[layer])
+        shape = shapes[layer]
+        bartlett = bartletts[layer] * jnp.sqrt(variances[layer + 1] / widths[layer])
         blocks = bartlett.reshape(shape.heads, -1, shape.columns)
         factor = jnp.einsum("rk,hkc->hrc", factor, blocks).reshape(-1, shape.columns)
         factors.append(factor)
@@ -95,3 +114,17 @@ def log_prior(
         total += jnp.sum(freedom * log_diagonal - jnp.exp(2 * log_diagonal) / 2 - log_normaliser)
         total -= jnp.sum(below**2) / 2 + below.size * jnp.log(2 * jnp.pi) / 2
     return total
+
+
+def sample_prior(
+    key: Key[Array, ""], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
+) -> Float[Array, " coordinate"]:
+    """A prior draw of a point."""
+    parts = []
+    for shape, width, layer_key in zip(shapes, widths, jax.random.split(key, len(shapes)), strict=True):
+        diagonal_key, below_key = jax.random.split(layer_key)
+        freedom = width - jnp.arange(shape.columns)
+        # chi^2(k) = 2 Gamma(k / 2)
+        parts.append(jnp.log(2 * jax.random.gamma(diagonal_key, freedom / 2)) / 2)
+        parts.append(jax.random.normal(below_key, (len(shape.below[0]),)))
+    return jnp.concatenate(parts)

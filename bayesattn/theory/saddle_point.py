@@ -7,17 +7,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optimistix
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, split
+from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
 from bayesattn.theory.kernels import PathKernels, gaussian_energy, path_kernels
+from bayesattn.theory.minimise import minimum
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
+SMALLEST_GRADIENT_SCALE = 1e-3
+"""Energies with smaller gradients (in coordinates of unit prior curvature) leave the prior as it is."""
 
 
 class SaddlePoint(NamedTuple):
@@ -122,16 +124,6 @@ def _solve_batch(kernels, labels, widths, variances, temperatures, shapes, max_s
     )
 
 
-def _bartlett_point(
-    whitened: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
-) -> Float[Array, " coordinate"]:
-    """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there."""
-    parts = []
-    for width, (diagonal, below) in zip(widths, split(whitened, shapes), strict=True):
-        parts += [jnp.log(width) / 2 + diagonal / (2 * jnp.sqrt(width)), below / jnp.sqrt(2)]
-    return jnp.concatenate(parts)
-
-
 @jax.custom_jvp
 def _exponential_remainder(x: Array) -> Array:
     """exp(x) - 1 - x, whose derivative keeps its digits near 0: at large width the entropy is flat there."""
@@ -155,49 +147,25 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
     return total
 
 
-def _energy(point, kernels: PathKernels, labels, temperature, shapes, widths, variances) -> Float[Array, ""]:
+def bartlett_energy(point, kernels: PathKernels, labels, temperature, shapes, widths, variances) -> Float[Array, ""]:
+    """Energy of THEORY section 4 at a point of Bartlett coordinates, without checks."""
     return gaussian_energy(kernels(cholesky_factors(point, shapes, widths, variances)[0]), labels, temperature)
 
 
 def _solve_one(kernels, labels, widths, variances, temperature, shapes, max_steps) -> SaddlePoint:
-    def energy(whitened, _=None):
-        point = _bartlett_point(whitened, shapes, widths)
-        return _energy(point, kernels, labels, temperature, shapes, widths, variances)
+    def energy(whitened):
+        point = unwhiten(whitened, shapes, widths)
+        return bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
 
     def entropy(whitened):
         return _entropy(whitened, shapes, widths, variances)
 
-    def total(whitened, _=None):
+    def total(whitened):
         return energy(whitened) + entropy(whitened)
 
-    gradient = jax.grad(total)
-    start = jnp.zeros(sum(shape.size for shape in shapes))
-    rough = optimistix.minimise(
-        total,
-        optimistix.BFGS(rtol=1e-6, atol=1e-6),
-        start,
-        max_steps=max_steps,
-        throw=False,
-    )
-    # Differences of the action drown in rounding near the minimum; its gradient does not.
-    polished = optimistix.root_find(
-        lambda whitened, _: gradient(whitened),
-        optimistix.Newton(rtol=1e-12, atol=1e-12),
-        rough.value,
-        max_steps=20,
-        throw=False,
-    )
-
-    def relative_gradient(whitened):
-        size = jnp.max(jnp.abs(jax.grad(energy)(whitened)))
-        norm = jnp.max(jnp.abs(gradient(whitened))) / jnp.maximum(size, 1e-3)
-        return jnp.where(jnp.isfinite(norm), norm, jnp.inf)
-
-    rough_norm, polished_norm = relative_gradient(rough.value), relative_gradient(polished.value)
-    better = polished_norm <= rough_norm
-    best = jnp.where(better, polished.value, rough.value)
-    norm = jnp.minimum(polished_norm, rough_norm)
-    point = _bartlett_point(best, shapes, widths)
+    best, gradient, iterations = minimum(total, jnp.zeros(sum(shape.size for shape in shapes)), max_steps)
+    norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))), SMALLEST_GRADIENT_SCALE)
+    point = unwhiten(best, shapes, widths)
     factors = cholesky_factors(point, shapes, widths, variances)
     order_parameters = tuple(factor @ factor.T for factor in factors)
     return SaddlePoint(
@@ -207,7 +175,7 @@ def _solve_one(kernels, labels, widths, variances, temperature, shapes, max_step
         energy(best),
         entropy(best),
         norm,
-        rough.stats["num_steps"] + polished.stats["num_steps"],
+        iterations,
         norm <= GRADIENT_TOLERANCE,
         point,
     )

@@ -49,7 +49,7 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
     shapes = bartlett.layer_shapes(arch)
     widths, variances = jnp.array(arch.widths, float), jnp.array(arch.variances)
     whitened = jnp.asarray(np.random.default_rng(0).normal(size=sum(s.size for s in shapes)))
-    point = saddle_point._bartlett_point(whitened, shapes, widths)
+    point = bartlett.unwhiten(whitened, shapes, widths)
     *factors, scalar = bartlett.cholesky_factors(point, shapes, widths, variances)
     direct = ba.theory.action(
         [f @ f.T for f in factors], two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature

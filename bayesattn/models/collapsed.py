@@ -1,0 +1,235 @@
+"""Collapsed parameterisation: input projection integrated out, order parameters by their Bartlett factors (THEORY section 3).
+
+The dimension and the cost do not depend on the widths, and neither does the compiled program. Sampled coordinates are
+whitened: point = centre + scale z, by default around the mode with the Laplace covariance, which is the metric a sampler
+wants; this changes no probability.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import numpyro.distributions as dist
+import xarray as xr
+from jaxtyping import Array, Float, Key
+
+from bayesattn._checks import positive_integer
+from bayesattn.architecture import Architecture
+from bayesattn.models.posterior import Model
+from bayesattn.theory import bartlett
+from bayesattn.theory.finite_width import mode_and_scale
+from bayesattn.theory.kernels import gaussian_energy, path_kernels, unpack
+
+Structure = tuple[bartlett.LayerShape, ...]
+Sites = dict[str, Array]
+
+
+def structure(arch: Architecture) -> Structure:
+    """Shapes of the Bartlett factors: all that the compiled program depends on."""
+    return bartlett.layer_shapes(arch)
+
+
+def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
+    """Arrays that the program conditions on.
+
+    `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
+    posterior.
+    """
+    arch = model.architecture
+    path_inputs, widths = jnp.asarray(model.path_inputs), jnp.array(arch.widths, float)
+    fixed = {
+        "path_inputs": path_inputs,
+        "kernels": path_kernels(path_inputs, arch),
+        "labels": jnp.asarray(model.labels),
+        "temperature": jnp.asarray(model.temperature),
+        "variances": jnp.asarray(arch.variances),
+        "widths": widths,
+        "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
+    }
+    shapes = structure(arch)
+    if whitening == "laplace":
+        centre, scale = mode_and_scale(model.path_inputs, model.labels, arch, model.temperature)
+    else:
+        size = sum(shape.size for shape in shapes)
+        centre = bartlett.unwhiten(jnp.zeros(size), shapes, widths)
+        scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(jnp.zeros(size))
+    return fixed | {"centre": centre, "scale": scale}
+
+
+class BartlettPrior(dist.Distribution):
+    """Prior of whitened Bartlett coordinates z, with point = centre + scale z."""
+
+    support = dist.constraints.real_vector
+    pytree_data_fields = ("widths", "centre", "scale")
+    pytree_aux_fields = ("shapes",)
+
+    def __init__(self, shapes: Structure, widths, centre, scale, *, validate_args=None):
+        self.shapes, self.widths, self.centre, self.scale = shapes, widths, centre, scale
+        super().__init__((), (centre.shape[-1],), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Draws of z from the prior."""
+        keys = jax.random.split(key, sample_shape) if sample_shape else key
+        draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
+        points = jnp.vectorize(draw, signature="()->(n)")(keys)
+        return jnp.linalg.solve(self.scale, (points - self.centre)[..., None])[..., 0]
+
+    def log_prob(self, value):
+        """Log density of z."""
+        point = self.centre + self.scale @ value
+        return bartlett.log_prior(point, self.shapes, self.widths) + jnp.linalg.slogdet(self.scale)[1]
+
+
+def program(shapes: Structure):
+    """NumPyro program of `data`: whitened coordinates under their prior, labels by the Gaussian evidence given U."""
+
+    def collapsed_program(data: dict[str, Any]):
+        prior = BartlettPrior(shapes, data["widths"], data["centre"], data["scale"])
+        point = data["centre"] + data["scale"] @ numpyro.sample("whitened", prior)
+        factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+        energy = gaussian_energy(data["kernels"](factor), data["labels"], data["temperature"])
+        # log Normal(Y; 0, K(U) + T I)
+        numpyro.factor("labels", -(energy + len(data["labels"]) * np.log(2 * np.pi)) / 2)
+
+    return collapsed_program
+
+
+def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
+    """Where a chain starts: a draw of the Gaussian that whitening takes the posterior for."""
+    return {"whitened": jax.random.normal(key, data["centre"].shape)}
+
+
+def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
+    """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
+    point = data["centre"] + data["scale"] @ sites["whitened"]
+    factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+    result = {"bartlett": point, "order_parameter": factor @ factor.T}
+    if data["test_path_inputs"] is not None:
+        projection = input_projection(key, factor, data)
+        result["prediction"] = _output(projection, factor, data["test_path_inputs"])
+    return result
+
+
+def input_projection(
+    key: Key[Array, ""], factor: Float[Array, "path column"], data: dict[str, Any], prior: Array | None = None
+) -> Float[Array, "column feature"]:
+    """Exact draw of the part of V_0 that the network sees, given the factor F of U and the labels.
+
+    It is Q_1^T V_0, with Q_1 the frame of the path vectors; its prior entries are Normal(0, s_0^2), or `prior` if given.
+    Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
+    """
+    path_inputs, labels, temperature = data["path_inputs"], data["labels"], data["temperature"]
+    _, paths, features = path_inputs.shape
+    prior_key, noise_key = jax.random.split(key)
+    if prior is None:
+        prior = jnp.sqrt(data["variances"][0]) * jax.random.normal(prior_key, (factor.shape[1], features))
+    drawn = _output(prior, factor, path_inputs) + jnp.sqrt(temperature) * jax.random.normal(noise_key, labels.shape)
+    covariance = unpack(data["kernels"](factor), len(labels)) + temperature * jnp.eye(len(labels))
+    coefficients = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(covariance), True), labels - drawn)
+    moved = factor.T @ jnp.tensordot(coefficients, path_inputs, 1)
+    return prior + data["variances"][0] / jnp.sqrt(features * paths) * moved
+
+
+def _output(projection, factor, path_inputs) -> Float[Array, " any_example"]:
+    """f = sum_pi F^pi . (Q_1^T V_0 xi^pi) / sqrt(N_0 Pi)."""
+    readout = factor @ projection / np.sqrt(path_inputs.shape[1] * path_inputs.shape[2])
+    return path_inputs.reshape(len(path_inputs), -1) @ readout.reshape(-1)
+
+
+MOST_BYTES = 2**32
+
+
+def weights(draws: xr.DataTree, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES) -> xr.Dataset:
+    """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
+
+    From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame; values
+    V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1} and W_l;
+    V_0 by Matheron's rule.
+
+    Args:
+        draws: result of `sample` with parameterisation "collapsed".
+        model: the model they were drawn from.
+        seed: of the frames and the prior draws.
+        thin: keep every thin-th draw.
+        max_bytes: most memory that the weights may take.
+
+    Returns:
+        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a).
+
+    Raises:
+        ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.
+    """
+    positive_integer("thin", thin)
+    if "bartlett" not in draws["posterior"]:
+        raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
+    arch, shapes = model.architecture, structure(model.architecture)
+    points = draws["posterior"]["bartlett"].isel(draw=slice(None, None, thin))
+    if points.shape[-1] != sum(shape.size for shape in shapes):
+        raise ValueError(
+            f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
+            f" expected {sum(shape.size for shape in shapes)}"
+        )
+    features = model.path_inputs.shape[2]
+    outward = (*arch.widths[1:], arch.widths[-1])
+    numbers = features * arch.widths[0] + arch.widths[-1]
+    numbers += sum(h * m * n for h, m, n in zip(arch.heads, outward, arch.widths, strict=False))
+    needed = 8 * numbers * points.shape[0] * points.shape[1]
+    if needed > max_bytes:
+        raise ValueError(f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes")
+    flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
+    keys = jax.random.split(jax.random.key(seed), len(flat))
+    drawn = _weights(flat, keys, data(model, whitening="prior"), arch.widths, shapes)
+    coords = {name: points[name] for name in ("chain", "draw")}
+    return xr.Dataset(
+        {
+            name: (("chain", "draw", *weight_dims(arch)[name]), np.asarray(value).reshape(*points.shape[:2], *value.shape[1:]))
+            for name, value in drawn.items()
+        },
+        coords,
+    )
+
+
+def weight_dims(arch: Architecture) -> Mapping[str, list[str]]:
+    """Names of the axes of each weight."""
+    dims = {"V_0": ["width_1", "feature"], "a": ["readout_width"]}
+    for layer in range(1, arch.depth + 1):
+        outward = f"width_{layer + 1}" if layer < arch.depth else "readout_width"
+        dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
+    return dims
+
+
+@partial(jax.jit, static_argnames=("widths", "shapes"))
+def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> Sites:
+    return jax.lax.map(lambda pair: _weights_of_draw(*pair, data, widths, shapes), (points, keys))
+
+
+def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
+    bartletts = bartlett.bartlett_factors(point, shapes)
+    factors = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])
+    readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
+    frame = _frame(readout_key, widths[-1], 1)
+    result = {"a": jnp.sqrt(data["variances"][-1]) * bartletts[-1][0, 0] * frame[:, 0]}
+    for layer in range(len(shapes) - 1, 0, -1):
+        deviation = jnp.sqrt(data["variances"][layer])
+        frame_key, prior_key = jax.random.split(layer_keys[layer - 1])
+        lower = _frame(frame_key, widths[layer - 1], shapes[layer - 1].columns)
+        heads = shapes[layer - 1].heads
+        prior = deviation * jax.random.normal(prior_key, (heads, len(frame), len(lower)))
+        seen = deviation * jnp.einsum("hrc,nc->hrn", bartletts[layer - 1].reshape(heads, -1, lower.shape[1]), lower)
+        result[f"V_{layer}"] = prior + jnp.einsum("mr,hrn->hmn", frame, seen - jnp.einsum("mr,hmn->hrn", frame, prior))
+        frame = lower
+    prior_key, noise_key = jax.random.split(input_key)
+    prior = jnp.sqrt(data["variances"][0]) * jax.random.normal(prior_key, (len(frame), data["path_inputs"].shape[2]))
+    seen = frame.T @ prior
+    result["V_0"] = prior + frame @ (input_projection(noise_key, factors[0], data, seen) - seen)
+    return result
+
+
+def _frame(key: Key[Array, ""], rows: int, columns: int) -> Float[Array, "row column"]:
+    """Uniformly random orthonormal columns: QR of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007)."""
+    orthonormal, upper = jnp.linalg.qr(jax.random.normal(key, (rows, columns)))
+    return orthonormal * jnp.sign(jnp.diag(upper))
