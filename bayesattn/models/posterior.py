@@ -1,8 +1,8 @@
 """A posterior: data, architecture and temperature, whatever the parameterisation it is sampled in."""
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class Model:
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
         test_labels: of shape (P_test,).
         head_names: names of the heads of each layer, from which paths get their names.
+        path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
         name: shown in tables.
 
@@ -49,6 +50,7 @@ class Model:
     test_path_inputs: Any = None
     test_labels: Any = None
     head_names: Sequence[Sequence[str]] | None = None
+    path_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     tokens: Tokens | None = None
     name: str = "model"
 
@@ -81,6 +83,9 @@ class Model:
             one_of("tokens.readout", self.tokens.readout, attention.READOUTS)
             checked["tokens"] = Tokens(inputs, matrices, self.tokens.readout)
         arch.path_names(self.head_names)
+        for name, paths in self.path_groups.items():
+            if not set(paths) <= set(range(arch.paths)):
+                raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
         for name, value in checked.items():
             object.__setattr__(self, name, value)
 
@@ -99,6 +104,7 @@ class Model:
             test_path_inputs=attention.path_inputs(data.test_inputs, data.weights, **options),
             test_labels=data.test_labels,
             head_names=data.head_names,
+            path_groups=data.path_groups,
             tokens=Tokens(
                 data.inputs,
                 [np.asarray(m) for m in attention.matrices(data.inputs, data.weights, data.nonlinearity)],

@@ -106,14 +106,17 @@ def sample(
 
 
 class _Compiled(NamedTuple):
-    """Jitted start(key, data) -> state and block(state, data, count) -> (state, outputs of BLOCK draws)."""
+    """Jitted start(key, data) -> state and block(state, data, count, keep) -> (state, what is kept of BLOCK draws).
+
+    Only the first `count` draws of a block are made, and described only if `keep` says so.
+    """
 
     start: Callable
     block: Callable
 
     def vectorised(self) -> "_Compiled":
         return _Compiled(
-            jax.jit(jax.vmap(self.start, (0, None))), jax.jit(jax.vmap(self.block, (0, None, None), (0, 0)))
+            jax.jit(jax.vmap(self.start, (0, None))), jax.jit(jax.vmap(self.block, (0, None, None, None)))
         )
 
 
@@ -135,8 +138,7 @@ def _compiled(
         init_key, start_key = jax.random.split(key)
         return new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {})
 
-    def one_draw(kernel, state, data):
-        state = kernel.sample(state, (data,), {})
+    def describe(state, data):
         sites = state.z
         # A key of its own for each draw, which the chain itself never uses.
         key = jax.random.fold_in(state.rng_key, 0)
@@ -146,17 +148,19 @@ def _compiled(
         }
         if keep_weights:
             outputs["posterior"] |= sites
-        return state, outputs
+        return outputs
 
-    def block(state, data, count):
+    def block(state, data, count, keep):
         kernel = new_kernel()
         # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
         kernel.init(state.rng_key, warmup, state.z, (data,), {})
-        shapes = jax.eval_shape(lambda s: one_draw(kernel, s, data)[1], state)
+        shapes = jax.eval_shape(describe, state, data)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def step(state, index):
-            return jax.lax.cond(index < count, lambda s: one_draw(kernel, s, data), lambda s: (s, nothing), state)
+            drawn = index < count
+            state = jax.lax.cond(drawn, lambda s: kernel.sample(s, (data,), {}), lambda s: s, state)
+            return state, jax.lax.cond(drawn & keep, lambda s: describe(s, data), lambda s: nothing, state)
 
         return jax.lax.scan(step, state, jnp.arange(BLOCK))
 
@@ -171,7 +175,7 @@ def _run_chain(compiled, key, data, warmup, draws, chains, progress) -> dict[str
     while done < total:
         phase_end = warmup if done < warmup else total
         count = min(BLOCK, phase_end - done)
-        state, outputs = jax.block_until_ready(compiled.block(state, data, count))
+        state, outputs = jax.block_until_ready(compiled.block(state, data, count, done >= warmup))
         _require_finite(np.asarray(state.potential_energy), f"draw {done + count}, warm-up included", chains)
         if done >= warmup:
             axis = np.ndim(key)

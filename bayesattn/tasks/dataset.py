@@ -9,7 +9,8 @@ from jaxtyping import Float
 class Dataset(NamedTuple):
     """Token sequences, labels, and the fixed attention heads of a network that reads them.
 
-    `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them; `head_names` names them.
+    `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them; `head_names` names them, and
+    `path_groups` names groups of paths whose own GP limit is worth a comparison, as indices of paths.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
@@ -18,5 +19,6 @@ class Dataset(NamedTuple):
     test_labels: Float[np.ndarray, " test_example"]
     weights: list[np.ndarray]
     head_names: tuple[tuple[str, ...], ...]
+    path_groups: dict[str, tuple[int, ...]]
     readout: str = "last"
     nonlinearity: str = "softmax"

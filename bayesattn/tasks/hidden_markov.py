@@ -1,5 +1,6 @@
 """Telling sticky hidden Markov chains from restless ones (THEORY section 6)."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,7 +73,17 @@ class HiddenMarkov:
         inputs, labels = self._chains(self.examples, chain_rng)
         test_inputs, test_labels = self._chains(self.test_examples, test_rng)
         weights = [np.stack([self._head(head, head_rng) for head in heads]) for heads in self.layers]
-        return Dataset(inputs, labels, test_inputs, test_labels, weights, tuple(map(tuple, self.layers)))
+        return Dataset(inputs, labels, test_inputs, test_labels, weights, self.layers, self._path_groups())
+
+    def _path_groups(self) -> dict[str, tuple[int, ...]]:
+        """The "good" paths see whether states repeat; "denoising" ones average tokens, and so the noise."""
+        good, denoising = [], []
+        for path, (first, *later) in enumerate(itertools.product(*self.layers)):
+            if "random" in later or "same_token" in later:
+                continue
+            (good if first == "same_token" else denoising).append(path)
+        groups = {"good path": tuple(good), "good + denoising paths": tuple(good + denoising)}
+        return groups if good and denoising else {}
 
     def _directions(self) -> tuple[Float[np.ndarray, " dimension"], Float[np.ndarray, " dimension"]]:
         """v_+ and v_-."""

@@ -78,16 +78,11 @@ def finite_width(
     if test_path_inputs is not None:
         test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=path_inputs.shape[2])
         test = jnp.asarray(test)
+    kernels, labels, widths = path_kernels(jnp.asarray(path_inputs), arch), jnp.asarray(labels), _floats(arch.widths)
+    variances, shapes = _floats(arch.variances), layer_shapes(arch)
+    mode = _mode(kernels, labels, widths, variances, temperature, shapes, max_steps)
     result = _finite_width(
-        path_kernels(jnp.asarray(path_inputs), arch),
-        jnp.asarray(path_inputs),
-        labels,
-        test,
-        jnp.array(arch.widths, float),
-        jnp.array(arch.variances),
-        temperature,
-        layer_shapes(arch),
-        max_steps,
+        mode, kernels, jnp.asarray(path_inputs), labels, test, widths, variances, temperature, shapes
     )
     _require_converged(result.laplace.gradient_norm, result)
     return result
@@ -99,6 +94,7 @@ def potential(point, kernels, labels, widths, variances, temperature, shapes) ->
     return energy / 2 + len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
 
 
+@partial(jax.jit, static_argnames=("shapes", "max_steps"))
 def _mode(kernels, labels, widths, variances, temperature, shapes, max_steps):
     """Mode, columns that span the inverse Hessian, and relative gradient; traceable."""
 
@@ -119,7 +115,8 @@ def _mode(kernels, labels, widths, variances, temperature, shapes, max_steps):
     return mode, scale, norm
 
 
-_compiled_mode = jax.jit(_mode, static_argnames=("shapes", "max_steps"))
+def _floats(numbers) -> Float[Array, " number"]:
+    return jnp.array(numbers, float)
 
 
 def mode_and_scale(path_inputs: Any, labels: Any, arch: Architecture, temperature: float, max_steps: int = 1000):
@@ -128,9 +125,15 @@ def mode_and_scale(path_inputs: Any, labels: Any, arch: Architecture, temperatur
     Raises NotConverged if the mode was not found, or ValueError as `finite_width` does.
     """
     path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
-    kernels, widths = path_kernels(jnp.asarray(path_inputs), arch), jnp.array(arch.widths, float)
-    mode, scale, norm = _compiled_mode(
-        kernels, labels, widths, jnp.array(arch.variances), temperature, layer_shapes(arch), max_steps
+    kernels = path_kernels(jnp.asarray(path_inputs), arch)
+    mode, scale, norm = _mode(
+        kernels,
+        jnp.asarray(labels),
+        _floats(arch.widths),
+        _floats(arch.variances),
+        temperature,
+        layer_shapes(arch),
+        max_steps,
     )
     _require_converged(norm, None)
     return mode, scale
@@ -145,13 +148,7 @@ def _require_converged(norm, result) -> None:
         )
 
 
-def laplace(kernels, labels, widths, variances, temperature, shapes, max_steps: int) -> Laplace:
-    """Mode, covariance and shift of the collapsed posterior; traceable."""
-    mode, scale, norm = _mode(kernels, labels, widths, variances, temperature, shapes, max_steps)
-
-    def of_point(point):
-        return potential(point, kernels, labels, widths, variances, temperature, shapes)
-
+def _laplace(mode, scale, norm, of_point) -> Laplace:
     def curvature_gradient(column):
         """Gradient of column^T Hess V column: one term of T3 : S."""
         slope = jax.grad(of_point)
@@ -178,9 +175,9 @@ def _columns(function, directions):
     return jax.lax.map(function, directions.T).T
 
 
-@partial(jax.jit, static_argnames=("shapes", "max_steps"))
-def _finite_width(kernels, path_inputs, labels, test, widths, variances, temperature, shapes, max_steps) -> FiniteWidth:
-    approximation = laplace(kernels, labels, widths, variances, temperature, shapes, max_steps)
+@partial(jax.jit, static_argnames="shapes")
+def _finite_width(mode, kernels, path_inputs, labels, test, widths, variances, temperature, shapes) -> FiniteWidth:
+    approximation = _laplace(*mode, lambda p: potential(p, kernels, labels, widths, variances, temperature, shapes))
 
     def order_parameter(point):
         factor = cholesky_factors(point, shapes, widths, variances)[0]

@@ -64,3 +64,25 @@ def conditional_prediction(
     # K + T I = L L^T: mean = (L^-1 k_*)^T L^-1 Y, explained variance = |L^-1 k_*|^2
     whitened = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([labels, cross]), lower=True)
     return Prediction(whitened[:, 1:].T @ whitened[:, 0], own - jnp.sum(whitened[:, 1:] ** 2, axis=0))
+
+
+@partial(jax.jit)
+def conditional_means(
+    order_parameters: Float[Array, "draw path path"],
+    path_inputs: Float[Array, "example path feature"],
+    labels: Float[Array, " example"],
+    test_path_inputs: Float[Array, "test_example path feature"],
+    input_variance: Any,
+    temperature: Any,
+) -> Float[Array, "draw test_example"]:
+    """Mean of f given each of many U, without checks and without forming kernels to the test examples."""
+    _, paths, features = path_inputs.shape
+
+    def one(order_parameter: Float[Array, "path path"]) -> Float[Array, " test_example"]:
+        train = cross_kernel(order_parameter, path_inputs, path_inputs, input_variance)
+        cholesky = jnp.linalg.cholesky(train + temperature * jnp.eye(len(labels)))
+        coefficients = jax.scipy.linalg.cho_solve((cholesky, True), labels)
+        readout = order_parameter @ jnp.tensordot(coefficients, path_inputs, 1) * input_variance / (features * paths)
+        return test_path_inputs.reshape(len(test_path_inputs), -1) @ readout.reshape(-1)
+
+    return jax.lax.map(one, order_parameters)

@@ -1,0 +1,261 @@
+"""Theory against draws: deviations, their Monte Carlo errors, and the deviation that finite width makes one expect."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import arviz_stats
+import jax.numpy as jnp
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from bayesattn import theory
+from bayesattn.models import Model
+from bayesattn.theory.kernels import cross_kernel, diagonal_kernel
+from bayesattn.theory.predictor import conditional_means
+
+MOST_ERRORS = 4.0
+"""Monte Carlo standard errors by which draws and theory may differ before the theory is said to fail."""
+ENOUGH_ESS = 400
+GOOD_RHAT = 1.01
+USABLE_ESS = 100
+USABLE_RHAT = 1.05
+"""Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
+PREDICTOR_DRAWS = 1000
+
+Matrix = Float[np.ndarray, "path path"]
+
+
+@dataclass(frozen=True, eq=False)
+class Accuracy:
+    """Share of test examples that the sign of the mean predictor gets right; `error` is the draws' Monte Carlo error."""
+
+    theory: float
+    corrected: float
+    draws: float
+    error: float
+    gp: float
+    gp_of_groups: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """One model's theory held against its draws.
+
+    `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point,
+    `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
+    finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
+    `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
+    theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
+    """
+
+    model: Model
+    order_parameter: Matrix
+    error: Matrix
+    saddle: Matrix
+    corrected: Matrix
+    rhat: Matrix
+    ess: Matrix
+    divergences: int
+    accuracy: Accuracy | None
+    predictor_deviation: float | None
+    predictor_error: float | None
+    predictor_allowance: float | None
+
+    @property
+    def width(self) -> int:
+        """N_1, which stands for all widths in tables."""
+        return self.model.architecture.widths[0]
+
+    @property
+    def expected(self) -> Matrix:
+        """Deviation from the saddle point expected at this width, of order 1/N."""
+        return self.corrected - self.saddle
+
+    @property
+    def allowance(self) -> Matrix:
+        """Size of what the corrected theory leaves out, of order 1/N^2: the square of its relative correction."""
+        size = np.sqrt(np.outer(np.diag(self.corrected), np.diag(self.corrected)))
+        return np.max(np.abs(self.expected) / size) ** 2 * size
+
+    @property
+    def deviation(self) -> Matrix:
+        """Draws minus saddle point."""
+        return self.order_parameter - self.saddle
+
+    @property
+    def remaining(self) -> Matrix:
+        """Draws minus corrected theory."""
+        return self.order_parameter - self.corrected
+
+    @property
+    def usable(self) -> bool:
+        """Whether chains mixed well enough for a verdict."""
+        return bool(np.max(self.rhat) <= USABLE_RHAT and np.min(self.ess) >= USABLE_ESS)
+
+    @property
+    def holds(self) -> bool:
+        """Whether draws agree with the theory: within 4 Monte Carlo errors plus the order that it leaves out."""
+        return self.usable and not self.failures()
+
+    def failures(self) -> list[str]:
+        """What disagrees, a sentence each."""
+        names, found = self.model.path_names, []
+        tolerance = MOST_ERRORS * self.error + self.allowance
+        for row, column in zip(*np.tril_indices(len(names)), strict=True):
+            # Written so that NaN is a failure.
+            if not abs(self.remaining[row, column]) <= tolerance[row, column]:
+                found.append(
+                    f"U[{names[row]}, {names[column]}] is {self.order_parameter[row, column]:.4g}"
+                    f" +- {self.error[row, column]:.2g} by the draws, {self.corrected[row, column]:.4g}"
+                    f" +- {self.allowance[row, column]:.2g} by the theory"
+                )
+        if self.predictor_deviation is not None:
+            assert self.predictor_error is not None
+            assert self.predictor_allowance is not None
+            limit = MOST_ERRORS * self.predictor_error + self.predictor_allowance
+            if not self.predictor_deviation <= limit:
+                found.append(
+                    f"mean predictors of draws and theory differ by {self.predictor_deviation:.2g}, expected at most {limit:.2g}"
+                )
+        return found
+
+    def warnings(self) -> list[str]:
+        """What a careful reader of the draws should know, with what to do about it."""
+        found = []
+        if not np.max(self.rhat) <= GOOD_RHAT:
+            found.append(f"R-hat of U is {np.max(self.rhat):.3f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up")
+        if not np.min(self.ess) >= ENOUGH_ESS:
+            found.append(f"effective draws of U are {np.min(self.ess):.0f}, below {ENOUGH_ESS}: draw more")
+        if self.divergences:
+            found.append(f"{self.divergences} divergent transitions: raise target_accept_prob")
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers and lists, for JSON."""
+        matrices = ("order_parameter", "error", "saddle", "corrected", "allowance", "rhat", "ess")
+        return {
+            "model": self.model.name,
+            "widths": list(self.model.architecture.widths),
+            "temperature": self.model.temperature,
+            "paths": self.model.path_names,
+            "holds": self.holds,
+            "usable": self.usable,
+            "failures": self.failures(),
+            "warnings": self.warnings(),
+            "divergences": self.divergences,
+            "accuracy": dataclasses.asdict(self.accuracy) if self.accuracy else None,
+            "predictor_deviation": self.predictor_deviation,
+            "predictor_error": self.predictor_error,
+            "predictor_allowance": self.predictor_allowance,
+        } | {name: getattr(self, name).tolist() for name in matrices}
+
+
+def validate(model: Model, draws: xr.DataTree) -> Validation:
+    """Hold the theory of a model against draws of its posterior.
+
+    Args:
+        model: the posterior.
+        draws: what `bayesattn.sample` returned for it.
+
+    Raises:
+        ValueError: draws without order parameters of this model.
+        NotConverged: the theory's solver failed.
+    """
+    paths = model.architecture.paths
+    if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
+        raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
+    sampled = draws["posterior"]["order_parameter"]
+    if sampled.shape[2:] != (paths, paths):
+        raise ValueError(f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}")
+    problem = (model.path_inputs, model.labels, model.architecture, model.temperature)
+    saddle = np.asarray(theory.solve(*problem).order_parameter)
+    corrected = theory.finite_width(*problem, model.test_path_inputs)
+    accuracy = deviation = error = allowance = None
+    if model.test_path_inputs is not None:
+        assert corrected.prediction is not None
+        by_theory = {
+            "theory": np.asarray(theory.predict(saddle, *problem[:2], model.test_path_inputs, *problem[2:]).mean),
+            "corrected": np.asarray(corrected.prediction.mean),
+            "gp": _gp_mean(model),
+        }
+        batches = _predictor_batches(model, sampled.values)
+        mean = batches.mean(0)
+        deviation = _root_mean_square(mean - by_theory["corrected"])
+        error = _root_mean_square(batches.std(0, ddof=1)) / np.sqrt(len(batches))
+        # Like U's: the first-order change, squared relative to the size of what changes.
+        change = _root_mean_square(by_theory["corrected"] - by_theory["theory"])
+        allowance = change**2 / _root_mean_square(by_theory["corrected"])
+        if model.test_labels is not None:
+            shares = {name: _share_right(values, model.test_labels) for name, values in by_theory.items()}
+            by_batch = [_share_right(batch, model.test_labels) for batch in batches]
+            accuracy = Accuracy(
+                **shares,
+                draws=_share_right(mean, model.test_labels),
+                error=float(np.std(by_batch, ddof=1) / np.sqrt(len(batches))),
+                gp_of_groups={
+                    name: _share_right(_gp_mean(model, group), model.test_labels)
+                    for name, group in model.path_groups.items()
+                },
+            )
+    return Validation(
+        model=model,
+        order_parameter=sampled.mean(("chain", "draw")).values,
+        error=arviz_stats.mcse(sampled).values,
+        saddle=saddle,
+        corrected=np.asarray(corrected.order_parameter),
+        rhat=arviz_stats.rhat(sampled).values,
+        ess=arviz_stats.ess(sampled).values,
+        divergences=int(draws["sample_stats"]["diverging"].sum()) if "sample_stats" in draws.children else 0,
+        accuracy=accuracy,
+        predictor_deviation=deviation,
+        predictor_error=error,
+        predictor_allowance=allowance,
+    )
+
+
+def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
+    """K at infinite width on the training examples, of the network or of a group of its paths alone."""
+    order_parameter, path_inputs, _ = _gp_of_group(model, paths)
+    return np.asarray(cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0]))
+
+
+def _gp_of_group(model: Model, paths: Any):
+    """U in the GP limit of a network that has these paths only, and its path inputs."""
+    group = list(range(model.architecture.paths)) if paths is None else list(paths)
+    order_parameter = theory.gp_order_parameter(model.architecture)[np.ix_(group, group)]
+    test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs[:, group])
+    return order_parameter, jnp.asarray(model.path_inputs[:, group]), test
+
+
+def _gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example"]:
+    order_parameter, path_inputs, test = _gp_of_group(model, paths)
+    fixed = (path_inputs, jnp.asarray(model.labels), test, model.architecture.variances[0], model.temperature)
+    return np.asarray(conditional_means(order_parameter[None], *fixed)[0])
+
+
+def _predictor_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch test_example"]:
+    """Mean predictor over consecutive batches of draws, four a chain: between them, its Monte Carlo error shows."""
+    chains, draws = order_parameters.shape[:2]
+    batches = min(4, draws)
+    per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
+    kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
+    chosen = jnp.asarray(order_parameters[:, kept]).reshape(-1, *order_parameters.shape[2:])
+    means = conditional_means(
+        chosen,
+        jnp.asarray(model.path_inputs),
+        jnp.asarray(model.labels),
+        jnp.asarray(model.test_path_inputs),
+        model.architecture.variances[0],
+        model.temperature,
+    )
+    return np.asarray(means).reshape(chains * batches, per_batch, -1).mean(1)
+
+
+def _share_right(mean: np.ndarray, labels: np.ndarray) -> float:
+    return float(np.mean(np.sign(mean) == np.sign(labels)))
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))
