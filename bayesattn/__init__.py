@@ -9,17 +9,21 @@ jax.config.update("jax_enable_x64", True)
 
 from bayesattn import attention, models, samplers, tasks, theory  # noqa: E402
 from bayesattn.architecture import Architecture  # noqa: E402
-from bayesattn.models import Model, load_model  # noqa: E402
+from bayesattn.models import Model, collapsed, load_model  # noqa: E402
 from bayesattn.samplers import sample  # noqa: E402
+from bayesattn.validation import Validation, validate  # noqa: E402
 
 __all__ = [
     "Architecture",
     "Model",
+    "Validation",
     "attention",
+    "collapsed",
     "load_model",
     "models",
     "sample",
     "samplers",
     "tasks",
     "theory",
+    "validate",
 ]

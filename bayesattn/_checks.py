@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 
+Checked = Any
+"""An argument that the function checks itself, to say in a ValueError what is wrong with it."""
+
 
 def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> np.ndarray:
     """`value` as a float64 array of the given shape, where a string stands for any size.

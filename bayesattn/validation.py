@@ -12,7 +12,7 @@ from jaxtyping import Float
 
 from bayesattn import theory
 from bayesattn.models import Model
-from bayesattn.theory.kernels import cross_kernel, diagonal_kernel
+from bayesattn.theory.kernels import cross_kernel
 from bayesattn.theory.predictor import conditional_means
 
 MOST_ERRORS = 4.0
@@ -117,7 +117,8 @@ class Validation:
             limit = MOST_ERRORS * self.predictor_error + self.predictor_allowance
             if not self.predictor_deviation <= limit:
                 found.append(
-                    f"mean predictors of draws and theory differ by {self.predictor_deviation:.2g}, expected at most {limit:.2g}"
+                    f"mean predictors of draws and theory differ by {self.predictor_deviation:.2g},"
+                    f" expected at most {limit:.2g}"
                 )
         return found
 
@@ -125,7 +126,9 @@ class Validation:
         """What a careful reader of the draws should know, with what to do about it."""
         found = []
         if not np.max(self.rhat) <= GOOD_RHAT:
-            found.append(f"R-hat of U is {np.max(self.rhat):.3f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up")
+            found.append(
+                f"R-hat of U is {np.max(self.rhat):.3f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
+            )
         if not np.min(self.ess) >= ENOUGH_ESS:
             found.append(f"effective draws of U are {np.min(self.ess):.0f}, below {ENOUGH_ESS}: draw more")
         if self.divergences:
@@ -168,7 +171,9 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
     sampled = draws["posterior"]["order_parameter"]
     if sampled.shape[2:] != (paths, paths):
-        raise ValueError(f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}")
+        raise ValueError(
+            f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
+        )
     problem = (model.path_inputs, model.labels, model.architecture, model.temperature)
     saddle = np.asarray(theory.solve(*problem).order_parameter)
     corrected = theory.finite_width(*problem, model.test_path_inputs)

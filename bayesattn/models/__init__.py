@@ -9,7 +9,7 @@ PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
 
 structure(architecture): what the compiled program depends on; data(model): the arrays it conditions on;
 program(structure): the NumPyro program of the data; initial(key, data): where a chain starts, None for a prior draw;
-quantities(sites, data, structure, key): what is kept of a draw.
+quantities(sites, data, structure, key): what is kept of a draw; KERNEL_OPTIONS: a kernel's options unless given.
 """
 
 __all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]

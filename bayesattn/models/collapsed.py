@@ -1,4 +1,4 @@
-"""Collapsed parameterisation: input projection integrated out, order parameters by their Bartlett factors (THEORY section 3).
+"""Collapsed parameterisation: V_0 integrated out, order parameters by their Bartlett factors (THEORY section 3).
 
 The dimension and the cost do not depend on the widths, and neither does the compiled program. Sampled coordinates are
 whitened: point = centre + scale z, by default around the mode with the Laplace covariance, which is the metric a sampler
@@ -26,6 +26,8 @@ from bayesattn.theory.kernels import gaussian_energy, path_kernels, unpack
 
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
+KERNEL_OPTIONS = {"adapt_mass_matrix": False}
+"""Whitened coordinates are their own metric, so warm-up has only a step size to find and may be short."""
 
 
 def structure(arch: Architecture) -> Structure:
@@ -143,7 +145,9 @@ def _output(projection, factor, path_inputs) -> Float[Array, " any_example"]:
 MOST_BYTES = 2**32
 
 
-def weights(draws: xr.DataTree, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES) -> xr.Dataset:
+def weights(
+    draws: xr.DataTree, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
+) -> xr.Dataset:
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
     From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame; values
@@ -179,14 +183,19 @@ def weights(draws: xr.DataTree, model: Model, seed: int = 0, *, thin: int = 1, m
     numbers += sum(h * m * n for h, m, n in zip(arch.heads, outward, arch.widths, strict=False))
     needed = 8 * numbers * points.shape[0] * points.shape[1]
     if needed > max_bytes:
-        raise ValueError(f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes")
+        raise ValueError(
+            f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"
+        )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
     keys = jax.random.split(jax.random.key(seed), len(flat))
     drawn = _weights(flat, keys, data(model, whitening="prior"), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
     return xr.Dataset(
         {
-            name: (("chain", "draw", *weight_dims(arch)[name]), np.asarray(value).reshape(*points.shape[:2], *value.shape[1:]))
+            name: (
+                ("chain", "draw", *weight_dims(arch)[name]),
+                np.asarray(value).reshape(*points.shape[:2], *value.shape[1:]),
+            )
             for name, value in drawn.items()
         },
         coords,

@@ -11,6 +11,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 
 Sites = dict[str, Array]
+KERNEL_OPTIONS: dict[str, Any] = {}
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -84,9 +85,7 @@ def effective_weights(weights: Sites) -> Float[Array, "path width"]:
     return paths
 
 
-def network(
-    weights: Sites, path_inputs: Float[Array, "any_example path feature"]
-) -> Float[Array, " any_example"]:
+def network(weights: Sites, path_inputs: Float[Array, "any_example path feature"]) -> Float[Array, " any_example"]:
     """f = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 Pi)."""
     width, features = weights["V_0"].shape
     readout = effective_weights(weights) @ weights["V_0"] / jnp.sqrt(features * width * path_inputs.shape[1])

@@ -71,11 +71,11 @@ class Model:
         if self.test_labels is not None:
             if self.test_path_inputs is None:
                 raise ValueError("test_labels need test_path_inputs, got None for the latter")
-            checked["test_labels"] = finite_array(
-                "test_labels", self.test_labels, (len(checked["test_path_inputs"]),)
-            )
+            checked["test_labels"] = finite_array("test_labels", self.test_labels, (len(checked["test_path_inputs"]),))
         if self.tokens is not None:
-            inputs = finite_array("tokens.inputs", self.tokens.inputs, (len(path_inputs), "tokens", path_inputs.shape[2]))
+            inputs = finite_array(
+                "tokens.inputs", self.tokens.inputs, (len(path_inputs), "tokens", path_inputs.shape[2])
+            )
             matrices = attention.checked_matrices(self.tokens.matrices, *inputs.shape[:2])
             if tuple(matrix.shape[1] for matrix in matrices) != arch.heads:
                 got = [matrix.shape[1] for matrix in matrices]

@@ -94,7 +94,9 @@ def load_model(
     if file.suffix != ".toml":
         file = FOLDER / f"{name}.toml"
         if not file.is_file():
-            raise ValueError(f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {str(name)!r}")
+            raise ValueError(
+                f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {str(name)!r}"
+            )
     try:
         content: dict[str, Any] = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -151,6 +153,4 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     for key in {"path_inputs", "labels"} - arrays.keys():
         raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))
-    return Model(
-        architecture=arch, temperature=table.temperature, head_names=task.head_names, name=file.stem, **arrays
-    )
+    return Model(architecture=arch, temperature=table.temperature, head_names=task.head_names, name=file.stem, **arrays)

@@ -9,7 +9,7 @@ from bayesattn import attention
 from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
-structure, initial, quantities = path.structure, path.initial, path.quantities
+structure, initial, quantities, KERNEL_OPTIONS = path.structure, path.initial, path.quantities, path.KERNEL_OPTIONS
 
 
 def data(model: Model) -> dict[str, Any]:

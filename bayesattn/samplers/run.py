@@ -1,15 +1,15 @@
 """Chains of draws, block by block.
 
-NumPyro's `MCMC.run` compiles anew at each call. Here a block of draws is one jitted `lax.scan` over `kernel.sample`, compiled
-once for all blocks, chains and models of the same shape. Whatever a kernel adapts, and its random key, live in the state
-that goes from block to block, so a chain continued from a state is bit-identical to one that never stopped.
+NumPyro's `MCMC.run` compiles anew at each call. Here a block of draws is one jitted `lax.scan` over `kernel.sample`,
+compiled once for all blocks, chains and models of the same shape. Whatever a kernel adapts, and its random key, live in the
+state that goes from block to block, so a chain continued from a state is bit-identical to one that never stopped.
 """
 
 import os
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import arviz_base
@@ -92,7 +92,7 @@ def sample(
         PARAMETERISATIONS[parameterisation].structure(model.architecture),
         warmup,
         keep_weights and parameterisation != "collapsed",
-        tuple(sorted((options or {}).items())),
+        tuple(sorted((PARAMETERISATIONS[parameterisation].KERNEL_OPTIONS | dict(options or {})).items())),
     )
     keys = jax.random.split(jax.random.key(seed), chains)
     if chain_method == "vectorised":
@@ -115,9 +115,7 @@ class _Compiled(NamedTuple):
     block: Callable
 
     def vectorised(self) -> "_Compiled":
-        return _Compiled(
-            jax.jit(jax.vmap(self.start, (0, None))), jax.jit(jax.vmap(self.block, (0, None, None, None)))
-        )
+        return _Compiled(jax.jit(jax.vmap(self.start, (0, None))), jax.jit(jax.vmap(self.block, (0, None, None, None))))
 
 
 @lru_cache(maxsize=32)
@@ -171,22 +169,25 @@ def _run_chain(compiled, key, data, warmup, draws, chains, progress) -> dict[str
     """All kept draws of one chain, or of a batch of chains whose axis comes first."""
     state = compiled.start(key, data)
     _require_finite(np.asarray(state.potential_energy), "the starting point", chains)
-    total, done, kept = warmup + draws, 0, []
+    total, done, kept, axis = warmup + draws, 0, [], np.ndim(key)
     while done < total:
         phase_end = warmup if done < warmup else total
         count = min(BLOCK, phase_end - done)
         state, outputs = jax.block_until_ready(compiled.block(state, data, count, done >= warmup))
         _require_finite(np.asarray(state.potential_energy), f"draw {done + count}, warm-up included", chains)
         if done >= warmup:
-            axis = np.ndim(key)
-            kept.append(jax.tree.map(lambda leaf: np.asarray(leaf).take(range(count), axis=axis), outputs))
+            kept.append(jax.tree.map(partial(_first, count=count, axis=axis), outputs))
         done += count
         for chain in chains if progress else ():
             progress(Progress(chain, done, total))
-    outputs = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=np.ndim(key)), *kept)
+    outputs = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=axis), *kept)
     for name, values in outputs["posterior"].items():
         _require_finite(values, f"the draws of {name}", chains)
     return outputs
+
+
+def _first(leaf, count: int, axis: int) -> np.ndarray:
+    return np.asarray(leaf).take(range(count), axis=axis)
 
 
 def _require_finite(values: np.ndarray, where: str, chains) -> None:

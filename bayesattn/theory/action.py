@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, positive
+from bayesattn._checks import Checked, finite_array, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, gaussian_energy
 
@@ -23,7 +23,7 @@ class Action(NamedTuple):
 
 
 def action(
-    order_parameters: Sequence[Any], path_inputs: Any, labels: Any, arch: Architecture, temperature: float
+    order_parameters: Sequence[Any], path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked
 ) -> Action:
     """Energy and entropy at any order parameters, the scalar one of the readout eliminated in closed form.
 

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, log_prior, unwhiten
@@ -54,7 +55,7 @@ def finite_width(
     path_inputs: Any,
     labels: Any,
     arch: Architecture,
-    temperature: float,
+    temperature: Checked,
     test_path_inputs: Any = None,
     *,
     max_steps: int = 1000,
@@ -109,7 +110,9 @@ def _mode(kernels, labels, widths, variances, temperature, shapes, max_steps):
     best, gradient, _ = minimum(lambda w: of_point(unwhiten(w, shapes, widths)), start, max_steps)
     mode = unwhiten(best, shapes, widths)
     # H = L L^T, S = L^-T L^-1: the columns of L^-T span S.
-    cholesky = jnp.linalg.cholesky(_columns(lambda v: jax.jvp(jax.grad(of_point), (mode,), (v,))[1], jnp.eye(len(mode))))
+    cholesky = jnp.linalg.cholesky(
+        _columns(lambda v: jax.jvp(jax.grad(of_point), (mode,), (v,))[1], jnp.eye(len(mode)))
+    )
     scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(mode)), lower=True).T
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))) / 2, SMALLEST_GRADIENT_SCALE)
     return mode, scale, norm
@@ -119,7 +122,7 @@ def _floats(numbers) -> Float[Array, " number"]:
     return jnp.array(numbers, float)
 
 
-def mode_and_scale(path_inputs: Any, labels: Any, arch: Architecture, temperature: float, max_steps: int = 1000):
+def mode_and_scale(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 1000):
     """Mode of the collapsed posterior in Bartlett coordinates and columns that span its Laplace covariance.
 
     Raises NotConverged if the mode was not found, or ValueError as `finite_width` does.

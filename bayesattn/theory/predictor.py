@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array
+from bayesattn._checks import Checked, finite_array
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, diagonal_kernel
@@ -26,7 +26,7 @@ def predict(
     labels: Any,
     test_path_inputs: Any,
     arch: Architecture,
-    temperature: float,
+    temperature: Checked,
 ) -> Prediction:
     """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
 

@@ -1,0 +1,133 @@
+"""Figures of theory against draws, readable without the code; Okabe and Ito's colours, safe for colour-blind readers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bayesattn import theory
+from bayesattn.models import Model
+from bayesattn.theory.kernels import cross_kernel
+from bayesattn.validation import Validation, gp_kernel
+
+BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+ALIGNED_EIGENVECTORS = 100
+
+
+def validation_figure(validations: Sequence[Validation]) -> Figure:
+    """Everything about a model at several widths on one page: accuracy, deviations, U at the smallest width, alignment."""
+    ordered = sorted(validations, key=lambda v: v.width)
+    smallest = ordered[0]
+    figure = plt.figure(figsize=(13, 8.5), layout="constrained")
+    model = smallest.model
+    figure.suptitle(
+        f"{model.name}: theory and draws of the posterior at temperature {model.temperature:g}", fontsize=13
+    )
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1, 1))
+    top_axes = top.subplots(1, 3)
+    if smallest.accuracy is not None:
+        accuracy(top_axes[0], ordered)
+    else:
+        top_axes[0].set_axis_off()
+    order_parameter_against_width(top_axes[1], ordered)
+    alignment(top_axes[2], model, smallest.saddle, smallest.width)
+    order_parameters(bottom, smallest)
+    return figure
+
+
+def accuracy(axes: Axes, validations: Sequence[Validation]) -> None:
+    """Accuracy of the mean predictor against width: theory, draws with Monte Carlo errors, GP limits."""
+    shares = [v.accuracy for v in validations]
+    assert all(shares), "accuracy needs test labels"
+    widths = [v.width for v in validations]
+    percent = [100 * np.array([getattr(s, name) for s in shares]) for name in ("theory", "corrected", "draws", "error")]
+    axes.plot(widths, percent[0], color=BLUE, label="theory, saddle point")
+    axes.plot(widths, percent[1], color=BLUE, linestyle=":", label="theory, to first order in 1/N")
+    axes.errorbar(
+        widths, percent[2], percent[3], fmt="o", color=ORANGE, capsize=3, label="draws ± Monte Carlo error", zorder=3
+    )
+    limits = {"GP limit, all paths": shares[0].gp} | {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
+    for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
+        axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
+    _width_axis(axes, widths)
+    axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
+    low, high = axes.get_ylim()
+    axes.set_ylim(low - 0.55 * (high - low), high)
+    axes.legend(fontsize=7.5, loc="lower left", ncols=1, frameon=False)
+
+
+def order_parameter_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
+    """Diagonal of U against width, relative to the saddle point: draws with Monte Carlo errors, and corrected theory."""
+    widths = np.array([v.width for v in validations], float)
+    names = validations[0].model.path_names
+    for path, (name, color) in enumerate(zip(names, (BLUE, ORANGE, GREEN, PURPLE), strict=False)):
+        saddle = np.array([v.saddle[path, path] for v in validations])
+        corrected = np.array([v.corrected[path, path] for v in validations]) / saddle - 1
+        draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
+        error = np.array([v.error[path, path] for v in validations]) / saddle
+        axes.plot(widths, 100 * corrected, color=color, linestyle=":")
+        shift = 1 + 0.05 * (path - 1.5)  # beside each other, so that error bars can be told apart
+        axes.errorbar(
+            shift * widths, 100 * draws, 100 * error, fmt="o", markersize=4, color=color, capsize=3, label=name
+        )
+    axes.axhline(0, color=BLUE, linewidth=1)
+    _width_axis(axes, widths)
+    axes.set(ylabel="deviation of U from the saddle point (%)", title="Order parameter, own entry of each path")
+    axes.legend(fontsize=8, frameon=False, title="points: draws; dotted: first order in 1/N", title_fontsize=8)
+
+
+def alignment(axes: Axes, model: Model, order_parameter: Any, width: int) -> None:
+    """Alignment of the kernel's eigenvectors with the labels: finite width and GP limit."""
+    finite = cross_kernel(
+        np.asarray(order_parameter), model.path_inputs, model.path_inputs, model.architecture.variances[0]
+    )
+    shown = min(ALIGNED_EIGENVECTORS, len(model.labels))
+    for kernel, label, color, marker in (
+        (finite, f"finite width, N = {width}", BLUE, "o"),
+        (gp_kernel(model), "GP limit", GREY, "s"),
+    ):
+        values = np.asarray(theory.alignment(kernel, model.labels))[:shown]
+        axes.plot(np.arange(1, shown + 1), values, marker=marker, markersize=3, linewidth=0.8, color=color, label=label)
+    axes.set_xscale("log")
+    axes.set(
+        xlabel="eigenvector of the kernel, largest eigenvalue first",
+        ylabel=r"alignment with the labels  $|u_k \cdot Y| / |Y|$",
+        title="Kernel alignment",
+    )
+    axes.legend(frameon=False, fontsize=8)
+
+
+def order_parameters(figure: Any, validation: Validation) -> None:
+    """U by theory and by draws on one colour scale, with path names."""
+    names = validation.model.path_names
+    panels = [
+        ("saddle point", validation.saddle),
+        ("theory to first order in 1/N", validation.corrected),
+        ("draws", validation.order_parameter),
+    ]
+    limit = max(np.abs(matrix).max() for _, matrix in panels)
+    axes_row = figure.subplots(1, 3, sharey=True)
+    for axes, (title, matrix) in zip(axes_row, panels, strict=True):
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        axes.set_title(f"U at N = {validation.width}: {title}", fontsize=10)
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+        axes.set_yticks(range(len(names)), names, fontsize=8)
+        if len(names) > 8:
+            continue
+        for row, column in np.ndindex(*matrix.shape):
+            text = f"{matrix[row, column]:.2f}"
+            if title == "draws":
+                text += f"\n±{validation.error[row, column]:.2f}"
+            color = "white" if abs(matrix[row, column]) > 0.6 * limit else "black"
+            axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    figure.colorbar(image, ax=list(axes_row), label="order parameter U", shrink=0.85)
+
+
+def _width_axis(axes: Axes, widths: Sequence[float]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(widths, [f"{width:g}" for width in widths])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel("width N (all layers)")

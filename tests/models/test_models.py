@@ -1,0 +1,176 @@
+"""Parameterisations compute the same function; models and model files say what is wrong with them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.models import path, token
+from tests.conftest import relative_error
+from tests.posteriors import tiny_model
+
+
+@pytest.mark.parametrize(
+    ("heads", "widths"), [((1,), (3, 4)), ((2, 3), (5, 3, 2)), ((2, 2, 2), (1, 3, 2, 4))], ids=["one", "two", "three"]
+)
+def test_token_and_path_networks_are_the_same_function(heads, widths):
+    model = tiny_model(heads=heads, widths=widths, variances=(1.0,) * (len(heads) + 2))
+    keys = iter(jax.random.split(jax.random.key(0), 10))
+    outward = (*widths[1:], widths[-1])
+    weights = {"V_0": jax.random.normal(next(keys), (widths[0], 4)), "a": jax.random.normal(next(keys), (widths[-1],))}
+    for layer, count in enumerate(heads):
+        weights[f"V_{layer + 1}"] = jax.random.normal(next(keys), (count, outward[layer], widths[layer]))
+    data = token.data(model)
+    by_tokens = token.network(weights, data["inputs"], data["matrices"], data["readout"])
+    assert relative_error(path.network(weights, data["path_inputs"]), by_tokens) < 1e-10
+
+
+def test_hidden_markov_task():
+    task = ba.tasks.HiddenMarkov(
+        examples=400, test_examples=10, noise_sum=0.5, noise_difference=2.0, noise_orthogonal=3.0
+    )
+    data = task.dataset()
+    assert data.inputs.shape == (400, 31, 231)
+    assert data.labels.sum() == 0
+    assert not data.inputs[:, 0, :200].any()
+    np.testing.assert_array_equal(data.inputs[7, :, 200:], np.eye(31))
+    plus, minus = task._directions()
+    assert plus @ plus == pytest.approx(200)
+    tokens = data.inputs[:, 1:, :200]
+    unit = (plus - minus) / np.linalg.norm(plus - minus)
+    along = tokens @ unit
+    plus_state = along > 0
+    stays = (plus_state[:, 1:] == plus_state[:, :-1]).mean(1)
+    # 200 chains of 29 steps: standard error 0.006.
+    assert stays[data.labels > 0].mean() == pytest.approx(0.7, abs=0.03)
+    assert stays[data.labels < 0].mean() == pytest.approx(0.3, abs=0.03)
+    noise = tokens - np.where(plus_state[..., None], plus, minus)
+    total = (plus + minus) / np.linalg.norm(plus + minus)
+    rest = noise - (noise @ unit)[..., None] * unit - (noise @ total)[..., None] * total
+    # 12,000 numbers each: relative standard error 0.006 of a standard deviation.
+    assert (noise @ unit).std() == pytest.approx(2.0, rel=0.03)
+    assert (noise @ total).std() == pytest.approx(0.5, rel=0.03)
+    assert np.sqrt((rest**2).sum(-1).mean() / 198) == pytest.approx(3.0, rel=0.01)
+
+
+def test_hidden_markov_heads_attend_as_they_should():
+    task = ba.tasks.HiddenMarkov(examples=2, test_examples=2, noise_difference=0, noise_sum=0, noise_orthogonal=0)
+    data = task.dataset()
+    same_token, uniform = (np.asarray(m)[0, 0] for m in ba.attention.matrices(data.inputs, data.weights))
+    plus = data.inputs[0, :, 0] > 0
+    for query in range(2, 31):
+        expected = query - 1 if plus[query] == plus[query - 1] else 0
+        assert same_token[query].argmax() == expected
+        assert same_token[query, expected] > 0.8
+    np.testing.assert_allclose(uniform, 1 / 31)
+
+
+def test_same_seed_same_task_other_seed_another():
+    first, again, other = (ba.load_model("hidden_markov", seed=seed) for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first.path_inputs, again.path_inputs)
+    assert np.abs(np.asarray(first.path_inputs) - np.asarray(other.path_inputs)).max() > 0.1
+
+
+def test_ready_models_load_with_names_and_groups():
+    model = ba.load_model("hidden_markov", width=17, temperature=0.3)
+    assert model.architecture == ba.Architecture((2, 2), (17,) * 3, (1.0,) * 4)
+    assert model.temperature == 0.3
+    assert model.path_names[0] == "same_token -> uniform"
+    assert model.path_groups == {"good path": (0,), "good + denoising paths": (0, 2)}
+    noisy = ba.load_model("hidden_markov_noisy")
+    assert noisy.path_names == ["same_token -> uniform", "blank -> uniform"]
+
+
+def test_a_stranger_brings_arrays(tmp_path):
+    arrays = {"path_inputs": np.ones((5, 4, 3)), "labels": np.ones(5), "test_path_inputs": np.ones((2, 4, 3))}
+    np.savez(tmp_path / "mine.npz", **arrays)
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'temperature = 0.1\n[architecture]\nwidths = [5, 6, 7]\nheads = [2, 2]\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    )
+    model = ba.load_model(file)
+    assert model.architecture.widths == (5, 6, 7)
+    assert model.test_path_inputs.shape == (2, 4, 3)
+    assert ba.load_model(file, width=3).architecture.widths == (3, 3, 3)
+
+
+GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_markov"\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("temperature = ", "is not valid TOML"),
+        (GOOD.replace("temperature = 0.1", ""), "temperature\n  Field required"),
+        (GOOD.replace("0.1", '"hot"'), "temperature\n  Input should be a valid number"),
+        (GOOD.replace("0.1", "-1.0"), "temperature\n  Input should be greater than 0"),
+        (GOOD + "tokenz = 3\n", "tokenz\n  Extra inputs are not permitted"),
+        (GOOD + "tokens = 3.5\n", "tokens\n  Input should be a valid integer"),
+        (GOOD + "examples = 7\n", "examples must be even, got 7"),
+        (GOOD + 'layers = [["same"]]\n', r"layers\[0\] must be one of .* got 'same'"),
+        (GOOD.replace("width = 3", "width = 3\nwidths = [3, 3, 3]"), "either width or widths"),
+        (GOOD.replace("width = 3", "widths = [3, 3]"), "widths must have 3 entries"),
+        (GOOD.replace("hidden_markov", "chess"), "task\n  Input tag 'chess'"),
+        (GOOD.replace('"hidden_markov"', '"arrays"\nfile = "x.npz"'), "architecture.heads must be given"),
+    ],
+)
+def test_a_bad_model_file_is_explained(tmp_path, text, message):
+    file = tmp_path / "model.toml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=message):
+        ba.load_model(file)
+
+
+def test_an_unknown_model_is_named():
+    with pytest.raises(ValueError, match=r"model must be one of hidden_markov, .* got 'hidden_markow'"):
+        ba.load_model("hidden_markow")
+
+
+FIELDS = {
+    "path_inputs": np.ones((3, 2, 4)),
+    "labels": np.ones(3),
+    "architecture": ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0)),
+    "temperature": 0.1,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"path_inputs": np.ones((3, 3, 4))}, "path_inputs must have 2 paths"),
+        ({"path_inputs": np.full((3, 2, 4), np.inf)}, "path_inputs must be finite, got inf"),
+        ({"labels": np.ones(4)}, r"labels must have shape \(3,\), got \(4,\)"),
+        ({"labels": np.array([1, 2, np.nan])}, r"labels must be finite, got nan at index \(2,\)"),
+        ({"temperature": 0}, "temperature must be a finite number above 0, got 0"),
+        ({"architecture": (2,)}, "architecture must be a bayesattn.Architecture, got tuple"),
+        ({"test_path_inputs": np.ones((3, 2, 5))}, r"test_path_inputs must have shape \(examples, paths, 4\)"),
+        ({"test_labels": np.ones(3)}, "test_labels need test_path_inputs"),
+        ({"head_names": [["a"]]}, "head_names must name"),
+        ({"path_groups": {"x": (2,)}}, r"path_groups\['x'\] must hold paths below 2"),
+        ({"tokens": (np.ones((3, 5, 4)), [np.full((3, 1, 5, 5), 0.2)], "last")}, "heads per layer"),
+    ],
+)
+def test_a_bad_model_is_explained(changes, message):
+    if "tokens" in changes:
+        changes = {"tokens": ba.models.Tokens(*changes["tokens"])}
+    with pytest.raises(ValueError, match=message):
+        ba.Model(**(FIELDS | changes))
+
+
+def test_effective_weights_prior_moments():
+    """E U = s_a^2 prod s_l^2 I over prior draws: 4000 draws, each entry within 4 standard errors."""
+    structure = ((2, 2), (4, 3, 5))
+    variances = jnp.array([1.0, 0.8, 1.2, 1.1])
+
+    def order_parameter(key):
+        from numpyro.handlers import seed
+
+        with seed(rng_seed=key):
+            weights = path.sample_weights(structure, 3, variances)
+        paths = path.effective_weights(weights)
+        return paths @ paths.T / paths.shape[1]
+
+    draws = np.asarray(jax.vmap(order_parameter)(jax.random.split(jax.random.key(0), 4000)))
+    error = draws.std(0) / np.sqrt(len(draws))
+    assert np.max(np.abs(draws.mean(0) - 0.8 * 1.2 * 1.1 * np.eye(4)) / error) < 4

@@ -1,0 +1,58 @@
+"""Posteriors with known answers, and the comparison of draws with them."""
+
+import arviz_stats
+import numpy as np
+from scipy import stats
+
+import bayesattn as ba
+
+
+def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 1.1), examples=6, features=4, tokens=5):
+    """A network small enough for every parameterisation to be sampled in seconds; token data included."""
+    rng = np.random.default_rng(3)
+    data = ba.tasks.Dataset(
+        inputs=rng.normal(size=(examples, tokens, features)),
+        labels=1.5 * rng.choice([-1.0, 1.0], size=examples),
+        test_inputs=rng.normal(size=(3, tokens, features)),
+        test_labels=np.array([1.0, -1.0, 1.0]),
+        weights=[rng.normal(size=(count, features, features)) / 2 for count in heads],
+        head_names=tuple(tuple(f"head{h}" for h in range(count)) for count in heads),
+        path_groups={},
+    )
+    return ba.Model.from_dataset(data, widths, variances, temperature)
+
+
+def exact_scalar_posterior(model, points=400):
+    """Posterior mean of U and of f on the test inputs for one layer of one head, by quadrature over both chi-squared laws.
+
+    U = s_1^2 s_a^2 x y / (N_1 N_a), x ~ chi^2(N_1), y ~ chi^2(N_a).
+    """
+    arch = model.architecture
+    assert arch.heads == (1,)
+    # Midpoints of equal prior probability in each law.
+    quantiles = (np.arange(points) + 0.5) / points
+    x, y = (stats.chi2(width).ppf(quantiles) for width in arch.widths)
+    values = np.outer(x, y).ravel() * np.prod(arch.variances[1:]) / np.prod(arch.widths)
+    unit = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.path_inputs, arch))
+    eigenvalues, eigenvectors = np.linalg.eigh(unit)
+    variances = values[:, None] * eigenvalues + model.temperature
+    projected = eigenvectors.T @ model.labels
+    log_likelihood = -0.5 * np.sum(np.log(2 * np.pi * variances) + projected**2 / variances, axis=1)
+    probability = np.exp(log_likelihood - log_likelihood.max())
+    evidence = probability.mean() * np.exp(log_likelihood.max())
+    probability /= probability.sum()
+    cross = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.test_path_inputs, arch))
+    f_given_u = values[:, None] * ((projected / variances) @ eigenvectors.T @ cross)
+    return probability @ values, probability @ f_given_u, np.log(evidence)
+
+
+def errors_apart(draws, exact):
+    """Largest |mean - exact| / MCSE over the entries of an array of draws."""
+    error = arviz_stats.mcse(draws).values
+    return float(np.max(np.abs(draws.mean(("chain", "draw")).values - exact) / error))
+
+
+def combined_errors_apart(draws, other):
+    """Largest difference of two means of draws in their combined Monte Carlo standard errors."""
+    error = np.hypot(arviz_stats.mcse(draws).values, arviz_stats.mcse(other).values)
+    return float(np.max(np.abs(draws.mean(("chain", "draw")).values - other.mean(("chain", "draw")).values) / error))

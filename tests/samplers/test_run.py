@@ -1,0 +1,129 @@
+"""The block runner: known answers, reproducibility, agreement with NumPyro's own runner, error messages."""
+
+import dataclasses
+
+import jax
+import numpy as np
+import pytest
+from numpyro.infer import MCMC, NUTS, init_to_sample
+
+import bayesattn as ba
+from bayesattn.models import path
+from tests.posteriors import combined_errors_apart, errors_apart, exact_scalar_posterior, tiny_model
+
+RUN = {"chains": 4, "warmup": 400, "draws": 1000}
+
+
+@pytest.fixture(scope="module")
+def scalar_model():
+    return tiny_model()
+
+
+@pytest.fixture(scope="module")
+def scalar_draws(scalar_model):
+    cases = (("nuts", "token"), ("nuts", "path"), ("hmc", "path"), ("nuts", "collapsed"), ("hmc", "collapsed"))
+    return {
+        case: ba.sample(scalar_model, *case, **RUN, options={"trajectory_length": 2.0} if case[0] == "hmc" else {})
+        for case in cases
+    }
+
+
+CASES = [("nuts", "token"), ("nuts", "path"), ("hmc", "path"), ("nuts", "collapsed"), ("hmc", "collapsed")]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_draws_have_the_known_posterior_means(scalar_model, scalar_draws, case):
+    exact_u, exact_f, _ = exact_scalar_posterior(scalar_model)
+    posterior = scalar_draws[case]["posterior"]
+    assert errors_apart(posterior["order_parameter"], exact_u) < 4
+    assert errors_apart(posterior["prediction"], exact_f) < 4
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_wrong_temperature_is_detected(scalar_model, scalar_draws, case):
+    wrong_u, wrong_f, _ = exact_scalar_posterior(scalar_model.replace(temperature=1.5 * scalar_model.temperature))
+    posterior = scalar_draws[case]["posterior"]
+    apart = max(errors_apart(posterior["order_parameter"], wrong_u), errors_apart(posterior["prediction"], wrong_f))
+    assert apart > 4
+
+
+def test_token_and_path_draws_agree_on_two_layers():
+    model = tiny_model(heads=(2, 2), widths=(3, 4, 2), variances=(1.0, 0.8, 1.2, 1.1))
+    token, paths = (ba.sample(model, "nuts", name, **RUN)["posterior"] for name in ("token", "path"))
+    for name in ("order_parameter", "prediction"):
+        assert combined_errors_apart(token[name], paths[name]) < 4
+
+
+def test_blocks_are_bit_identical_to_numpyro():
+    """One chain of 3 blocks (the last one partly filled) against numpyro.infer.MCMC from the same key."""
+    model = tiny_model()
+    ours = ba.sample(model, "nuts", "path", chains=1, warmup=60, draws=110, seed=5, keep_weights=True)["posterior"]
+    key = jax.random.split(jax.random.split(jax.random.key(5), 1)[0])[0]
+    program = path.program(path.structure(model.architecture))
+    mcmc = MCMC(NUTS(program, init_strategy=init_to_sample), num_warmup=60, num_samples=110, progress_bar=False)
+    mcmc.run(key, path.data(model))
+    for name, values in mcmc.get_samples().items():
+        np.testing.assert_array_equal(ours[name].values[0], values)
+
+
+def test_same_seed_same_draws_another_seed_others(scalar_model):
+    run = {"chains": 2, "warmup": 50, "draws": 60}
+    first, again, other = (ba.sample(scalar_model, **run, seed=seed)["posterior"] for seed in (1, 1, 2))
+    np.testing.assert_array_equal(first["order_parameter"], again["order_parameter"])
+    assert not np.any(first["order_parameter"].values == other["order_parameter"].values)
+    assert not np.any(first["order_parameter"].values[0] == first["order_parameter"].values[1])
+
+
+def test_vectorised_chains_have_the_known_posterior_means(scalar_model):
+    draws = ba.sample(scalar_model, **RUN, chain_method="vectorised")["posterior"]
+    exact_u, exact_f, _ = exact_scalar_posterior(scalar_model)
+    assert errors_apart(draws["order_parameter"], exact_u) < 4
+    assert errors_apart(draws["prediction"], exact_f) < 4
+
+
+def test_datatree_has_arviz_groups_and_path_names():
+    model = tiny_model(heads=(2, 2), widths=(3, 4, 2), variances=(1.0, 0.8, 1.2, 1.1))
+    events = []
+    tree = ba.sample(model, "nuts", "path", chains=2, warmup=30, draws=70, keep_weights=True, progress=events.append)
+    assert set(tree.children) == {"posterior", "sample_stats", "observed_data", "constant_data"}
+    posterior = tree["posterior"]
+    assert posterior["order_parameter"].dims == ("chain", "draw", "path", "other_path")
+    assert posterior["order_parameter"].shape == (2, 70, 4, 4)
+    assert posterior["prediction"].dims == ("chain", "draw", "test_example")
+    assert list(posterior["path"].values) == ["head0 -> head0", "head0 -> head1", "head1 -> head0", "head1 -> head1"]
+    assert posterior["V_1"].dims == ("chain", "draw", "head_1", "width_2", "width_1")
+    assert posterior["V_2"].shape == (2, 70, 2, 2, 4)
+    assert set(tree["sample_stats"].data_vars) >= {"lp", "energy", "diverging", "tree_depth", "n_steps", "step_size"}
+    assert (tree["sample_stats"]["tree_depth"] <= 10).all()
+    np.testing.assert_array_equal(tree["observed_data"]["labels"], model.labels)
+    assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 100, 100)
+    # U and f recomputed from the kept weights.
+    weights = {name: posterior[name].values[1, 3] for name in ("V_0", "V_1", "V_2", "a")}
+    effective = path.effective_weights(weights)
+    np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)
+
+
+def test_weights_are_left_out_unless_asked_for(scalar_draws):
+    assert "V_0" not in scalar_draws["nuts", "path"]["posterior"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampler": "gibbs"}, "sampler must be one of 'nuts', 'hmc', got 'gibbs'"),
+        ({"parameterisation": "tokens"}, "parameterisation must be one of .*, got 'tokens'"),
+        ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
+        ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
+        ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
+        ({"chain_method": "threads"}, "chain_method must be one of"),
+        ({"options": {"step": 1}}, "options of sampler 'nuts'.*step"),
+    ],
+)
+def test_bad_arguments_are_named(scalar_model, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        ba.sample(scalar_model, **arguments)
+
+
+def test_token_parameterisation_needs_tokens(scalar_model):
+    with pytest.raises(ValueError, match="parameterisation 'token' needs a model with tokens"):
+        ba.sample(dataclasses.replace(scalar_model, tokens=None), parameterisation="token")
