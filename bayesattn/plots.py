@@ -10,7 +10,6 @@ from matplotlib.figure import Figure
 
 from bayesattn import theory
 from bayesattn.models import Model
-from bayesattn.theory.kernels import cross_kernel
 from bayesattn.validation import Validation, gp_kernel
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
@@ -81,9 +80,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
 
 def alignment(axes: Axes, model: Model, order_parameter: Any, width: int) -> None:
     """Alignment of the kernel's eigenvectors with the labels: finite width and GP limit."""
-    finite = cross_kernel(
-        np.asarray(order_parameter), model.path_inputs, model.path_inputs, model.architecture.variances[0]
-    )
+    finite = theory.kernel(order_parameter, model.path_inputs, model.path_inputs, model.architecture)
     shown = min(ALIGNED_EIGENVECTORS, len(model.labels))
     for kernel, label, color, marker in (
         (finite, f"finite width, N = {width}", BLUE, "o"),

@@ -3,12 +3,14 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpyro.infer import MCMC, NUTS, init_to_sample
 
 import bayesattn as ba
 from bayesattn.models import path
+from bayesattn.samplers.run import _compiled
 from tests.posteriors import combined_errors_apart, errors_apart, exact_scalar_posterior, tiny_model
 
 RUN = {"chains": 4, "warmup": 400, "draws": 1000}
@@ -55,15 +57,18 @@ def test_token_and_path_draws_agree_on_two_layers():
 
 
 def test_blocks_are_bit_identical_to_numpyro():
-    """One chain of 3 blocks (the last one partly filled) against numpyro.infer.MCMC from the same key."""
+    """Warm-up and draws in blocks of 50, two of them partly filled, against numpyro.infer.MCMC from the same state."""
     model = tiny_model()
     ours = ba.sample(model, "nuts", "path", chains=1, warmup=60, draws=110, seed=5, keep_weights=True)["posterior"]
-    key = jax.random.split(jax.random.split(jax.random.key(5), 1)[0])[0]
-    program = path.program(path.structure(model.architecture))
-    mcmc = MCMC(NUTS(program, init_strategy=init_to_sample), num_warmup=60, num_samples=110, progress_bar=False)
-    mcmc.run(key, path.data(model))
+    structure, data = path.structure(model.architecture), path.data(model)
+    kernel = NUTS(path.program(structure), init_strategy=init_to_sample)
+    state = _compiled("nuts", "path", structure, 60, True, ()).start(jax.random.split(jax.random.key(5), 1)[0], data)
+    kernel.init(state.rng_key, 60, None, (data,), {})
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=60 + 110, progress_bar=False, jit_model_args=True)
+    mcmc.post_warmup_state = state
+    mcmc.run(state.rng_key, data)
     for name, values in mcmc.get_samples().items():
-        np.testing.assert_array_equal(ours[name].values[0], values)
+        np.testing.assert_array_equal(ours[name].values[0], values[60:])
 
 
 def test_same_seed_same_draws_another_seed_others(scalar_model):
@@ -98,7 +103,7 @@ def test_datatree_has_arviz_groups_and_path_names():
     np.testing.assert_array_equal(tree["observed_data"]["labels"], model.labels)
     assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 100, 100)
     # U and f recomputed from the kept weights.
-    weights = {name: posterior[name].values[1, 3] for name in ("V_0", "V_1", "V_2", "a")}
+    weights = {name: jnp.asarray(posterior[name].values[1, 3]) for name in ("V_0", "V_1", "V_2", "a")}
     effective = path.effective_weights(weights)
     np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)
 

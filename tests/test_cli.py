@@ -1,0 +1,128 @@
+"""The command line as its user meets it: output, exit status, one line for bad input."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import xarray as xr
+
+from bayesattn import cli
+
+SMALL = """
+temperature = 0.1
+[architecture]
+width = 8
+[task]
+name = "hidden_markov"
+examples = 10
+test_examples = 20
+dimension = 10
+tokens = 5
+"""
+QUICK = ("--warmup", "60", "--draws", "150")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bayesattn", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        return ended.value.code or 0, output.out, output.err
+
+    return call
+
+
+def test_theory(run):
+    status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "20")
+    assert status == 0
+    assert "same_token" in out
+    status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "20", "--json")
+    rows = json.loads(out)
+    assert [row["width"] for row in rows] == [8, 20]
+    assert len(rows[0]["order_parameter"]) == 4
+
+
+def test_sample_writes_a_store_and_never_overwrites_it_unasked(run, tmp_path):
+    status, out, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--json")
+    assert status == 0, err
+    assert "order_parameter[" in next(iter(json.loads(out)["summary"]))
+    tree = xr.open_datatree(tmp_path / "draws", engine="zarr")
+    assert tree["posterior"]["order_parameter"].shape == (4, 150, 4, 4)
+    before = sorted(p.stat().st_mtime_ns for p in (tmp_path / "draws").rglob("*"))
+    status, _, err = run("sample", "small.toml", "--out", "draws", *QUICK)
+    assert status == 2
+    assert err.splitlines() == [
+        "bayesattn: --out must not exist yet, got draws, which does; choose another or give --overwrite"
+    ]
+    assert before == sorted(p.stat().st_mtime_ns for p in (tmp_path / "draws").rglob("*"))
+    assert run("sample", "small.toml", "--out", "draws", *QUICK, "--overwrite")[0] == 0
+
+
+def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
+    status, out, _ = run("validate", "small.toml", "--width", "8", "--width", "40", *QUICK)
+    assert status == 0, out
+    assert "It holds" in out
+    folder = tmp_path / "out" / "validate-small"
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+    assert json.loads((folder / "result.json").read_text())["holds"] is True
+    # A theory at another temperature than the draws: the same command must say so and end with 1.
+    honest = cli.validate
+    monkeypatch.setattr(cli, "validate", lambda model, tree: honest(model.replace(temperature=1.0), tree))
+    status, out, _ = run("validate", "small.toml", "--width", "8", *QUICK)
+    assert status == 1
+    assert "does NOT hold" in out
+    assert (tmp_path / "out" / "validate-small-2" / "figure.png").is_file()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("theory", "hidden_markow"), "model must be one of hidden_markov, hidden_markov_noisy or a path"),
+        (("theory", "none.toml"), "No such file or directory: 'none.toml'"),
+        (
+            ("theory", "small.toml", "--width", "0"),
+            "architecture.width: Input should be greater than or equal to 1, got 0",
+        ),
+        (("theory", "small.toml", "--width", "ten"), "Invalid value for '--width': Input should be a valid integer"),
+        (("theory", "small.toml", "--temperature", "-1"), "temperature: Input should be greater than 0, got -1.0"),
+        (
+            ("sample", "small.toml", "--out", "x", "--sampler", "gibbs"),
+            "'gibbs' is not one of 'hmc', 'nuts'",
+        ),
+        (("sample", "small.toml", "--out", "x", "--chains", "0"), "chains must be a whole number of at least 1, got 0"),
+        (("sample", "small.toml"), "Missing option '--out'"),
+        (("validat", "small.toml"), "No such command 'validat'"),
+        (("theory", "small.toml", "--wdth", "3"), "No such option: --wdth"),
+        (("theory", "typo.toml"), "task.hidden_markov.tokenz: Extra inputs are not permitted, got 3"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_status_2(run, tmp_path, arguments, message):
+    (tmp_path / "typo.toml").write_text(SMALL + "tokenz = 3\n")
+    status, out, err = run(*arguments)
+    assert status == 2
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert message in err
+
+
+@pytest.mark.parametrize("command", [[], ["theory"], ["sample"], ["validate"]])
+def test_help(run, command):
+    status, out, _ = run(*command, "--help")
+    assert status == 0
+    assert "Usage: bayesattn" in out
+
+
+def test_it_is_installed_as_a_command():
+    result = subprocess.run(
+        [sys.executable, "-c", "from bayesattn.cli import main; main()", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "validate" in result.stdout
