@@ -19,7 +19,7 @@ import bayesattn as ba
 from bayesattn.models import PARAMETERISATIONS, Model, ready_models
 from bayesattn.models.ready import describe
 from bayesattn.samplers import SAMPLERS
-from bayesattn.validation import MOST_ERRORS, Validation, validate
+from bayesattn.validation import MOST_ERRORS, Validation, summary, validate
 
 HOLDS, FAILS, BAD_INPUT = 0, 1, 2
 MOST_PATHS_SHOWN = 4
@@ -145,19 +145,18 @@ def sample_command(
         )
     # Zarr 3 has no stable form for the strings of path names yet.
     tree.to_zarr(out, mode="w" if overwrite else "w-", zarr_format=2)
-    import arviz_stats
-
-    summary = arviz_stats.summary(tree, var_names=["order_parameter"], round_to="none")
-    summary = summary[~summary.index.duplicated()]
+    rows = summary(tree)
     if as_json:
-        _print_json({"out": str(out), "summary": json.loads(summary.to_json(orient="index"))})
+        _print_json({"out": str(out), "order_parameter": rows})
         return
-    table = Table(title=f"{case.name}, N = {case.architecture.widths[0]}: order parameter")
-    columns = ["mean", "sd", "mcse_mean", "ess_bulk", "r_hat"]
-    for column in ("entry", *columns):
-        table.add_column(column, justify="left" if column == "entry" else "right")
-    for entry, row in summary.iterrows():
-        table.add_row(str(entry), *(f"{float(row[column]):.4g}" for column in columns))
+    table = Table(
+        title=f"{case.name}, N = {case.architecture.widths[0]}: order parameter", box=None, padding=(0, 2, 0, 0)
+    )
+    for heading in ("entry", "mean", "sd", "MC error", "R-hat", "ESS"):
+        table.add_column(heading, justify="left" if heading == "entry" else "right")
+    for row in rows:
+        entry = row["path"] if row["path"] == row["other_path"] else f"{row['path']} x {row['other_path']}"
+        table.add_row(entry, *(f"{row[name]:.4g}" for name in ("mean", "sd", "error", "rhat", "ess")))
     screen.print(table)
     screen.print(f"draws written to {out}")
 

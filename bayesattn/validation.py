@@ -169,7 +169,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
     paths = model.architecture.paths
     if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
         raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
-    sampled = draws["posterior"]["order_parameter"]
+    sampled = draws["posterior"].to_dataset()["order_parameter"]
     if sampled.shape[2:] != (paths, paths):
         raise ValueError(
             f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
@@ -212,12 +212,31 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         corrected=np.asarray(corrected.order_parameter),
         rhat=arviz_stats.rhat(sampled).values,
         ess=arviz_stats.ess(sampled).values,
-        divergences=int(draws["sample_stats"]["diverging"].sum()) if "sample_stats" in draws.children else 0,
+        divergences=int(draws["sample_stats"].to_dataset()["diverging"].sum())
+        if "sample_stats" in draws.children
+        else 0,
         accuracy=accuracy,
         predictor_deviation=deviation,
         predictor_error=error,
         predictor_allowance=allowance,
     )
+
+
+def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
+    """Each entry of U on and below the diagonal: mean, standard deviation, Monte Carlo error, R-hat, effective draws."""
+    sampled = draws["posterior"].to_dataset()["order_parameter"]
+    columns = {
+        "mean": sampled.mean(("chain", "draw")).values,
+        "sd": sampled.std(("chain", "draw"), ddof=1).values,
+        "error": arviz_stats.mcse(sampled).values,
+        "rhat": arviz_stats.rhat(sampled).values,
+        "ess": arviz_stats.ess(sampled).values,
+    }
+    names = [str(name) for name in sampled["path"].values]
+    return [
+        {"path": names[row], "other_path": names[column]} | {key: float(m[row, column]) for key, m in columns.items()}
+        for row, column in zip(*np.tril_indices(len(names)), strict=True)
+    ]
 
 
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:

@@ -51,7 +51,10 @@ def test_theory(run):
 def test_sample_writes_a_store_and_never_overwrites_it_unasked(run, tmp_path):
     status, out, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--json")
     assert status == 0, err
-    assert "order_parameter[" in next(iter(json.loads(out)["summary"]))
+    rows = json.loads(out)["order_parameter"]
+    assert len(rows) == 10
+    assert rows[0]["path"] == "same_token -> uniform"
+    assert rows[0]["ess"] > 10
     tree = xr.open_datatree(tmp_path / "draws", engine="zarr")
     assert tree["posterior"]["order_parameter"].shape == (4, 150, 4, 4)
     before = sorted(p.stat().st_mtime_ns for p in (tmp_path / "draws").rglob("*"))

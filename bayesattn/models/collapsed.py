@@ -65,7 +65,7 @@ def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
 class BartlettPrior(dist.Distribution):
     """Prior of whitened Bartlett coordinates z, with point = centre + scale z."""
 
-    support = dist.constraints.real_vector
+    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
     pytree_data_fields = ("widths", "centre", "scale")
     pytree_aux_fields = ("shapes",)
 
@@ -75,6 +75,7 @@ class BartlettPrior(dist.Distribution):
 
     def sample(self, key, sample_shape=()):
         """Draws of z from the prior."""
+        assert key is not None
         keys = jax.random.split(key, sample_shape) if sample_shape else key
         draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
         points = jnp.vectorize(draw, signature="()->(n)")(keys)
@@ -213,7 +214,7 @@ def weight_dims(arch: Architecture) -> Mapping[str, list[str]]:
 
 @partial(jax.jit, static_argnames=("widths", "shapes"))
 def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> Sites:
-    return jax.lax.map(lambda pair: _weights_of_draw(*pair, data, widths, shapes), (points, keys))
+    return jax.lax.map(lambda pair: _weights_of_draw(pair[0], pair[1], data, widths, shapes), (points, keys))
 
 
 def _weights_of_draw(point, key, data, widths, shapes) -> Sites:

@@ -64,7 +64,7 @@ def sample_weights(structure: Structure, features: int, variances: Float[Array, 
         shapes[f"V_{layer + 1}"] = (count, widths[layer + 1], widths[layer])
     shapes["a"] = (widths[-1],)
     return {
-        name: numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape)))
+        name: jnp.asarray(numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape))))
         for (name, shape), variance in zip(shapes.items(), variances, strict=True)
     }
 

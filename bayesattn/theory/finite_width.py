@@ -165,8 +165,7 @@ def expansion(function, approximation: Laplace):
     """Posterior mean of a function of the point to first order, and its derivatives along the columns of `scale`."""
 
     def along(column):
-        first = lambda p: jax.jvp(function, (p,), (column,))[1]  # noqa: E731
-        return jax.jvp(first, (approximation.mode,), (column,))
+        return jax.jvp(lambda p: jax.jvp(function, (p,), (column,))[1], (approximation.mode,), (column,))
 
     slopes, curvatures = jax.lax.map(along, approximation.scale.T)
     value, shifted = jax.jvp(function, (approximation.mode,), (approximation.shift,))
@@ -180,7 +179,10 @@ def _columns(function, directions):
 
 @partial(jax.jit, static_argnames="shapes")
 def _finite_width(mode, kernels, path_inputs, labels, test, widths, variances, temperature, shapes) -> FiniteWidth:
-    approximation = _laplace(*mode, lambda p: potential(p, kernels, labels, widths, variances, temperature, shapes))
+    def of_point(point):
+        return potential(point, kernels, labels, widths, variances, temperature, shapes)
+
+    approximation = _laplace(mode[0], mode[1], mode[2], of_point)
 
     def order_parameter(point):
         factor = cholesky_factors(point, shapes, widths, variances)[0]

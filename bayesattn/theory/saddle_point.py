@@ -120,7 +120,8 @@ def solve(
 def _solve_batch(kernels, labels, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
     # One after the other: in a vmap every problem would wait for the slowest.
     return jax.lax.map(
-        lambda network: _solve_one(kernels, labels, *network, shapes, max_steps), (widths, variances, temperatures)
+        lambda case: _solve_one(kernels, labels, case[0], case[1], case[2], shapes, max_steps),
+        (widths, variances, temperatures),
     )
 
 

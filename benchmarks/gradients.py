@@ -1,0 +1,57 @@
+"""Gradient of the log posterior: token, path and collapsed parameterisation of the hidden Markov model, and the solver.
+
+Run with `uv run python benchmarks/gradients.py`.
+"""
+
+import jax
+from numpyro.infer.util import potential_energy
+from timing import interleaved_seconds
+
+import bayesattn as ba
+from bayesattn.models import PARAMETERISATIONS, path
+
+
+def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
+    """A function that evaluates the gradient `repeats` times, from the first point of a chain."""
+    module = PARAMETERISATIONS[parameterisation]
+    structure = module.structure(model.architecture)
+    program, data = module.program(structure), module.data(model)
+    key = jax.random.key(0)
+    sites = module.initial(key, data)
+    if sites is None:
+        from numpyro.handlers import seed
+
+        with seed(rng_seed=key):
+            sites = path.sample_weights(structure, model.path_inputs.shape[2], data["variances"])
+
+    @jax.jit
+    def many(sites, data):
+        slope = jax.grad(lambda z: potential_energy(program, (data,), {}, z))
+        step = lambda _, z: jax.tree.map(lambda a, b: a - 1e-9 * b, z, slope(z))  # noqa: E731
+        return jax.lax.fori_loop(0, repeats, step, sites)
+
+    return lambda: many(sites, data)
+
+
+def main() -> None:
+    """Print the table."""
+    model = ba.load_model("hidden_markov")
+    print("| N | token | path | collapsed | token / path | token / collapsed |")
+    print("| --- | --- | --- | --- | --- | --- |")
+    for width in (10, 100):
+        wide = model.replace(width=width)
+        seconds = interleaved_seconds({name: gradient(wide, name) for name in PARAMETERISATIONS}, repeats=9)
+        each = {name: 1e3 * value / 20 for name, value in seconds.items()}
+        ratios = (each["token"] / each["path"], each["token"] / each["collapsed"])
+        print(f"| {width} | " + " | ".join(f"{each[name]:.3f} ms" for name in ("token", "path", "collapsed")), end="")
+        print(f" | {ratios[0]:.0f} | {ratios[1]:.0f} |")
+    print("\n| N | solver, compiled |\n| --- | --- |")
+    for width in (10, 30, 100, 300, 1000):
+        arch = model.architecture.with_width(width)
+        problem = (model.path_inputs, model.labels, arch, model.temperature)
+        seconds = interleaved_seconds({"solve": lambda problem=problem: ba.theory.solve(*problem)}, repeats=15)
+        print(f"| {width} | {1e3 * seconds['solve']:.0f} ms |")
+
+
+if __name__ == "__main__":
+    main()
