@@ -171,7 +171,7 @@ def validate_command(
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,
     warmup: Warmup = 100,
-    draws: Draws = 300,
+    draws: Draws = 400,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -228,7 +228,7 @@ def _print_validation(results: list[Validation], model: str, holds: bool, second
         screen.print(table)
     names = results[0].model.path_names
     table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
-    for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "draws - theory", "R-hat", "ESS"):
+    for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
         table.add_column(heading, justify="right")
     for result in results:
         tolerance = MOST_ERRORS * result.error + result.allowance
@@ -248,7 +248,7 @@ def _print_validation(results: list[Validation], model: str, holds: bool, second
             )
         table.add_section()
     screen.print(table)
-    screen.print("paths: " + ", ".join(f"{number} {name}" for number, name in enumerate(names, 1)))
+    screen.print("difference: draws - 1/N theory; paths: " + ", ".join(f"{number} {name}" for number, name in enumerate(names, 1)))
     if len(names) > MOST_PATHS_SHOWN:
         screen.print("entries between different paths are shown where they differ; all are in result.json")
     for result in results:

@@ -127,7 +127,7 @@ class Validation:
         found = []
         if not np.max(self.rhat) <= GOOD_RHAT:
             found.append(
-                f"R-hat of U is {np.max(self.rhat):.3f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
+                f"R-hat of U is {np.max(self.rhat):.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
         if not np.min(self.ess) >= ENOUGH_ESS:
             found.append(f"effective draws of U are {np.min(self.ess):.0f}, below {ENOUGH_ESS}: draw more")
