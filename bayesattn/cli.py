@@ -248,7 +248,8 @@ def _print_validation(results: list[Validation], model: str, holds: bool, second
             )
         table.add_section()
     screen.print(table)
-    screen.print("difference: draws - 1/N theory; paths: " + ", ".join(f"{number} {name}" for number, name in enumerate(names, 1)))
+    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+    screen.print(f"difference: draws - 1/N theory; paths: {numbered}")
     if len(names) > MOST_PATHS_SHOWN:
         screen.print("entries between different paths are shown where they differ; all are in result.json")
     for result in results:
