@@ -29,18 +29,21 @@ def exact_scalar_posterior(model, points=400):
     """
     arch = model.architecture
     assert arch.heads == (1,)
-    # Midpoints of equal prior probability in each law.
-    quantiles = (np.arange(points) + 0.5) / points
-    x, y = (stats.chi2(width).ppf(quantiles) for width in arch.widths)
-    values = np.outer(x, y).ravel() * np.prod(arch.variances[1:]) / np.prod(arch.widths)
+    # The trapezoidal rule in log x and log y, whose integrand and derivatives vanish at both ends.
+    grids = [np.linspace(*np.log(stats.chi2(width).ppf([1e-13, 1 - 1e-13])), points) for width in arch.widths]
+    prior = np.outer(*(
+        stats.chi2(width).pdf(np.exp(grid)) * np.exp(grid) * (grid[1] - grid[0])
+        for grid, width in zip(grids, arch.widths, strict=True)
+    )).ravel()
+    values = np.exp(np.add.outer(*grids)).ravel() * np.prod(arch.variances[1:]) / np.prod(arch.widths)
     unit = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.path_inputs, arch))
     eigenvalues, eigenvectors = np.linalg.eigh(unit)
     variances = values[:, None] * eigenvalues + model.temperature
     projected = eigenvectors.T @ model.labels
     log_likelihood = -0.5 * np.sum(np.log(2 * np.pi * variances) + projected**2 / variances, axis=1)
-    probability = np.exp(log_likelihood - log_likelihood.max())
-    evidence = probability.mean() * np.exp(log_likelihood.max())
-    probability /= probability.sum()
+    probability = prior * np.exp(log_likelihood)
+    evidence = probability.sum()
+    probability /= evidence
     cross = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.test_path_inputs, arch))
     f_given_u = values[:, None] * ((projected / variances) @ eigenvectors.T @ cross)
     return probability @ values, probability @ f_given_u, np.log(evidence)

@@ -21,7 +21,7 @@ from bayesattn._checks import positive_integer
 from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
-from bayesattn.theory.finite_width import mode_and_scale
+from bayesattn.theory.finite_width import checked_problem, find_mode
 from bayesattn.theory.kernels import gaussian_energy, path_kernels, unpack
 
 Structure = tuple[bartlett.LayerShape, ...]
@@ -54,7 +54,8 @@ def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
     }
     shapes = structure(arch)
     if whitening == "laplace":
-        centre, scale = mode_and_scale(model.path_inputs, model.labels, arch, model.temperature)
+        problem = checked_problem(model.path_inputs, model.labels, arch, model.temperature)
+        centre, scale = find_mode(problem, shapes)[:2]
     else:
         size = sum(shape.size for shape in shapes)
         centre = bartlett.unwhiten(jnp.zeros(size), shapes, widths)

@@ -8,6 +8,7 @@ S the inverse of V's Hessian there and T3 its third derivative,
 up to relative errors O(1/N^2) of the mean. Unlike the saddle point this keeps the shapes of the chi-squared laws.
 """
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,22 +20,31 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, log_prior, unwhiten
-from bayesattn.theory.kernels import checked_path_inputs, path_kernels
-from bayesattn.theory.minimise import minimum
+from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, unwhiten
+from bayesattn.theory.kernels import PathKernels, checked_path_inputs, path_kernels
+from bayesattn.theory.minimise import hessian, minimum
 from bayesattn.theory.predictor import Prediction, conditional_prediction
 from bayesattn.theory.saddle_point import GRADIENT_TOLERANCE, SMALLEST_GRADIENT_SCALE, NotConverged, bartlett_energy
 
+Point = Float[Array, " coordinate"]
+Shapes = tuple[LayerShape, ...]
 
-class Laplace(NamedTuple):
-    """Mode of the collapsed posterior, columns that span S = scale scale^T, shift of the mean, and V at the mode.
 
-    `gradient_norm` is the gradient of V at the mode relative to that of the energy.
-    """
+class Problem(NamedTuple):
+    """Arrays that the posterior of a point depends on, besides the shapes of its layers."""
 
-    mode: Float[Array, " coordinate"]
+    kernels: PathKernels
+    labels: Float[Array, " example"]
+    widths: Float[Array, " layer"]
+    variances: Float[Array, " layer_and_input"]
+    temperature: Float[Array, ""]
+
+
+class Mode(NamedTuple):
+    """Mode of the collapsed posterior, columns that span S = scale scale^T, V at the mode, and its relative gradient."""
+
+    point: Point
     scale: Float[Array, "coordinate coordinate"]
-    shift: Float[Array, " coordinate"]
     potential: Float[Array, ""]
     gradient_norm: Float[Array, ""]
 
@@ -48,7 +58,7 @@ class FiniteWidth(NamedTuple):
     order_parameter: Float[Array, "path path"]
     order_parameter_std: Float[Array, "path path"]
     prediction: Prediction | None
-    laplace: Laplace
+    gradient_norm: Float[Array, ""]
 
 
 def finite_width(
@@ -74,127 +84,109 @@ def finite_width(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
         NotConverged: the mode was not found.
     """
-    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
-    test = None
+    problem = checked_problem(path_inputs, labels, arch, temperature)
+    mode = find_mode(problem, layer_shapes(arch), max_steps)
+    mean, std = _order_parameter(mode, problem, layer_shapes(arch))
+    prediction = None
     if test_path_inputs is not None:
-        test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=path_inputs.shape[2])
-        test = jnp.asarray(test)
-    kernels, labels, widths = path_kernels(jnp.asarray(path_inputs), arch), jnp.asarray(labels), _floats(arch.widths)
-    variances, shapes = _floats(arch.variances), layer_shapes(arch)
-    mode = _mode(kernels, labels, widths, variances, temperature, shapes, max_steps)
-    result = _finite_width(
-        mode, kernels, jnp.asarray(path_inputs), labels, test, widths, variances, temperature, shapes
+        features = np.shape(path_inputs)[2]
+        test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
+        prediction = _predictor(mode, problem, jnp.asarray(path_inputs), jnp.asarray(test), layer_shapes(arch))
+    return FiniteWidth(mean, std, prediction, mode.gradient_norm)
+
+
+def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> Problem:
+    """The arrays of a posterior; raises ValueError if they do not fit."""
+    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
+    return Problem(
+        path_kernels(jnp.asarray(path_inputs), arch),
+        jnp.asarray(labels),
+        jnp.array(arch.widths, float),
+        jnp.array(arch.variances),
+        jnp.asarray(temperature),
     )
-    _require_converged(result.laplace.gradient_norm, result)
-    return result
 
 
-def potential(point, kernels, labels, widths, variances, temperature, shapes) -> Float[Array, ""]:
+def find_mode(problem: Problem, shapes: Shapes, max_steps: int = 1000) -> Mode:
+    """Mode of the collapsed posterior and its Laplace covariance; raises NotConverged."""
+    mode = _mode(problem, shapes, max_steps)
+    if not mode.gradient_norm <= GRADIENT_TOLERANCE:
+        raise NotConverged(
+            f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
+            f" expected at most {GRADIENT_TOLERANCE:.0e}; raise max_steps or the temperature",
+            mode,
+        )
+    return mode
+
+
+def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
     """Minus the log of prior density times likelihood, both normalised, at a point of Bartlett coordinates."""
+    kernels, labels, widths, variances, temperature = problem
     energy = bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
     return energy / 2 + len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
 
 
+def expansion(function: Callable, potential: Callable, mode: Mode):
+    """Posterior mean of a function of the point to first order, and its derivatives along the columns of `scale`."""
+
+    def second(f, column):
+        """First and second derivative of f at the mode along a column."""
+        return jax.jvp(lambda p: jax.jvp(f, (p,), (column,))[1], (mode.point,), (column,))
+
+    columns = mode.scale.T
+    # Gradient of column^T Hess V column, summed over columns: T3 : S
+    third = jnp.sum(jax.lax.map(lambda column: second(jax.grad(potential), column)[1], columns), axis=0)
+    shift = -mode.scale @ (mode.scale.T @ third) / 2
+    slopes, curvatures = jax.lax.map(partial(second, function), columns)
+    value, shifted = jax.jvp(function, (mode.point,), (shift,))
+    mean = jax.tree.map(lambda v, s, c: v + s + jnp.sum(c, axis=0) / 2, value, shifted, curvatures)
+    return mean, slopes
+
+
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
-def _mode(kernels, labels, widths, variances, temperature, shapes, max_steps):
-    """Mode, columns that span the inverse Hessian, and relative gradient; traceable."""
+def _mode(problem: Problem, shapes: Shapes, max_steps: int) -> Mode:
+    kernels, labels, widths, variances, temperature = problem
 
     def energy(whitened):
         point = unwhiten(whitened, shapes, widths)
         return bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
 
-    def of_point(point):
-        return potential(point, kernels, labels, widths, variances, temperature, shapes)
-
     start = jnp.zeros(sum(shape.size for shape in shapes))
-    best, gradient, _ = minimum(lambda w: of_point(unwhiten(w, shapes, widths)), start, max_steps)
-    mode = unwhiten(best, shapes, widths)
+    best, gradient, _ = minimum(lambda w: potential(unwhiten(w, shapes, widths), problem, shapes), start, max_steps)
+    point = unwhiten(best, shapes, widths)
     # H = L L^T, S = L^-T L^-1: the columns of L^-T span S.
-    cholesky = jnp.linalg.cholesky(
-        _columns(lambda v: jax.jvp(jax.grad(of_point), (mode,), (v,))[1], jnp.eye(len(mode)))
-    )
-    scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(mode)), lower=True).T
+    cholesky = jnp.linalg.cholesky(hessian(lambda p: potential(p, problem, shapes), point))
+    scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(point)), lower=True).T
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))) / 2, SMALLEST_GRADIENT_SCALE)
-    return mode, scale, norm
+    # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
+    norm = jnp.where(jnp.isfinite(scale).all(), norm, jnp.inf)
+    return Mode(point, scale, potential(point, problem, shapes), norm)
 
 
-def _floats(numbers) -> Float[Array, " number"]:
-    return jnp.array(numbers, float)
-
-
-def mode_and_scale(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 1000):
-    """Mode of the collapsed posterior in Bartlett coordinates and columns that span its Laplace covariance.
-
-    Raises NotConverged if the mode was not found, or ValueError as `finite_width` does.
-    """
-    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
-    kernels = path_kernels(jnp.asarray(path_inputs), arch)
-    mode, scale, norm = _mode(
-        kernels,
-        jnp.asarray(labels),
-        _floats(arch.widths),
-        _floats(arch.variances),
-        temperature,
-        layer_shapes(arch),
-        max_steps,
-    )
-    _require_converged(norm, None)
-    return mode, scale
-
-
-def _require_converged(norm, result) -> None:
-    if not norm <= GRADIENT_TOLERANCE:
-        raise NotConverged(
-            f"the mode of the collapsed posterior was not found: relative gradient {float(norm):.1e},"
-            f" expected at most {GRADIENT_TOLERANCE:.0e}; raise max_steps or the temperature",
-            result,
-        )
-
-
-def _laplace(mode, scale, norm, of_point) -> Laplace:
-    def curvature_gradient(column):
-        """Gradient of column^T Hess V column: one term of T3 : S."""
-        slope = jax.grad(of_point)
-        return jax.jvp(lambda p: jax.jvp(slope, (p,), (column,))[1], (mode,), (column,))[1]
-
-    third = jnp.sum(_columns(curvature_gradient, scale), axis=1)
-    return Laplace(mode, scale, -scale @ (scale.T @ third) / 2, of_point(mode), norm)
-
-
-def expansion(function, approximation: Laplace):
-    """Posterior mean of a function of the point to first order, and its derivatives along the columns of `scale`."""
-
-    def along(column):
-        return jax.jvp(lambda p: jax.jvp(function, (p,), (column,))[1], (approximation.mode,), (column,))
-
-    slopes, curvatures = jax.lax.map(along, approximation.scale.T)
-    value, shifted = jax.jvp(function, (approximation.mode,), (approximation.shift,))
-    mean = jax.tree.map(lambda v, s, c: v + s + jnp.sum(c, axis=0) / 2, value, shifted, curvatures)
-    return mean, slopes
-
-
-def _columns(function, directions):
-    return jax.lax.map(function, directions.T).T
+def _order_parameter_at(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "path path"]:
+    factor = cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
+    return factor @ factor.T
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _finite_width(mode, kernels, path_inputs, labels, test, widths, variances, temperature, shapes) -> FiniteWidth:
-    def of_point(point):
-        return potential(point, kernels, labels, widths, variances, temperature, shapes)
+def _order_parameter(mode: Mode, problem: Problem, shapes: Shapes):
+    mean, slopes = expansion(
+        lambda p: _order_parameter_at(p, problem, shapes), lambda p: potential(p, problem, shapes), mode
+    )
+    return mean, jnp.sqrt(jnp.sum(slopes**2, axis=0))
 
-    approximation = _laplace(mode[0], mode[1], mode[2], of_point)
 
-    def order_parameter(point):
-        factor = cholesky_factors(point, shapes, widths, variances)[0]
-        return factor @ factor.T
+@partial(jax.jit, static_argnames="shapes")
+def _predictor(mode: Mode, problem: Problem, path_inputs, test_path_inputs, shapes: Shapes) -> Prediction:
+    def at_point(point):
+        return conditional_prediction(
+            _order_parameter_at(point, problem, shapes),
+            path_inputs,
+            problem.labels,
+            test_path_inputs,
+            problem.variances[0],
+            problem.temperature,
+        )
 
-    mean, slopes = expansion(order_parameter, approximation)
-    prediction = None
-    if test is not None:
-
-        def predictor(point):
-            return conditional_prediction(order_parameter(point), path_inputs, labels, test, variances[0], temperature)
-
-        moments, moment_slopes = expansion(predictor, approximation)
-        prediction = Prediction(moments.mean, moments.variance + jnp.sum(moment_slopes.mean**2, axis=0))
-    return FiniteWidth(mean, jnp.sqrt(jnp.sum(slopes**2, axis=0)), prediction, approximation)
+    mean, slopes = expansion(at_point, lambda p: potential(p, problem, shapes), mode)
+    return Prediction(mean.mean, mean.variance + jnp.sum(slopes.mean**2, axis=0))
