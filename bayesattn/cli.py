@@ -19,7 +19,7 @@ import bayesattn as ba
 from bayesattn.models import PARAMETERISATIONS, Model, ready_models
 from bayesattn.models.ready import describe
 from bayesattn.samplers import SAMPLERS
-from bayesattn.validation import MOST_ERRORS, Validation, summary, validate
+from bayesattn.validation import MOST_ERRORS, Validation, scaling, summary, validate
 
 HOLDS, FAILS, BAD_INPUT = 0, 1, 2
 MOST_PATHS_SHOWN = 4
@@ -52,6 +52,7 @@ ModelName = Annotated[
 ]
 Widths = Annotated[list[int] | None, typer.Option("--width", help="Width of all layers; may be given several times.")]
 Temperature = Annotated[float | None, typer.Option(help="Temperature T, instead of the model's.")]
+Temperatures = Annotated[list[float] | None, typer.Option("--temperature", help="Temperature T; several may be given.")]
 DataSeed = Annotated[int | None, typer.Option(help="Seed of the task's data, instead of the model's.")]
 Seed = Annotated[int, typer.Option(help="Seed of the sampler.")]
 Chains = Annotated[int, typer.Option(help="Number of chains.")]
@@ -67,45 +68,71 @@ ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisat
 def theory_command(
     model: ModelName,
     width: Widths = None,
-    temperature: Temperature = None,
+    temperature: Temperatures = None,
     data_seed: DataSeed = None,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Also log p(Y), to choose width and temperature by.")
+    ] = False,
+    seed: Seed = 0,
     as_json: Json = False,
 ) -> None:
-    """Solve the theory: saddle point, its finite-width correction, accuracy, head scores."""
-    rows = []
-    for case in _models(model, width, temperature, data_seed):
-        problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
-        saddle = ba.theory.solve(*problem)
-        corrected = ba.theory.finite_width(*problem)
-        scores = ba.theory.head_scores(saddle.order_parameter, case.architecture)
-        rows.append(
-            {
-                "width": case.architecture.widths[0],
-                "paths": case.path_names,
-                "order_parameter": saddle.order_parameter.tolist(),
-                "corrected_order_parameter": corrected.order_parameter.tolist(),
-                "order_parameter_std": corrected.order_parameter_std.tolist(),
-                "energy": float(saddle.energy),
-                "entropy": float(saddle.entropy),
-                "gradient_norm": float(saddle.gradient_norm),
-                "head_scores": [layer.tolist() for layer in scores],
-            }
-        )
+    """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
+    cases = [case for hot in temperature or [None] for case in _models(model, width, hot, data_seed)]
+    rows = [_theory_row(case, evidence, seed) for case in cases]
     if as_json:
         _print_json(rows)
         return
-    table = Table(title=f"{model}: order parameter, own entry of each path (saddle point | to first order in 1/N)")
-    table.add_column("N", justify="right")
-    for name in rows[0]["paths"]:
-        table.add_column(name, justify="right")
-    table.add_column("energy", justify="right")
-    table.add_column("entropy", justify="right")
+    table = Table(
+        title=f"{model}: own entry of U for each path (saddle point | first order in 1/N)",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for heading in ("N", "T", *rows[0]["paths"]):
+        table.add_column(heading, justify="right")
     for row in rows:
-        entries = [
-            f"{row['order_parameter'][i][i]:.3f} | {row['corrected_order_parameter'][i][i]:.3f}"
-            for i in range(len(row["paths"]))
-        ]
-        table.add_row(str(row["width"]), *entries, f"{row['energy']:.1f}", f"{row['entropy']:.1f}")
+        pairs = zip(np.diag(row["order_parameter"]), np.diag(row["corrected_order_parameter"]), strict=True)
+        entries = (f"{saddle:.3f} | {corrected:.3f}" for saddle, corrected in pairs)
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", *entries)
+    screen.print(table)
+    if evidence:
+        _print_evidence(rows)
+
+
+def _theory_row(case: Model, evidence: bool, seed: int) -> dict[str, Any]:
+    problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
+    saddle = ba.theory.solve(*problem)
+    corrected = ba.theory.finite_width(*problem)
+    row = {
+        "width": case.architecture.widths[0],
+        "temperature": case.temperature,
+        "paths": case.path_names,
+        "order_parameter": saddle.order_parameter.tolist(),
+        "corrected_order_parameter": corrected.order_parameter.tolist(),
+        "order_parameter_std": corrected.order_parameter_std.tolist(),
+        "energy": float(saddle.energy),
+        "entropy": float(saddle.entropy),
+        "gradient_norm": float(saddle.gradient_norm),
+        "head_scores": [layer.tolist() for layer in ba.theory.head_scores(saddle.order_parameter, case.architecture)],
+    }
+    if evidence:
+        row["evidence"] = {
+            "expansion": ba.theory.laplace_evidence(*problem)._asdict(),
+            "sampled": ba.theory.sampled_evidence(*problem, seed=seed)._asdict(),
+            "gp": ba.theory.gp_evidence(*problem),
+        }
+    return row
+
+
+def _print_evidence(rows: list[dict[str, Any]]) -> None:
+    best = max(rows, key=lambda row: row["evidence"]["sampled"]["log_evidence"])
+    table = Table(title="\nlog evidence, log p(Y | N, T)", box=None, padding=(0, 2, 0, 0))
+    for heading in ("N", "T", "expansion ± last order", "sampled ± MC error", "GP limit", ""):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        found = row["evidence"]
+        columns = (f"{found[key]['log_evidence']:.3f} ± {found[key]['error']:.3f}" for key in ("expansion", "sampled"))
+        mark = "best" if row is best else ""
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", *columns, f"{found['gp']:.3f}", mark)
     screen.print(table)
 
 
@@ -170,8 +197,8 @@ def validate_command(
     sampler: SamplerName = NUTS,
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,
-    warmup: Warmup = 100,
-    draws: Draws = 400,
+    warmup: Warmup = 200,
+    draws: Draws = 1000,
     seed: Seed = 0,
     out: Annotated[
         Path | None,
@@ -200,7 +227,14 @@ def validate_command(
             )
             results.append(validate(case, tree))
     holds = all(result.holds for result in results)
-    content = {"model": model, "holds": holds, "seed": seed, "results": [result.to_dict() for result in results]}
+    slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
+    content = {
+        "model": model,
+        "holds": holds,
+        "seed": seed,
+        "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
+        "results": [result.to_dict() for result in results],
+    }
     from bayesattn import plots
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -252,6 +286,11 @@ def _print_validation(results: list[Validation], model: str, holds: bool, second
     screen.print(f"difference: draws - 1/N theory; paths: {numbered}")
     if len(names) > MOST_PATHS_SHOWN:
         screen.print("entries between different paths are shown where they differ; all are in result.json")
+    for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
+        fit = scaling(results, of)
+        text = "not seen at two widths" if fit is None else f"~ N^({fit.slope:.2f} ± {fit.error:.2f})"
+        widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
+        screen.print(f"relative deviation of draws from the {name}: {text}{widths}")
     for result in results:
         for warning in result.warnings():
             screen.print(f"warning, N = {result.width}: {warning}", style="yellow")

@@ -1,8 +1,9 @@
 """Theory against draws: deviations, their Monte Carlo errors, and the deviation that finite width makes one expect."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import arviz_stats
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import xarray as xr
 from jaxtyping import Float
 
 from bayesattn import theory
+from bayesattn._checks import one_of
 from bayesattn.models import Model
 from bayesattn.theory.kernels import cross_kernel
 from bayesattn.theory.predictor import conditional_means
@@ -23,6 +25,8 @@ USABLE_ESS = 100
 USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
 PREDICTOR_DRAWS = 1000
+SEEN_ERRORS = 3.0
+"""Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""
 
 Matrix = Float[np.ndarray, "path path"]
 
@@ -48,6 +52,9 @@ class Validation:
     finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
     `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
     theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
+    `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
+    the direction in which the latter departs from the former and in units of |saddle|; `relative_error` is the Monte
+    Carlo error of both. Being linear in the draws, they are unbiased, which a norm is not.
     """
 
     model: Model
@@ -62,6 +69,9 @@ class Validation:
     predictor_deviation: float | None
     predictor_error: float | None
     predictor_allowance: float | None
+    relative_deviation: float
+    relative_remaining: float
+    relative_error: float
 
     @property
     def width(self) -> int:
@@ -149,6 +159,9 @@ class Validation:
             "warnings": self.warnings(),
             "divergences": self.divergences,
             "accuracy": dataclasses.asdict(self.accuracy) if self.accuracy else None,
+            "relative_deviation": self.relative_deviation,
+            "relative_remaining": self.relative_remaining,
+            "relative_error": self.relative_error,
             "predictor_deviation": self.predictor_deviation,
             "predictor_error": self.predictor_error,
             "predictor_allowance": self.predictor_allowance,
@@ -204,8 +217,14 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
                     for name, group in model.path_groups.items()
                 },
             )
+    direction = np.asarray(corrected.order_parameter) - saddle
+    direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
+    along = (sampled * direction).sum(("path", "other_path"))
     return Validation(
         model=model,
+        relative_deviation=float(along.mean() - np.sum(direction * saddle)),
+        relative_remaining=float(along.mean() - np.sum(direction * np.asarray(corrected.order_parameter))),
+        relative_error=float(arviz_stats.mcse(along)),
         order_parameter=sampled.mean(("chain", "draw")).values,
         error=arviz_stats.mcse(sampled).values,
         saddle=saddle,
@@ -220,6 +239,45 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         predictor_error=error,
         predictor_allowance=allowance,
     )
+
+
+class Slope(NamedTuple):
+    """Exponent of a power law in the width, its standard error, and the widths that had a say in it."""
+
+    slope: float
+    error: float
+    widths: tuple[int, ...]
+
+
+def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -> Slope | None:
+    """Log-log slope of the theory's deviation from the draws against the width: finite-size scaling.
+
+    At a fixed load P / N of a task that looks alike at all sizes, the saddle point's deviation falls as 1/N (slope -1) and
+    that of the corrected theory faster. At fixed P the slope drifts: at widths far above P, U itself tends to its prior,
+    and the deviation falls as 1/N^2.
+
+    Args:
+        validations: of one task at several widths.
+        of: "relative_deviation" (from the saddle point) or "relative_remaining" (from the corrected theory).
+
+    Returns:
+        The weighted least-squares slope, its error from the Monte Carlo errors, inflated where the points do not lie on a
+        line; None unless at least two widths deviate by 3 Monte Carlo errors or more.
+    """
+    one_of("of", of, ("relative_deviation", "relative_remaining"))
+    seen = [v for v in validations if abs(getattr(v, of)) >= SEEN_ERRORS * v.relative_error]
+    if len({v.width for v in seen}) < 2:
+        return None
+    deviations = np.array([abs(getattr(v, of)) for v in seen])
+    errors = np.array([v.relative_error for v in seen]) / deviations
+    logs = np.log([v.width for v in seen])
+    centred = logs - np.average(logs, weights=errors**-2)
+    slope = np.sum(centred * np.log(deviations) / errors**2) / np.sum((centred / errors) ** 2)
+    residuals = np.log(deviations) - slope * centred
+    residuals -= np.average(residuals, weights=errors**-2)
+    misfit = np.sum((residuals / errors) ** 2) / max(1, len(seen) - 2)
+    error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
+    return Slope(float(slope), float(error), tuple(v.width for v in seen))
 
 
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:

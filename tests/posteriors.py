@@ -31,10 +31,12 @@ def exact_scalar_posterior(model, points=400):
     assert arch.heads == (1,)
     # The trapezoidal rule in log x and log y, whose integrand and derivatives vanish at both ends.
     grids = [np.linspace(*np.log(stats.chi2(width).ppf([1e-13, 1 - 1e-13])), points) for width in arch.widths]
-    prior = np.outer(*(
-        stats.chi2(width).pdf(np.exp(grid)) * np.exp(grid) * (grid[1] - grid[0])
-        for grid, width in zip(grids, arch.widths, strict=True)
-    )).ravel()
+    prior = np.outer(
+        *(
+            stats.chi2(width).pdf(np.exp(grid)) * np.exp(grid) * (grid[1] - grid[0])
+            for grid, width in zip(grids, arch.widths, strict=True)
+        )
+    ).ravel()
     values = np.exp(np.add.outer(*grids)).ravel() * np.prod(arch.variances[1:]) / np.prod(arch.widths)
     unit = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.path_inputs, arch))
     eigenvalues, eigenvectors = np.linalg.eigh(unit)

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
+from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import one_of, positive_integer
 from bayesattn.models import PARAMETERISATIONS, Model
@@ -209,7 +210,10 @@ def _run_in_threads(compiled, keys, data, warmup, draws, progress) -> dict[str, 
     def one_chain(chain: int):
         return _run_chain(compiled, keys[chain], data, warmup, draws, (chain,), tell if progress else None)
 
-    with ThreadPoolExecutor(min(len(keys), os.cpu_count() or 1)) as pool:
+    cores = os.cpu_count() or 1
+    workers = min(len(keys), cores)
+    # Chains that each start BLAS threads on every core take three times as long as chains that do not.
+    with threadpool_limits(max(1, cores // workers), user_api="blas"), ThreadPoolExecutor(workers) as pool:
         outputs = list(pool.map(one_chain, range(len(keys))))
     return jax.tree.map(lambda *chains: np.stack(chains), *outputs)
 

@@ -1,4 +1,4 @@
-"""Evidence: log p(Y | architecture, temperature), at finite width by two routes and exactly in the GP limit (THEORY section 5)."""
+"""Evidence: log p(Y | architecture, temperature), by two routes at finite width and exactly in the GP limit."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ DEGREES_OF_FREEDOM = 7
 
 
 class Evidence(NamedTuple):
-    """log p(Y) and its error: one standard error of sampling, or the size of the order that an expansion leaves out."""
+    """log p(Y) and its error: one standard error of sampling, or the size of the last order that an expansion keeps."""
 
     log_evidence: float
     error: float
@@ -55,9 +55,9 @@ def laplace_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperat
     """Evidence at finite width by the expansion around the mode, to the order that the shift of `finite_width` has.
 
     log Z = -V(m) + d/2 log(2 pi) + log det(S) / 2 - V_aabb / 8 + V_aac V_bbc / 8 + V_abc V_abc / 12, with derivatives of V
-    in coordinates in which S is the identity (see Tierney and Kadane 1986). Above 40 coordinates the last three terms,
-    of order 1/N, are left out, and the error is not known (NaN); else it is their sum squared. Arguments as for
-    `gp_evidence`; also raises NotConverged if the mode was not found.
+    in coordinates in which S is the identity (see Tierney and Kadane 1986). The last three terms are of order 1/N; their
+    sum, the last order kept, is given as a cautious error. Above 40 coordinates they are left out, and the error is not
+    known (NaN). Arguments as for `gp_evidence`; also raises NotConverged if the mode was not found.
     """
     problem = checked_problem(path_inputs, labels, arch, temperature)
     shapes = layer_shapes(arch)
@@ -67,7 +67,7 @@ def laplace_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperat
     if size > MOST_COORDINATES:
         return Evidence(float(leading), float("nan"))
     second = float(_second_order(mode.point, mode.scale, problem, shapes))
-    return Evidence(float(leading) + second, second**2)
+    return Evidence(float(leading) + second, abs(second))
 
 
 def sampled_evidence(
@@ -95,7 +95,9 @@ def sampled_evidence(
     log_weights = _log_weights(jax.random.key(seed), mode.point, mode.scale, problem, layer_shapes(arch), draws)
     largest = jnp.max(log_weights)
     weights = np.exp(log_weights - largest)
-    return Evidence(float(largest + np.log(weights.mean())), float(weights.std(ddof=1) / weights.mean() / np.sqrt(draws)))
+    return Evidence(
+        float(largest + np.log(weights.mean())), float(weights.std(ddof=1) / weights.mean() / np.sqrt(draws))
+    )
 
 
 @partial(jax.jit, static_argnames="shapes")
