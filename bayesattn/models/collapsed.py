@@ -22,7 +22,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
 from bayesattn.theory.finite_width import checked_problem, find_mode
-from bayesattn.theory.kernels import gaussian_energy, path_kernels, unpack
+from bayesattn.theory.kernels import gaussian_energy, unpack
 
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
@@ -42,25 +42,22 @@ def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
     posterior.
     """
     arch = model.architecture
-    path_inputs, widths = jnp.asarray(model.path_inputs), jnp.array(arch.widths, float)
-    fixed = {
-        "path_inputs": path_inputs,
-        "kernels": path_kernels(path_inputs, arch),
-        "labels": jnp.asarray(model.labels),
-        "temperature": jnp.asarray(model.temperature),
-        "variances": jnp.asarray(arch.variances),
-        "widths": widths,
-        "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
-    }
-    shapes = structure(arch)
+    arrays = (model.path_inputs, model.labels, arch, model.temperature)
     if whitening == "laplace":
-        problem = checked_problem(model.path_inputs, model.labels, arch, model.temperature)
-        centre, scale = find_mode(problem, shapes)[:2]
+        mode, problem = find_mode(*arrays)
+        centre, scale = mode.point, mode.scale
     else:
-        size = sum(shape.size for shape in shapes)
-        centre = bartlett.unwhiten(jnp.zeros(size), shapes, widths)
-        scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(jnp.zeros(size))
-    return fixed | {"centre": centre, "scale": scale}
+        problem, shapes = checked_problem(*arrays), structure(arch)
+        origin = jnp.zeros(sum(shape.size for shape in shapes))
+        centre = bartlett.unwhiten(origin, shapes, problem.widths)
+        scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, problem.widths))(origin)
+    test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
+    return problem._asdict() | {
+        "path_inputs": jnp.asarray(model.path_inputs),
+        "test_path_inputs": test,
+        "centre": centre,
+        "scale": scale,
+    }
 
 
 class BartlettPrior(dist.Distribution):

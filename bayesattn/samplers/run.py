@@ -169,30 +169,29 @@ def _compiled(
 def _run_chain(compiled, key, data, warmup, draws, chains, progress) -> dict[str, dict[str, np.ndarray]]:
     """All kept draws of one chain, or of a batch of chains whose axis comes first."""
     state = compiled.start(key, data)
-    _require_finite(np.asarray(state.potential_energy), "the starting point", chains)
+    _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
     total, done, kept, axis = warmup + draws, 0, [], np.ndim(key)
     while done < total:
         phase_end = warmup if done < warmup else total
         count = min(BLOCK, phase_end - done)
         state, outputs = jax.block_until_ready(compiled.block(state, data, count, done >= warmup))
-        _require_finite(np.asarray(state.potential_energy), f"draw {done + count}, warm-up included", chains)
+        where = f"draws {done + 1} to {done + count} (warm-up included)"
+        _require_finite((state.potential_energy, state.z_grad), where, chains)
         if done >= warmup:
+            _require_finite(outputs["posterior"], where, chains)
             kept.append(jax.tree.map(partial(_first, count=count, axis=axis), outputs))
         done += count
         for chain in chains if progress else ():
             progress(Progress(chain, done, total))
-    outputs = jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=axis), *kept)
-    for name, values in outputs["posterior"].items():
-        _require_finite(values, f"the draws of {name}", chains)
-    return outputs
+    return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=axis), *kept)
 
 
 def _first(leaf, count: int, axis: int) -> np.ndarray:
     return np.asarray(leaf).take(range(count), axis=axis)
 
 
-def _require_finite(values: np.ndarray, where: str, chains) -> None:
-    if not np.isfinite(values).all():
+def _require_finite(values, where: str, chains) -> None:
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values)):
         raise FloatingPointError(
             f"sampling met a value that is not finite at {where} of chain {', '.join(map(str, chains))};"
             " a higher temperature or a smaller step size may help"

@@ -12,7 +12,7 @@ from bayesattn._checks import Checked, positive_integer
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.finite_width import Problem, Shapes, checked_problem, find_mode, potential
+from bayesattn.theory.finite_width import Problem, Shapes, find_mode, potential
 from bayesattn.theory.kernels import cross_kernel, gaussian_energy
 from bayesattn.theory.minimise import hessian
 from bayesattn.theory.saddle_point import gp_order_parameter
@@ -59,9 +59,8 @@ def laplace_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperat
     sum, the last order kept, is given as a cautious error. Above 40 coordinates they are left out, and the error is not
     known (NaN). Arguments as for `gp_evidence`; also raises NotConverged if the mode was not found.
     """
-    problem = checked_problem(path_inputs, labels, arch, temperature)
+    mode, problem = find_mode(path_inputs, labels, arch, temperature)
     shapes = layer_shapes(arch)
-    mode = find_mode(problem, shapes)
     size = len(mode.point)
     leading = -mode.potential + size * np.log(2 * np.pi) / 2 + jnp.linalg.slogdet(mode.scale)[1]
     if size > MOST_COORDINATES:
@@ -90,8 +89,7 @@ def sampled_evidence(
         NotConverged: the mode was not found.
     """
     positive_integer("draws", draws, minimum=2)
-    problem = checked_problem(path_inputs, labels, arch, temperature)
-    mode = find_mode(problem, layer_shapes(arch))
+    mode, problem = find_mode(path_inputs, labels, arch, temperature)
     log_weights = _log_weights(jax.random.key(seed), mode.point, mode.scale, problem, layer_shapes(arch), draws)
     largest = jnp.max(log_weights)
     weights = np.exp(log_weights - largest)

@@ -24,7 +24,13 @@ from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes
 from bayesattn.theory.kernels import PathKernels, checked_path_inputs, path_kernels
 from bayesattn.theory.minimise import hessian, minimum
 from bayesattn.theory.predictor import Prediction, conditional_prediction
-from bayesattn.theory.saddle_point import GRADIENT_TOLERANCE, SMALLEST_GRADIENT_SCALE, NotConverged, bartlett_energy
+from bayesattn.theory.saddle_point import (
+    GRADIENT_TOLERANCE,
+    SMALLEST_GRADIENT_SCALE,
+    NotConverged,
+    bartlett_energy,
+    likely_cause,
+)
 
 Point = Float[Array, " coordinate"]
 Shapes = tuple[LayerShape, ...]
@@ -84,8 +90,7 @@ def finite_width(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
         NotConverged: the mode was not found.
     """
-    problem = checked_problem(path_inputs, labels, arch, temperature)
-    mode = find_mode(problem, layer_shapes(arch), max_steps)
+    mode, problem = find_mode(path_inputs, labels, arch, temperature, max_steps)
     mean, std = _order_parameter(mode, problem, layer_shapes(arch))
     prediction = None
     if test_path_inputs is not None:
@@ -107,16 +112,22 @@ def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperatu
     )
 
 
-def find_mode(problem: Problem, shapes: Shapes, max_steps: int = 1000) -> Mode:
-    """Mode of the collapsed posterior and its Laplace covariance; raises NotConverged."""
+def find_mode(
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 1000
+) -> tuple[Mode, Problem]:
+    """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
+
+    Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
+    """
+    problem, shapes = checked_problem(path_inputs, labels, arch, temperature), layer_shapes(arch)
     mode = _mode(problem, shapes, max_steps)
     if not mode.gradient_norm <= GRADIENT_TOLERANCE:
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
-            f" expected at most {GRADIENT_TOLERANCE:.0e}; raise max_steps or the temperature",
+            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(path_inputs, labels, arch, float(temperature))}",
             mode,
         )
-    return mode
+    return mode, problem
 
 
 def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:

@@ -13,11 +13,12 @@ from bayesattn._checks import positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
-from bayesattn.theory.kernels import PathKernels, gaussian_energy, path_kernels
+from bayesattn.theory.kernels import PathKernels, cross_kernel, gaussian_energy, path_kernels
 from bayesattn.theory.minimise import minimum
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
+LARGE_LABELS = 1e3
 SMALLEST_GRADIENT_SCALE = 1e-3
 """Energies with smaller gradients (in coordinates of unit prior curvature) leave the prior as it is."""
 
@@ -44,7 +45,7 @@ class SaddlePoint(NamedTuple):
 class NotConverged(RuntimeError):
     """The saddle-point solver stopped before its gradient was small enough; `.solution` holds where it stopped."""
 
-    def __init__(self, message: str, solution: SaddlePoint):
+    def __init__(self, message: str, solution: Any):
         super().__init__(message)
         self.solution = solution
 
@@ -110,10 +111,27 @@ def solve(
         raise NotConverged(
             f"the saddle point was not found: relative gradient {worst:.1e}"
             f" after {int(np.max(solution.iterations))} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
-            " raise max_steps or the temperature",
+            f" {likely_cause(path_inputs, labels, networks[0], min(temperatures))}",
             solution,
         )
     return solution
+
+
+def likely_cause(path_inputs, labels, arch: Architecture, temperature: float) -> str:
+    """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
+    xi = jnp.asarray(path_inputs)
+    eigenvalues = np.linalg.eigvalsh(cross_kernel(gp_order_parameter(arch), xi, xi, arch.variances[0]))
+    examples, rounding = len(eigenvalues), len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]
+    if eigenvalues[0] + temperature < 100 * rounding:
+        rank = int(np.sum(eigenvalues > 10 * rounding))
+        return (
+            f"K + T I is singular in float64: K has rank {rank} for {examples} examples (duplicated or linearly dependent"
+            f" ones), and temperature {temperature:.1g} is too small to make up for it; raise it above {100 * rounding:.1g}"
+        )
+    excess = np.sqrt(np.mean(np.square(labels)) / (np.mean(eigenvalues) + temperature))
+    if excess > LARGE_LABELS:
+        return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
+    return "raise max_steps or the temperature"
 
 
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))

@@ -22,11 +22,17 @@ CASES = {
 }
 
 
-@pytest.fixture(scope="module", params=CASES)
+EXTREMES = ("first width below paths", "all widths one")
+
+
+@pytest.fixture(
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.heavy] * (name in EXTREMES)) for name in CASES]
+)
 def case(request):
     heads, widths, variances = CASES[request.param]
     model = tiny_model(heads=heads, widths=widths, variances=variances, examples=8)
-    return model, ba.sample(model, warmup=300, draws=1000, seed=1)
+    # Where U is of rank one the posterior is far from Gaussian and chains mix slowly.
+    return model, ba.sample(model, warmup=300, draws=8000 if request.param == "all widths one" else 1000, seed=1)
 
 
 def test_draws_agree_with_path_level_nuts(case):
@@ -52,7 +58,7 @@ def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
 def test_order_parameter_from_exact_weights_is_the_drawn_one(case):
     model, draws = case
     drawn = collapsed.weights(draws, model, seed=3, thin=50)
-    assert drawn.sizes["draw"] == 20
+    assert drawn.sizes["draw"] == draws.posterior.sizes["draw"] // 50
     expected = draws["posterior"]["order_parameter"].values[:, ::50]
     for chain, draw in ((0, 0), (1, 7), (3, 19)):
         weights = {name: jnp.asarray(values.values[chain, draw]) for name, values in drawn.items()}
@@ -87,7 +93,7 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     posterior = draws["posterior"]
     flat = posterior["order_parameter"].values.reshape(-1, *posterior["order_parameter"].shape[2:])
     problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
-    conditional = [ba.theory.predict(u, *problem) for u in flat[::40]]
+    conditional = [ba.theory.predict(u, *problem) for u in flat[:: len(flat) // 100]]
     assert len(conditional) == 100
     expected = np.mean([c.variance + c.mean**2 for c in conditional], axis=0)
     second = posterior["prediction"] ** 2
@@ -129,12 +135,12 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
 
 
 def test_log_prior_is_the_density_that_sample_prior_draws_from():
-    """E exp(log q - log p) = 1 for draws of p and a narrower density q, on each case's shapes."""
-    for heads, widths, variances in CASES.values():
+    """E exp(log q - log p) = 1 for draws of p and a narrower density q, regular and singular."""
+    for heads, widths, variances in (CASES[name] for name in ("two layers, unequal", "upper width below heads")):
         arch = ba.Architecture(heads, widths, variances)
         shapes, n = bartlett.layer_shapes(arch), jnp.array(widths, float)
         draws = jax.vmap(lambda k, shapes=shapes, n=n: bartlett.sample_prior(k, shapes, n))(
-            jax.random.split(jax.random.key(0), 20000)
+            jax.random.split(jax.random.key(0), 10000)
         )
         log_p = jax.vmap(lambda p, shapes=shapes, n=n: bartlett.log_prior(p, shapes, n))(draws)
         mean, deviation = draws.mean(0), 0.8 * draws.std(0)

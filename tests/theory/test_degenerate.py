@@ -1,0 +1,70 @@
+"""Data on the edge: a finite correct answer, or an error that names the cause; never NaN."""
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from tests.posteriors import errors_apart
+
+ARCH = ba.Architecture((2, 2), (6, 5, 7), (1.0,) * 4)
+RNG = np.random.default_rng(0)
+XI, Y = RNG.normal(size=(12, 4, 3)), RNG.choice([-1.0, 1.0], 12)
+
+
+def everything(path_inputs, labels, temperature):
+    """Solve, expand and sample; returns the draws."""
+    problem = (path_inputs, labels, ARCH, temperature)
+    for result in (ba.theory.solve(*problem), ba.theory.finite_width(*problem)):
+        assert np.isfinite(result.order_parameter).all()
+    model = ba.Model(
+        path_inputs=path_inputs, labels=labels, architecture=ARCH, temperature=temperature, test_path_inputs=XI
+    )
+    draws = ba.sample(model, warmup=200, draws=500)["posterior"]
+    assert np.isfinite(draws["order_parameter"]).all()
+    assert np.isfinite(draws["prediction"]).all()
+    return draws
+
+
+def test_zero_path_inputs_leave_the_prior():
+    draws = everything(0 * XI, Y, 0.1)
+    assert errors_apart(draws["order_parameter"], np.eye(4)) < 4
+
+
+def test_duplicated_examples_are_served_at_a_sensible_temperature():
+    everything(np.concatenate([XI, XI]), np.concatenate([Y, Y]), 1e-4)
+
+
+@pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.sampled_evidence])
+def test_a_singular_kernel_at_tiny_temperature_is_named(call):
+    with pytest.raises(
+        ba.theory.NotConverged, match=r"K has rank 12 for 24 examples .* temperature 1e-15 is too small"
+    ):
+        call(np.concatenate([XI, XI]), np.concatenate([Y, -Y]), ARCH, 1e-15)
+
+
+def test_labels_of_absurd_size_are_named():
+    with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
+        ba.theory.finite_width(XI, 1e7 * Y, ARCH, 0.1)
+
+
+def test_sampling_a_singular_posterior_names_the_cause_too():
+    model = ba.Model(
+        path_inputs=np.concatenate([XI, XI]), labels=np.concatenate([Y, -Y]), architecture=ARCH, temperature=1e-15
+    )
+    with pytest.raises(ba.theory.NotConverged, match="K has rank 12"):
+        ba.sample(model)
+
+
+def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
+    from bayesattn.models import collapsed
+
+    honest = collapsed.quantities
+
+    def broken(sites, data, shapes, key):
+        result = honest(sites, data, shapes, key)
+        return result | {"order_parameter": result["order_parameter"] * np.nan}
+
+    monkeypatch.setattr(collapsed, "quantities", broken)
+    model = ba.Model(path_inputs=XI[:9], labels=Y[:9], architecture=ARCH, temperature=0.3)
+    with pytest.raises(FloatingPointError, match=r"not finite at draws 8 to 27 \(warm-up included\) of chain 0"):
+        ba.sample(model, warmup=7, draws=20, chains=1, options={"max_tree_depth": 3})
