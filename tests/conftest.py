@@ -1,10 +1,12 @@
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.samplers.run import _compiled
 
 DATA = Path(__file__).parent / "data"
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
@@ -36,6 +38,14 @@ def load_layers(name):
         ba.attention.path_inputs(stored["x_test"].transpose(0, 2, 1), weights, **options)
     )
     return case
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_compiled_functions():
+    """Compiled code takes memory maps, of which a process has about 65,000: a whole run of the tests would use them up."""
+    yield
+    _compiled.cache_clear()
+    jax.clear_caches()
 
 
 @pytest.fixture(scope="session", params=["one_layer", "two_layer", "three_layer"])

@@ -28,7 +28,7 @@ def slope(widths, deviations):
 
 
 def test_orders_of_the_error_by_quadrature():
-    """One head, fixed load, no sampling: the saddle point errs as 1/N, the corrected theory as 1/N^2; means of 4 data sets."""
+    """One head, fixed load, no sampling: the saddle point errs as 1/N, the corrected theory as 1/N^2 (4 data sets)."""
     widths = (8, 16, 32)
     deviations, remaining = np.zeros(3), np.zeros(3)
     names = ("path_inputs", "labels", "architecture", "temperature")
