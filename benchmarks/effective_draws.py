@@ -11,6 +11,7 @@ import resource
 import subprocess
 import sys
 import time
+from typing import Any
 
 import arviz_stats
 import numpy as np
@@ -44,7 +45,7 @@ def seconds_a_step(model: ba.Model, parameterisation: str, draws: int) -> float:
     return seconds / (CHAINS * draws * STEPS_A_DRAW)
 
 
-def row(model: ba.Model, width: int, path_run: dict[str, int], token_draws: int) -> str:
+def row(model: ba.Model, width: int, path_run: dict[str, Any], token_draws: int) -> str:
     """One line of the table."""
     wide = model.replace(width=width)
     paths = ba.sample(wide, parameterisation="path", chains=CHAINS, seed=1, **path_run)
