@@ -45,6 +45,7 @@ def test_orders_of_the_error_by_quadrature():
     assert slope(widths, remaining) == pytest.approx(-2, abs=0.3)
 
 
+@pytest.mark.heavy
 def test_expected_deviation_scales_as_one_over_n_with_two_layers():
     widths = (8, 16, 32)
     expected = []
