@@ -31,6 +31,8 @@ EXTREMES = ("first width below paths", "all widths one")
 def case(request):
     heads, widths, variances = CASES[request.param]
     model = tiny_model(heads=heads, widths=widths, variances=variances, examples=8)
+    twenty = np.random.default_rng(5).normal(size=(20, model.architecture.paths, model.path_inputs.shape[2]))
+    model = model.replace(test_path_inputs=twenty, test_labels=None)
     # Where U is of rank one the posterior is far from Gaussian and chains mix slowly.
     return model, ba.sample(model, warmup=300, draws=8000 if request.param == "all widths one" else 1000, seed=1)
 
