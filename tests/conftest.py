@@ -42,7 +42,7 @@ def load_layers(name):
 
 @pytest.fixture(scope="module", autouse=True)
 def _forget_compiled_functions():
-    """Compiled code takes memory maps, of which a process has about 65,000: a whole run of the tests would use them up, it seems."""
+    """A run of all tests in one process aborted in XLA's compiler until this was added; it likely ran out of memory maps."""
     yield
     _compiled.cache_clear()
     jax.clear_caches()
