@@ -19,7 +19,7 @@ import bayesattn as ba
 from bayesattn.models import PARAMETERISATIONS, Model, ready_models
 from bayesattn.models.ready import describe
 from bayesattn.samplers import SAMPLERS
-from bayesattn.validation import MOST_ERRORS, Validation, scaling, summary, validate
+from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling, summary, validate
 
 HOLDS, FAILS, BAD_INPUT = 0, 1, 2
 MOST_PATHS_SHOWN = 4
@@ -243,11 +243,13 @@ def validate_command(
     if as_json:
         _print_json(content)
     else:
-        _print_validation(results, model, holds, time.perf_counter() - start, folder)
+        _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
     raise typer.Exit(HOLDS if holds else FAILS)
 
 
-def _print_validation(results: list[Validation], model: str, holds: bool, seconds: float, folder: Path) -> None:
+def _print_validation(
+    results: list[Validation], slopes: dict[str, Slope | None], model: str, holds: bool, seconds: float, folder: Path
+) -> None:
     if results[0].accuracy is not None:
         table = Table(title="Accuracy of the mean predictor (% of test examples)")
         for column in ("N", "saddle point", "1/N theory", "draws ± MC error", "GP limit"):
@@ -287,7 +289,7 @@ def _print_validation(results: list[Validation], model: str, holds: bool, second
     if len(names) > MOST_PATHS_SHOWN:
         screen.print("entries between different paths are shown where they differ; all are in result.json")
     for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
-        fit = scaling(results, of)
+        fit = slopes[of]
         text = "not seen at two widths" if fit is None else f"~ N^({fit.slope:.2f} ± {fit.error:.2f})"
         widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
         screen.print(f"relative deviation of draws from the {name}: {text}{widths}")

@@ -99,14 +99,6 @@ class PathKernels(NamedTuple):
     pairs: Float[Array, "pair entry"] | None
     features: Float[Array, "example path feature"] | None
 
-    @property
-    def examples(self) -> int:
-        """P."""
-        if self.features is not None:
-            return self.features.shape[0]
-        assert self.pairs is not None
-        return (int(np.sqrt(8 * self.pairs.shape[1] + 1)) - 1) // 2
-
     def __call__(self, factor: Float[Array, "path column"]) -> Float[Array, " entry"]:
         """Lower triangle, row by row, of K(U) for U = factor factor^T."""
         if self.pairs is not None:
