@@ -13,14 +13,13 @@ from jaxtyping import Float
 
 from bayesattn import theory
 from bayesattn._checks import one_of
+from bayesattn.diagnostics import Diagnostics, diagnose
 from bayesattn.models import Model
 from bayesattn.theory.kernels import cross_kernel
 from bayesattn.theory.predictor import conditional_means
 
 MOST_ERRORS = 4.0
 """Monte Carlo standard errors by which draws and theory may differ before the theory is said to fail."""
-ENOUGH_ESS = 400
-GOOD_RHAT = 1.01
 USABLE_ESS = 100
 USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
@@ -64,7 +63,7 @@ class Validation:
     corrected: Matrix
     rhat: Matrix
     ess: Matrix
-    divergences: int
+    diagnostics: Diagnostics
     accuracy: Accuracy | None
     predictor_deviation: float | None
     predictor_error: float | None
@@ -132,19 +131,6 @@ class Validation:
                 )
         return found
 
-    def warnings(self) -> list[str]:
-        """What a careful reader of the draws should know, with what to do about it."""
-        found = []
-        if not np.max(self.rhat) <= GOOD_RHAT:
-            found.append(
-                f"R-hat of U is {np.max(self.rhat):.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
-            )
-        if not np.min(self.ess) >= ENOUGH_ESS:
-            found.append(f"effective draws of U are {np.min(self.ess):.0f}, below {ENOUGH_ESS}: draw more")
-        if self.divergences:
-            found.append(f"{self.divergences} divergent transitions: raise target_accept_prob")
-        return found
-
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
         matrices = ("order_parameter", "error", "saddle", "corrected", "allowance", "rhat", "ess")
@@ -156,8 +142,7 @@ class Validation:
             "holds": self.holds,
             "usable": self.usable,
             "failures": self.failures(),
-            "warnings": self.warnings(),
-            "divergences": self.divergences,
+            "diagnostics": self.diagnostics.to_dict(),
             "accuracy": dataclasses.asdict(self.accuracy) if self.accuracy else None,
             "relative_deviation": self.relative_deviation,
             "relative_remaining": self.relative_remaining,
@@ -231,9 +216,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         corrected=np.asarray(corrected.order_parameter),
         rhat=arviz_stats.rhat(sampled).values,
         ess=arviz_stats.ess(sampled).values,
-        divergences=int(draws["sample_stats"].to_dataset()["diverging"].sum())
-        if "sample_stats" in draws.children
-        else 0,
+        diagnostics=diagnose(draws),
         accuracy=accuracy,
         predictor_deviation=deviation,
         predictor_error=error,
@@ -278,23 +261,6 @@ def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -
     misfit = np.sum((residuals / errors) ** 2) / max(1, len(seen) - 2)
     error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
     return Slope(float(slope), float(error), tuple(v.width for v in seen))
-
-
-def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
-    """Each entry of U on and below the diagonal: mean, standard deviation, Monte Carlo error, R-hat, effective draws."""
-    sampled = draws["posterior"].to_dataset()["order_parameter"]
-    columns = {
-        "mean": sampled.mean(("chain", "draw")).values,
-        "sd": sampled.std(("chain", "draw"), ddof=1).values,
-        "error": arviz_stats.mcse(sampled).values,
-        "rhat": arviz_stats.rhat(sampled).values,
-        "ess": arviz_stats.ess(sampled).values,
-    }
-    names = [str(name) for name in sampled["path"].values]
-    return [
-        {"path": names[row], "other_path": names[column]} | {key: float(m[row, column]) for key, m in columns.items()}
-        for row, column in zip(*np.tril_indices(len(names)), strict=True)
-    ]
 
 
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:

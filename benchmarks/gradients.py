@@ -15,7 +15,7 @@ def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
     """A function that evaluates the gradient `repeats` times, from the first point of a chain."""
     module = PARAMETERISATIONS[parameterisation]
     structure = module.structure(model.architecture)
-    program, data = module.program(structure), module.data(model)
+    program, data = module.program(structure), module.data(model, **module.prepare(model))
     key = jax.random.key(0)
     sites = module.initial(key, data)
     if sites is None:

@@ -28,7 +28,7 @@ def one_case(examples: int, heads: int, features: int) -> None:
         architecture=ba.Architecture((heads, heads), (100,) * 3, (1.0,) * 4),
         temperature=0.1,
     )
-    data = collapsed.data(model, whitening="prior")
+    data = collapsed.data(model, **collapsed.prepare(model, whitening="prior"))
     program = collapsed.program(collapsed.structure(model.architecture))
     value_and_grad = jax.jit(lambda z, data: jax.value_and_grad(lambda s: potential_energy(program, (data,), {}, s))(z))
     sites = {"whitened": jnp.zeros(data["centre"].shape)}

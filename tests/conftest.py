@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.samplers.run import _compiled
+from bayesattn.samplers.run import _program
 
 DATA = Path(__file__).parent / "data"
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
@@ -44,7 +44,7 @@ def load_layers(name):
 def _forget_compiled_functions():
     """A run of all tests in one process aborted in XLA's compiler until this was added; it likely ran out of memory maps."""
     yield
-    _compiled.cache_clear()
+    _program.cache_clear()
     jax.clear_caches()
 
 

@@ -1,13 +1,15 @@
 """The command line as its user meets it: output, exit status, one line for bad input."""
 
 import json
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
-import xarray as xr
 
-from bayesattn import cli
+import bayesattn as ba
+from bayesattn import cli, runs
 
 SMALL = """
 temperature = 0.1
@@ -48,23 +50,56 @@ def test_theory(run):
     assert len(rows[0]["order_parameter"]) == 4
 
 
-def test_sample_writes_a_store_and_never_overwrites_it_unasked(run, tmp_path):
+def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):
     status, out, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--json")
     assert status == 0, err
-    rows = json.loads(out)["order_parameter"]
-    assert len(rows) == 10
-    assert rows[0]["path"] == "same_token -> uniform"
-    assert rows[0]["ess"] > 10
-    tree = xr.open_datatree(tmp_path / "draws", engine="zarr")
-    assert tree["posterior"]["order_parameter"].shape == (4, 150, 4, 4)
-    before = sorted(p.stat().st_mtime_ns for p in (tmp_path / "draws").rglob("*"))
-    status, _, err = run("sample", "small.toml", "--out", "draws", *QUICK)
+    content = json.loads(out)
+    assert len(content["order_parameter"]) == 10
+    assert content["order_parameter"][0]["path"] == "same_token -> uniform"
+    assert content["diagnostics"]["ess"] > 10
+    before = {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
+    status, out, _ = run("sample", "small.toml", "--out", "draws", *QUICK)
+    assert status == 0
+    assert "draws was already complete: 150 draws of 4 chains" in out
+    assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
+    status, _, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--seed", "1")
     assert status == 2
-    assert err.splitlines() == [
-        "bayesattn: --out must not exist yet, got draws, which does; choose another or give --overwrite"
+    assert err == "bayesattn: draws holds a run with seed = 0, got 1: ask for the same, or choose another folder\n"
+    assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
+    status, out, _ = run("runs", ".")
+    assert status == 0
+    assert out.splitlines()[2].split()[:9] == [
+        "draws",
+        "small",
+        "8",
+        "0.1",
+        "nuts",
+        "collapsed",
+        "complete",
+        "100",
+        "%",
     ]
-    assert before == sorted(p.stat().st_mtime_ns for p in (tmp_path / "draws").rglob("*"))
-    assert run("sample", "small.toml", "--out", "draws", *QUICK, "--overwrite")[0] == 0
+    assert json.loads(run("runs", "draws", "--json")[1])[0]["progress"] == 1
+    assert run("runs", "draws", "--netcdf", "draws.nc")[0] == 0
+    assert (tmp_path / "draws.nc").stat().st_size > 10**5
+    assert run("sample", "small.toml", "--out", "draws", *QUICK, "--seed", "1", "--overwrite")[0] == 0
+
+
+def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+    command = [sys.executable, "-c", "from bayesattn.cli import main; main()", "sample", "small.toml", "--out", "run"]
+    command += ["--draws", "100000", "--chains", "2", "--keep", "order_parameter"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    log = tmp_path / "run" / ".run" / "log.jsonl"
+    while process.poll() is None and not (log.exists() and log.read_text().count("block") > 4):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    done = sum(runs.Run(tmp_path / "run").done)
+    assert err == (f"bayesattn: interrupted; {done} of 201000 steps are recorded in run; the same command resumes\n")
+    assert done > 1000
+    assert runs.Run(tmp_path / "run").state == "interrupted"
 
 
 def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
@@ -75,8 +110,8 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "result.json").read_text())["holds"] is True
     # A theory at another temperature than the draws: the same command must say so and end with 1.
-    honest = cli.validate
-    monkeypatch.setattr(cli, "validate", lambda model, tree: honest(model.replace(temperature=1.0), tree))
+    honest = ba.validate
+    monkeypatch.setattr(ba, "validate", lambda model, tree: honest(model.replace(temperature=1.0), tree))
     status, out, _ = run("validate", "small.toml", "--width", "8", *QUICK)
     assert status == 1
     assert "does NOT hold" in out
@@ -98,6 +133,12 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
             ("sample", "small.toml", "--out", "x", "--sampler", "gibbs"),
             "'gibbs' is not one of 'hmc', 'nuts'",
         ),
+        (("sample", "small.toml", "--out", "small.toml"), "small.toml must be a run, a Zarr store that"),
+        (("sample", "small.toml", "--out", "x", "--keep", "weight"), "keep must be one of 'order_parameter', 'pred"),
+        (("sample", "small.toml", "--out", "x", "--option", "steps"), "--option must be NAME=VALUE, such as max_tree"),
+        (("sample", "small.toml", "--out", "x", "--option", "steps=3"), "options of sampler 'nuts': "),
+        (("runs", "."), "folder must be a run or hold runs, got ., which holds none"),
+        (("runs", "nowhere"), "folder must be a run or hold runs, got nowhere, which is not a folder"),
         (("sample", "small.toml", "--out", "x", "--chains", "0"), "chains must be a whole number of at least 1, got 0"),
         (("sample", "small.toml"), "Missing option '--out'"),
         (("validat", "small.toml"), "No such command 'validat'"),
@@ -114,7 +155,7 @@ def test_bad_input_is_one_line_and_exit_status_2(run, tmp_path, arguments, messa
     assert message in err
 
 
-@pytest.mark.parametrize("command", [[], ["theory"], ["sample"], ["validate"]])
+@pytest.mark.parametrize("command", [[], ["theory"], ["sample"], ["runs"], ["validate"]])
 def test_help(run, command):
     status, out, _ = run(*command, "--help")
     assert status == 0

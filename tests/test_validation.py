@@ -74,7 +74,7 @@ def test_chains_that_disagree_decide_nothing(hidden_markov_model, reference_draw
     validation = ba.validate(hidden_markov_model(10), tree)
     assert not validation.usable
     assert not validation.holds
-    assert any("R-hat" in warning for warning in validation.warnings())
+    assert any("R-hat" in warning for warning in validation.diagnostics.warnings())
 
 
 def test_results_are_json(reference_validation):

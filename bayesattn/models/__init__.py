@@ -7,9 +7,10 @@ from bayesattn.models.ready import load_model, ready_models
 PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
 """Modules with one grammar.
 
-structure(architecture): what the compiled program depends on; data(model): the arrays it conditions on;
-program(structure): the NumPyro program of the data; initial(key, data): where a chain starts, None for a prior draw;
-quantities(sites, data, structure, key): what is kept of a draw; KERNEL_OPTIONS: a kernel's options unless given.
+structure(architecture): what the compiled program depends on; prepare(model): arrays to compute before sampling begins;
+data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
+initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
+a draw; network_weights(sites, data, structure, widths, key): its weights; KERNEL_OPTIONS: a kernel's options unless given.
 """
 
 __all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]

@@ -35,8 +35,8 @@ def structure(arch: Architecture) -> Structure:
     return bartlett.layer_shapes(arch)
 
 
-def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
-    """Arrays that the program conditions on.
+def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
+    """Centre and scale of the whitened coordinates.
 
     `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
     posterior.
@@ -44,19 +44,23 @@ def data(model: Model, whitening: str = "laplace") -> dict[str, Any]:
     arch = model.architecture
     arrays = (model.path_inputs, model.labels, arch, model.temperature)
     if whitening == "laplace":
-        mode, problem = find_mode(*arrays)
-        centre, scale = mode.point, mode.scale
-    else:
-        problem, shapes = checked_problem(*arrays), structure(arch)
-        origin = jnp.zeros(sum(shape.size for shape in shapes))
-        centre = bartlett.unwhiten(origin, shapes, problem.widths)
-        scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, problem.widths))(origin)
+        mode, _ = find_mode(*arrays)
+        return {"centre": mode.point, "scale": mode.scale}
+    shapes, widths = structure(arch), checked_problem(*arrays).widths
+    origin = jnp.zeros(sum(shape.size for shape in shapes))
+    scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(origin)
+    return {"centre": bartlett.unwhiten(origin, shapes, widths), "scale": scale}
+
+
+def data(model: Model, *, centre: Any, scale: Any) -> dict[str, Any]:
+    """Arrays that the program conditions on; centre and scale are those of `prepare`."""
+    problem = checked_problem(model.path_inputs, model.labels, model.architecture, model.temperature)
     test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
     return problem._asdict() | {
         "path_inputs": jnp.asarray(model.path_inputs),
         "test_path_inputs": test,
-        "centre": centre,
-        "scale": scale,
+        "centre": jnp.asarray(centre),
+        "scale": jnp.asarray(scale),
     }
 
 
@@ -113,6 +117,11 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
         projection = input_projection(key, factor, data)
         result["prediction"] = _output(projection, factor, data["test_path_inputs"])
     return result
+
+
+def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
+    """Exact draw of all weights given the coordinates, as `weights` makes them."""
+    return _weights_of_draw(data["centre"] + data["scale"] @ sites["whitened"], key, data, widths, shapes)
 
 
 def input_projection(
@@ -187,7 +196,7 @@ def weights(
         )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
     keys = jax.random.split(jax.random.key(seed), len(flat))
-    drawn = _weights(flat, keys, data(model, whitening="prior"), arch.widths, shapes)
+    drawn = _weights(flat, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
     return xr.Dataset(
         {

@@ -15,6 +15,11 @@ KERNEL_OPTIONS: dict[str, Any] = {}
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 
+def prepare(model: Model) -> dict[str, Any]:
+    """Nothing has to be computed before sampling begins."""
+    return {}
+
+
 def data(model: Model) -> dict[str, Any]:
     """Arrays that the program conditions on."""
     return {
@@ -53,6 +58,11 @@ def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: An
     if data["test_path_inputs"] is not None:
         result["prediction"] = network(sites, data["test_path_inputs"])
     return result
+
+
+def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, widths: Any, key: Any) -> Sites:
+    """The weights are what is sampled."""
+    return sites
 
 
 def sample_weights(structure: Structure, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:

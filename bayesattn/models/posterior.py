@@ -38,6 +38,7 @@ class Model:
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
         name: shown in tables.
+        task: how the data were made, as a [task] of a model file; for the record only.
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite, a temperature that is not above 0.
@@ -53,6 +54,7 @@ class Model:
     path_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     tokens: Tokens | None = None
     name: str = "model"
+    task: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
         arch = self.architecture

@@ -127,9 +127,11 @@ def _build(table: ModelTable, file: Path) -> Model:
     given = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
     if "layers" in given:
         given["layers"] = tuple(map(tuple, given["layers"]))
-    data = tasks.HiddenMarkov(**given).dataset()
+    maker = tasks.HiddenMarkov(**given)
+    data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
-    return Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
+    model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
+    return model.replace(task={"name": task.name} | dataclasses.asdict(maker))
 
 
 def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[int], list[float]]:
@@ -153,4 +155,11 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     for key in {"path_inputs", "labels"} - arrays.keys():
         raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))
-    return Model(architecture=arch, temperature=table.temperature, head_names=task.head_names, name=file.stem, **arrays)
+    return Model(
+        architecture=arch,
+        temperature=table.temperature,
+        head_names=task.head_names,
+        name=file.stem,
+        task=task.model_dump(),
+        **arrays,
+    )

@@ -9,7 +9,8 @@ from bayesattn import attention
 from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
-structure, initial, quantities, KERNEL_OPTIONS = path.structure, path.initial, path.quantities, path.KERNEL_OPTIONS
+structure, prepare, initial = path.structure, path.prepare, path.initial
+quantities, network_weights, KERNEL_OPTIONS = path.quantities, path.network_weights, path.KERNEL_OPTIONS
 
 
 def data(model: Model) -> dict[str, Any]:

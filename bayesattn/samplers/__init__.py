@@ -1,5 +1,6 @@
 """Samplers of a posterior, and the runner that draws blocks of every chain."""
 
-from bayesattn.samplers.run import SAMPLERS, Progress, sample
+from bayesattn.samplers.job import QUANTITIES, SAMPLERS, Job
+from bayesattn.samplers.run import Progress, sample
 
-__all__ = ["SAMPLERS", "Progress", "sample"]
+__all__ = ["QUANTITIES", "SAMPLERS", "Job", "Progress", "sample"]

@@ -8,25 +8,39 @@ from jaxtyping import Array
 from numpyro.infer import HMC, NUTS, init_to_sample
 
 
-def nuts(program: Callable, **options: Any) -> NUTS:
+class Nuts(NUTS):
     """No-U-Turn sampler (Hoffman & Gelman 2014); options are those of `numpyro.infer.NUTS`."""
-    return NUTS(program, init_strategy=init_to_sample, **options)
+
+    def __init__(self, program: Callable, **options: Any):
+        super().__init__(program, init_strategy=init_to_sample, **options)
+
+    def statistics(self, state: Any) -> dict[str, Array]:
+        """Sample statistics of one draw, under ArviZ's names."""
+        # A full binary tree of depth d has 2^d - 1 leapfrog steps. A pair of depths is (in warm-up, after it).
+        deepest = self._max_tree_depth[1] if isinstance(self._max_tree_depth, tuple) else self._max_tree_depth
+        return _statistics(state) | {
+            "tree_depth": jnp.ceil(jnp.log2(state.num_steps + 1.0)).astype(int),
+            "reached_max_treedepth": state.num_steps >= 2**deepest - 1,
+        }
 
 
-def hmc(program: Callable, **options: Any) -> HMC:
+class Hmc(HMC):
     """Hamiltonian Monte Carlo with a fixed trajectory length (2 pi unless given), options of `numpyro.infer.HMC`."""
-    return HMC(program, init_strategy=init_to_sample, **options)
+
+    def __init__(self, program: Callable, **options: Any):
+        super().__init__(program, init_strategy=init_to_sample, **options)
+
+    def statistics(self, state: Any) -> dict[str, Array]:
+        """Sample statistics of one draw, under ArviZ's names."""
+        return _statistics(state)
 
 
-def statistics(state: Any) -> dict[str, Array]:
-    """Sample statistics of one draw, under ArviZ's names."""
+def _statistics(state: Any) -> dict[str, Array]:
     return {
         "lp": -state.potential_energy,
         "energy": state.energy,
         "acceptance_rate": state.accept_prob,
         "n_steps": state.num_steps,
-        # A full binary tree of depth d has 2^d - 1 leapfrog steps.
-        "tree_depth": jnp.ceil(jnp.log2(state.num_steps + 1.0)).astype(int),
         "step_size": state.adapt_state.step_size,
         "diverging": state.diverging,
     }

@@ -2,15 +2,18 @@
 
 NumPyro's `MCMC.run` compiles anew at each call. Here a block of draws is one jitted `lax.scan` over `kernel.sample`,
 compiled once for all blocks, chains and models of the same shape. Whatever a kernel adapts, and its random key, live in the
-state that goes from block to block, so a chain continued from a state is bit-identical to one that never stopped.
+state that goes from block to block, so a chain continued from a state is bit-identical to one that never stopped. Where
+draws and states go is a `Recorder`'s business: memory here, a Zarr store in `bayesattn.runs`.
 """
 
 import os
+import queue
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import arviz_base
 import jax
@@ -19,22 +22,61 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
-from bayesattn._checks import one_of, positive_integer
-from bayesattn.models import PARAMETERISATIONS, Model
-from bayesattn.models.collapsed import weight_dims, weights
-from bayesattn.samplers import hmc
+from bayesattn.models import PARAMETERISATIONS, Model, path
+from bayesattn.samplers import groups
+from bayesattn.samplers.job import SAMPLERS, Job
 
-SAMPLERS = {"nuts": hmc.nuts, "hmc": hmc.hmc}
-BLOCK = 50
-"""Draws per block: small enough for a lively progress bar, large enough that its overhead is not seen."""
+MOST_DRAWS = 250
+MOST_BYTES = 2**25
+"""A block keeps at most so many draws and bytes: few enough for memory and for a lively progress bar."""
+MOST_SECONDS = 5.0
+"""Time that a block aims to stay below, so that little is lost with the machine and an interrupt is soon obeyed."""
+FIRST_STEPS = 5
+MOST_MEMORY = 2**33
+QUANTITY_OF = {"order_parameter": "order_parameter", "bartlett": "order_parameter", "prediction": "prediction"}
+"""What `Job.keep` calls each variable; all others are weights."""
+
+Chains = tuple[int, ...]
+"""Chains that advance together: one, or all where they are vectorised."""
+Outputs = dict[str, dict[str, Any]]
+"""Group -> name -> array, or what stands for one."""
 
 
 class Progress(NamedTuple):
-    """What a progress callback is told after each block: chain, its draws done, its total, warm-up included."""
+    """What a progress callback is told after each block: chain, its steps done, its total, warm-up included."""
 
     chain: int
     done: int
     total: int
+
+
+class Plan(NamedTuple):
+    """A job made ready: compiled program, its data, and what was computed before sampling could begin.
+
+    `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps.
+    """
+
+    program: "_Program"
+    data: dict[str, Any]
+    prepared: dict[str, Any]
+    shapes: Outputs
+    block: int
+
+
+class Recorder(Protocol):
+    """Where draws and sampler states go; methods are called from the threads of the chains."""
+
+    def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
+        """State and steps done of chains that began before, None for a new start; `like` has the state's shapes."""
+        ...
+
+    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
+        """Keep draws `first`, first + 1, ..; arrays begin with axes (chain, draw)."""
+        ...
+
+    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
+        """Keep the state after `done` steps, the last `steps` of which took so many seconds."""
+        ...
 
 
 def sample(
@@ -46,12 +88,10 @@ def sample(
     draws: int = 1000,
     seed: int = 0,
     *,
-    keep_weights: bool = False,
-    chain_method: str | None = None,
     progress: Callable[[Progress], None] | None = None,
-    options: Mapping[str, Any] | None = None,
+    **settings: Any,
 ) -> xr.DataTree:
-    """Draw from the posterior of a model.
+    """Draw from the posterior of a model; `bayesattn.runs.sample` does so on disk.
 
     Args:
         model: the posterior.
@@ -59,13 +99,10 @@ def sample(
         parameterisation: "collapsed", "path" or "token".
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
-        draws: draws kept of each chain.
+        draws: draws of each chain after warm-up.
         seed: same seed, same draws.
-        keep_weights: also keep every draw of the sampled weights, which can be large.
-        chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
-            second elsewhere.
         progress: called after each block of each chain.
-        options: further options of the sampler, such as {"max_tree_depth": 8}.
+        settings: further settings of `bayesattn.samplers.Job`: keep, thin, chain_method, options.
 
     Returns:
         DataTree with ArviZ groups: posterior["order_parameter"] (chain, draw, path, other_path),
@@ -77,52 +114,238 @@ def sample(
             cannot serve.
         FloatingPointError: a draw or its energy is not finite.
     """
-    one_of("sampler", sampler, SAMPLERS)
-    one_of("parameterisation", parameterisation, PARAMETERISATIONS)
-    if chain_method is None:
-        chain_method = "parallel" if jax.default_backend() == "cpu" else "vectorised"
-    one_of("chain_method", chain_method, ("parallel", "vectorised"))
-    for name, value in (("chains", chains), ("draws", draws)):
-        positive_integer(name, value)
-    positive_integer("warmup", warmup, minimum=0)
-    positive_integer("seed", seed, minimum=0)
-    data = PARAMETERISATIONS[parameterisation].data(model)
-    compiled = _compiled(
-        sampler,
-        parameterisation,
-        PARAMETERISATIONS[parameterisation].structure(model.architecture),
-        warmup,
-        keep_weights and parameterisation != "collapsed",
-        tuple(sorted((PARAMETERISATIONS[parameterisation].KERNEL_OPTIONS | dict(options or {})).items())),
+    job = Job(
+        sampler=sampler,
+        parameterisation=parameterisation,
+        chains=chains,
+        warmup=warmup,
+        draws=draws,
+        seed=seed,
+        **settings,
     )
-    keys = jax.random.split(jax.random.key(seed), chains)
-    if chain_method == "vectorised":
-        outputs = _run_chain(compiled.vectorised(), keys, data, warmup, draws, range(chains), progress)
-    else:
-        outputs = _run_in_threads(compiled, keys, data, warmup, draws, progress)
-    draws_tree = _datatree(model, outputs)
-    if keep_weights and parameterisation == "collapsed":
-        draws_tree["posterior"] = draws_tree["posterior"].to_dataset().merge(weights(draws_tree, model, seed))
-    return draws_tree
+    ready = plan(model, job)
+    recorder = InMemory(job, ready.shapes)
+    advance(ready, job, recorder, progress)
+    return arviz_base.from_dict(
+        recorder.outputs | groups.data(model),
+        coords=groups.coords(model) | {"draw": np.arange(0, job.draws, job.thin)},
+        dims=groups.dims(model),
+    )
 
 
-class _Compiled(NamedTuple):
-    """Jitted start(key, data) -> state and block(state, data, count, keep) -> (state, what is kept of BLOCK draws).
+class InMemory:
+    """Recorder of `sample`: NumPy arrays, nothing to come back to."""
 
-    Only the first `count` draws of a block are made, and described only if `keep` says so.
+    def __init__(self, job: Job, shapes: Outputs):
+        needed = job.chains * job.kept * bytes_per_draw(shapes)
+        if needed > MOST_MEMORY:
+            raise ValueError(
+                f"draws of these settings take {needed / 2**30:.1f} GiB of memory, expected at most"
+                f" {MOST_MEMORY / 2**30:.0f}; keep less, raise thin, or draw to disk with bayesattn.runs.sample"
+            )
+        self.outputs = jax.tree.map(lambda like: np.empty((job.chains, job.kept, *like.shape), like.dtype), shapes)
+
+    def restore(self, chains: Chains, like: Any) -> None:
+        """Nothing began before."""
+        return None
+
+    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
+        """Copy draws into their places."""
+        write_region(self.outputs, chains, first, outputs)
+
+    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
+        """Nothing to do."""
+
+
+def bytes_per_draw(shapes: Outputs) -> int:
+    """Memory that the kept values of one draw take."""
+    return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
+
+
+def write_region(arrays: Outputs, chains: Chains, first: int, outputs: Outputs) -> None:
+    """Copy the draws of a block into their places in NumPy or Zarr arrays."""
+    for group, variables in outputs.items():
+        for name, values in variables.items():
+            arrays[group][name][chains[0] : chains[-1] + 1, first : first + values.shape[1]] = values
+
+
+class _Turn(NamedTuple):
+    """Chains that wait for their next block; the least advanced come first, `order` breaks ties."""
+
+    done: int
+    order: int
+    chains: Chains
+    state: Any
+    seconds_per_step: float = MOST_SECONDS / FIRST_STEPS
+
+
+def plan(model: Model, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
+    """Make a job ready; `prepared` is what an earlier plan of the same job found."""
+    module, arch = PARAMETERISATIONS[job.parameterisation], model.architecture
+    program = _program(
+        job.sampler,
+        job.parameterisation,
+        module.structure(arch),
+        job.warmup,
+        tuple(sorted((module.KERNEL_OPTIONS | job.options).items())),
+        job.keep,
+        job.thin,
+        arch.widths if "weights" in job.keep else None,
+        job.chain_method == "vectorised",
+    )
+    found: dict[str, Any] = module.prepare(model) if prepared is None else prepared
+    data = module.data(model, **found)
+    shapes = program.shapes(data)
+    if not shapes["posterior"]:
+        raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
+    return Plan(program, data, found, shapes, max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes))))
+
+
+def advance(
+    ready: Plan, job: Job, recorder: Recorder, progress: Callable[[Progress], None] | None = None, threads: int = 0
+) -> None:
+    """Bring a job to its end from wherever the recorder says it is.
+
+    A KeyboardInterrupt, or an error in one of the chains, lets all chains finish their block and record it. `threads` is
+    the most chains that run at a time, by default one a core.
+
+    Raises what `sample` does, and whatever the recorder raises.
+    """
+    runner = _Runner(ready, job, recorder)
+    waiting: queue.PriorityQueue[_Turn] = queue.PriorityQueue()
+    stop, lock = threading.Event(), threading.Lock()
+
+    def tell(turn: _Turn) -> None:
+        with lock:
+            for chain in turn.chains if progress else ():
+                assert progress is not None
+                progress(Progress(chain, turn.done, job.transitions))
+
+    def work() -> None:
+        while not stop.is_set():
+            try:
+                turn = waiting.get_nowait()
+            except queue.Empty:
+                return  # All other chains are in the hands of other workers.
+            try:
+                turn = runner.next_block(turn)
+                tell(turn)
+            except BaseException:
+                stop.set()
+                raise
+            if turn.done < job.transitions:
+                waiting.put(turn)
+
+    for turn in runner.turns():
+        if turn.done:
+            tell(turn)
+        if turn.done < job.transitions:
+            waiting.put(turn)
+    workers = max(1, min(waiting.qsize(), threads or cores()))
+    # Chains that each start BLAS threads on every core take three times as long as chains that do not.
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        try:
+            for future in [pool.submit(work) for _ in range(workers)]:
+                future.result()
+        except BaseException:
+            stop.set()
+            raise
+
+
+def units(job: Job) -> list[Chains]:
+    """Chains that advance together."""
+    chains = range(job.chains)
+    return [tuple(chains)] if job.chain_method == "vectorised" else [(chain,) for chain in chains]
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class _Runner:
+    """Starts the chains of a job and brings them from block to block."""
+
+    def __init__(self, ready: Plan, job: Job, recorder: Recorder):
+        self.job, self.recorder = job, recorder
+        self.program, self.data, _, _, self.block = ready
+
+    def turns(self) -> list[_Turn]:
+        """Where each of the chains stands, by its last checkpoint."""
+        keys = jax.random.split(jax.random.key(self.job.seed), self.job.chains)
+        begins = [
+            (chains, keys if self.job.chain_method == "vectorised" else keys[chains[0]]) for chains in units(self.job)
+        ]
+        like = jax.eval_shape(self.program.start, begins[0][1], self.data)
+        turns = []
+        for order, (chains, key) in enumerate(begins):
+            state, done = self.recorder.restore(chains, like) or (None, 0)
+            if state is None:
+                state = self.program.start(key, self.data)
+                _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
+            turns.append(_Turn(done, order, chains, state))
+        if any(turn.done < self.job.transitions for turn in turns):
+            # Compiles, lest the time of the first block mislead.
+            jax.block_until_ready(self.program.block(turns[0].state, self.data, 0, False, self.block))
+        return turns
+
+    def next_block(self, turn: _Turn) -> _Turn:
+        """Draw a block and record it."""
+        job, done, count = self.job, turn.done, self._steps(turn)
+        kept, keep = (done - job.warmup) // job.thin, done >= job.warmup
+        began = time.perf_counter()
+        state, outputs = jax.block_until_ready(self.program.block(turn.state, self.data, count, keep, self.block))
+        where = f"draws {done + 1} to {done + count} (warm-up included)"
+        _require_finite((state.potential_energy, state.z_grad), where, turn.chains)
+        if keep:
+            outputs = jax.tree.map(lambda leaf: np.asarray(leaf)[:, : count // job.thin], outputs)
+            _require_finite(outputs["posterior"], where, turn.chains)
+            self.recorder.record(turn.chains, kept, outputs)
+        seconds = time.perf_counter() - began
+        self.recorder.checkpoint(turn.chains, state, done + count, count, seconds)
+        return turn._replace(done=done + count, state=state, seconds_per_step=seconds / count)
+
+    def _steps(self, turn: _Turn) -> int:
+        """Steps of the next block: up to the end of warm-up, of the job or of a full block, and not for too long."""
+        thin, kept = self.job.thin, (turn.done - self.job.warmup) // self.job.thin
+        affordable = max(1, int(MOST_SECONDS / turn.seconds_per_step))
+        if kept < 0:
+            return min(affordable, self.block * thin, self.job.warmup - turn.done)
+        return thin * min(max(1, affordable // thin), self.block - kept % self.block, self.job.kept - kept)
+
+
+def _require_finite(values: Any, where: str, chains: Chains) -> None:
+    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values)):
+        raise FloatingPointError(
+            f"sampling met a value that is not finite at {where} of chain {', '.join(map(str, chains))};"
+            " a higher temperature or a smaller step size may help"
+        )
+
+
+class _Program(NamedTuple):
+    """Compiled functions of a kind of job.
+
+    start(key, data) -> state; block(state, data, count, keep, slots) -> (state, outputs): the state `count` steps on, and
+    what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(data): what is kept of one draw.
     """
 
     start: Callable
     block: Callable
-
-    def vectorised(self) -> "_Compiled":
-        return _Compiled(jax.jit(jax.vmap(self.start, (0, None))), jax.jit(jax.vmap(self.block, (0, None, None, None))))
+    shapes: Callable
 
 
 @lru_cache(maxsize=32)
-def _compiled(
-    sampler: str, parameterisation: str, structure: Any, warmup: int, keep_weights: bool, options: tuple
-) -> _Compiled:
+def _program(
+    sampler: str,
+    parameterisation: str,
+    structure: Any,
+    warmup: int,
+    options: tuple,
+    keep: tuple[str, ...],
+    thin: int,
+    widths: tuple[int, ...] | None,
+    vectorised: bool,
+) -> _Program:
     module = PARAMETERISATIONS[parameterisation]
 
     def new_kernel():
@@ -131,110 +354,56 @@ def _compiled(
         except TypeError as error:
             raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 
-    new_kernel()
+    statistics = new_kernel().statistics
 
     def start(key, data):
         init_key, start_key = jax.random.split(key)
-        return new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {})
+        return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {}))
 
     def describe(state, data):
-        sites = state.z
         # A key of its own for each draw, which the chain itself never uses.
         key = jax.random.fold_in(state.rng_key, 0)
-        outputs = {
-            "posterior": module.quantities(sites, data, structure, key),
-            "sample_stats": hmc.statistics(state),
-        }
-        if keep_weights:
-            outputs["posterior"] |= sites
-        return outputs
+        values = module.quantities(state.z, data, structure, key)
+        if "weights" in keep:
+            weights = module.network_weights(state.z, data, structure, widths, key)
+            values |= weights
+            if "prediction" in values:
+                values["prediction"] = path.network(weights, data["test_path_inputs"])
+        kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
+        return {"posterior": kept, "sample_stats": statistics(state)}
 
-    def block(state, data, count, keep):
+    def block(state, data, count, keep, slots):
         kernel = new_kernel()
         # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
         kernel.init(state.rng_key, warmup, state.z, (data,), {})
         shapes = jax.eval_shape(describe, state, data)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
-        def step(state, index):
-            drawn = index < count
-            state = jax.lax.cond(drawn, lambda s: kernel.sample(s, (data,), {}), lambda s: s, state)
-            return state, jax.lax.cond(drawn & keep, lambda s: describe(s, data), lambda s: nothing, state)
+        def step(state, slot):
+            steps = jnp.clip(count - slot * thin, 0, thin)
+            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(kernel.sample(s, (data,), {})), state)
+            return state, jax.lax.cond(keep & (steps == thin), lambda s: describe(s, data), lambda s: nothing, state)
 
-        return jax.lax.scan(step, state, jnp.arange(BLOCK))
+        return jax.lax.scan(step, state, jnp.arange(slots))
 
-    return _Compiled(jax.jit(start), jax.jit(block))
+    def shapes(data):
+        state = jax.eval_shape(start, jax.random.key(0), data)
+        return jax.eval_shape(describe, state, data)
 
+    def block_of_one(*arguments):
+        state, outputs = block(*arguments)
+        return state, jax.tree.map(lambda leaf: leaf[None], outputs)
 
-def _run_chain(compiled, key, data, warmup, draws, chains, progress) -> dict[str, dict[str, np.ndarray]]:
-    """All kept draws of one chain, or of a batch of chains whose axis comes first."""
-    state = compiled.start(key, data)
-    _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
-    total, done, kept, axis = warmup + draws, 0, [], np.ndim(key)
-    while done < total:
-        phase_end = warmup if done < warmup else total
-        count = min(BLOCK, phase_end - done)
-        state, outputs = jax.block_until_ready(compiled.block(state, data, count, done >= warmup))
-        where = f"draws {done + 1} to {done + count} (warm-up included)"
-        _require_finite((state.potential_energy, state.z_grad), where, chains)
-        if done >= warmup:
-            _require_finite(outputs["posterior"], where, chains)
-            kept.append(jax.tree.map(partial(_first, count=count, axis=axis), outputs))
-        done += count
-        for chain in chains if progress else ():
-            progress(Progress(chain, done, total))
-    return jax.tree.map(lambda *blocks: np.concatenate(blocks, axis=axis), *kept)
+    def block_of_all(state, data, count, keep, slots):
+        return jax.vmap(partial(block, slots=slots), (0, None, None, None))(state, data, count, keep)
 
-
-def _first(leaf, count: int, axis: int) -> np.ndarray:
-    return np.asarray(leaf).take(range(count), axis=axis)
-
-
-def _require_finite(values, where: str, chains) -> None:
-    if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values)):
-        raise FloatingPointError(
-            f"sampling met a value that is not finite at {where} of chain {', '.join(map(str, chains))};"
-            " a higher temperature or a smaller step size may help"
-        )
-
-
-def _run_in_threads(compiled, keys, data, warmup, draws, progress) -> dict[str, dict[str, np.ndarray]]:
-    lock = threading.Lock()
-
-    def tell(event: Progress) -> None:
-        with lock:
-            assert progress is not None
-            progress(event)
-
-    def one_chain(chain: int):
-        return _run_chain(compiled, keys[chain], data, warmup, draws, (chain,), tell if progress else None)
-
-    cores = os.cpu_count() or 1
-    workers = min(len(keys), cores)
-    # Chains that each start BLAS threads on every core take three times as long as chains that do not.
-    with threadpool_limits(max(1, cores // workers), user_api="blas"), ThreadPoolExecutor(workers) as pool:
-        outputs = list(pool.map(one_chain, range(len(keys))))
-    return jax.tree.map(lambda *chains: np.stack(chains), *outputs)
-
-
-def _datatree(model: Model, outputs: dict[str, dict[str, np.ndarray]]) -> xr.DataTree:
-    observed = {"labels": np.asarray(model.labels)}
-    constant = {"temperature": np.asarray(model.temperature), "path_inputs": np.asarray(model.path_inputs)}
-    dims = {
-        "order_parameter": ["path", "other_path"],
-        "prediction": ["test_example"],
-        "labels": ["example"],
-        "path_inputs": ["example", "path", "feature"],
-        "test_path_inputs": ["test_example", "path", "feature"],
-        "test_labels": ["test_example"],
-        "bartlett": ["coordinate"],
-        **weight_dims(model.architecture),
-    }
-    for name in ("test_path_inputs", "test_labels"):
-        if getattr(model, name) is not None:
-            constant[name] = np.asarray(getattr(model, name))
-    return arviz_base.from_dict(
-        outputs | {"observed_data": observed, "constant_data": constant},
-        coords={"path": model.path_names, "other_path": model.path_names},
-        dims=dims,
+    return _Program(
+        jax.jit(jax.vmap(start, (0, None)) if vectorised else start),
+        jax.jit(block_of_all if vectorised else block_of_one, static_argnums=4),
+        shapes,
     )
+
+
+def _strong(state: Any) -> Any:
+    """Without JAX's weak types, which a state read from disk has lost."""
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)

@@ -169,18 +169,24 @@ def test_prior_moments_of_the_order_parameter():
 def test_whitening_does_not_change_the_answer(monkeypatch):
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     by_laplace = ba.sample(model, warmup=300, draws=1000)["posterior"]
-    plain = collapsed.data
-    monkeypatch.setattr(collapsed, "data", lambda m: plain(m, whitening="prior"))
+    plain = collapsed.prepare
+    monkeypatch.setattr(collapsed, "prepare", lambda m: plain(m, whitening="prior"))
     by_prior = ba.sample(model, warmup=300, draws=1000, options={"adapt_mass_matrix": True})["posterior"]
     for name in ("order_parameter", "prediction"):
         assert combined_errors_apart(by_laplace[name], by_prior[name]) < 4
 
 
-def test_keep_weights_adds_them_to_the_posterior():
+def test_kept_weights_are_those_of_the_draw():
     model = tiny_model(heads=(2,), widths=(4, 3))
-    tree = ba.sample(model, chains=2, warmup=50, draws=30, keep_weights=True)
-    assert tree["posterior"]["V_0"].shape == (2, 30, 4, 4)
-    assert tree["posterior"]["V_1"].dims == ("chain", "draw", "head_1", "readout_width", "width_1")
+    posterior = ba.sample(model, chains=2, warmup=50, draws=30, keep=ba.samplers.QUANTITIES)["posterior"]
+    assert posterior["V_0"].shape == (2, 30, 4, 4)
+    assert posterior["V_1"].dims == ("chain", "draw", "head_1", "readout_width", "width_1")
+    weights = {name: jnp.asarray(posterior[name].values[1, 7]) for name in ("V_0", "V_1", "a")}
+    effective = path.effective_weights(weights)
+    np.testing.assert_allclose(posterior["order_parameter"].values[1, 7], effective @ effective.T / 4, rtol=1e-9)
+    np.testing.assert_allclose(
+        posterior["prediction"].values[1, 7], path.network(weights, jnp.asarray(model.test_path_inputs)), rtol=1e-9
+    )
 
 
 def test_bad_weights_requests_are_named():

@@ -10,7 +10,8 @@ from numpyro.infer import MCMC, NUTS, init_to_sample
 
 import bayesattn as ba
 from bayesattn.models import path
-from bayesattn.samplers.run import _compiled
+from bayesattn.samplers import QUANTITIES, Job
+from bayesattn.samplers.run import plan
 from tests.posteriors import combined_errors_apart, errors_apart, exact_scalar_posterior, tiny_model
 
 RUN = {"chains": 4, "warmup": 400, "draws": 1000}
@@ -57,18 +58,30 @@ def test_token_and_path_draws_agree_on_two_layers():
 
 
 def test_blocks_are_bit_identical_to_numpyro():
-    """Warm-up and draws in blocks of 50, two of them partly filled, against numpyro.infer.MCMC from the same state."""
+    """Warm-up and draws, each a full and a part block, against numpyro.infer.MCMC from the same state."""
     model = tiny_model()
-    ours = ba.sample(model, "nuts", "path", chains=1, warmup=60, draws=110, seed=5, keep_weights=True)["posterior"]
-    structure, data = path.structure(model.architecture), path.data(model)
-    kernel = NUTS(path.program(structure), init_strategy=init_to_sample)
-    state = _compiled("nuts", "path", structure, 60, True, ()).start(jax.random.split(jax.random.key(5), 1)[0], data)
-    kernel.init(state.rng_key, 60, None, (data,), {})
-    mcmc = MCMC(kernel, num_warmup=0, num_samples=60 + 110, progress_bar=False, jit_model_args=True)
+    job = Job(parameterisation="path", chains=1, warmup=260, draws=310, seed=5, keep=("weights",))
+    settings = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
+    ours = ba.sample(model, **settings)["posterior"]
+    data = path.data(model)
+    kernel = NUTS(path.program(path.structure(model.architecture)), init_strategy=init_to_sample)
+    state = plan(model, job).program.start(jax.random.split(jax.random.key(5), 1)[0], data)
+    kernel.init(state.rng_key, 260, None, (data,), {})
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=260 + 310, progress_bar=False, jit_model_args=True)
     mcmc.post_warmup_state = state
     mcmc.run(state.rng_key, data)
     for name, values in mcmc.get_samples().items():
-        np.testing.assert_array_equal(ours[name].values[0], values[60:])
+        np.testing.assert_array_equal(ours[name].values[0], values[260:])
+
+
+@pytest.mark.parametrize("chain_method", ["parallel", "vectorised"])
+def test_thinning_keeps_every_fifth_draw_of_the_same_chain(scalar_model, chain_method):
+    run = {"chains": 2, "warmup": 50, "draws": 60, "chain_method": chain_method}
+    every, fifth = (ba.sample(scalar_model, **run, thin=thin) for thin in (1, 5))
+    assert list(fifth["posterior"]["draw"].values) == list(range(0, 60, 5))
+    for group in ("posterior", "sample_stats"):
+        for name, values in fifth[group].data_vars.items():
+            np.testing.assert_array_equal(values, every[group][name].values[:, 4::5])
 
 
 def test_same_seed_same_draws_another_seed_others(scalar_model):
@@ -89,7 +102,7 @@ def test_vectorised_chains_have_the_known_posterior_means(scalar_model):
 def test_datatree_has_arviz_groups_and_path_names():
     model = tiny_model(heads=(2, 2), widths=(3, 4, 2), variances=(1.0, 0.8, 1.2, 1.1))
     events = []
-    tree = ba.sample(model, "nuts", "path", chains=2, warmup=30, draws=70, keep_weights=True, progress=events.append)
+    tree = ba.sample(model, "nuts", "path", chains=2, warmup=30, draws=70, keep=QUANTITIES, progress=events.append)
     assert set(tree.children) == {"posterior", "sample_stats", "observed_data", "constant_data"}
     posterior = tree["posterior"]
     assert posterior["order_parameter"].dims == ("chain", "draw", "path", "other_path")
@@ -121,6 +134,9 @@ def test_weights_are_left_out_unless_asked_for(scalar_draws):
         ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
         ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
         ({"chain_method": "threads"}, "chain_method must be one of"),
+        ({"thin": 3}, "thin must divide draws = 1000, got 3"),
+        ({"keep": ["weight"]}, "keep must be one of 'order_parameter', 'prediction', 'weights', got 'weight'"),
+        ({"keep": []}, "keep must be a list of some of order_parameter, prediction, weights"),
         ({"options": {"step": 1}}, "options of sampler 'nuts'.*step"),
     ],
 )

@@ -1,0 +1,56 @@
+"""The command line. Commands parse and print; all mathematics is elsewhere."""
+
+import signal
+import sys
+from typing import Any
+
+import typer
+from pydantic import ValidationError
+
+from bayesattn.cli import runs, sample, theory, validate
+from bayesattn.cli.screen import errors
+from bayesattn.models.ready import describe
+from bayesattn.theory import NotConverged
+
+FAILS, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+app = typer.Typer(
+    name="bayesattn",
+    help="Draw the exact posterior of attention networks and hold the theory against it.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+for command in (theory.theory, sample.sample, runs.runs, validate.validate):
+    app.command()(command)
+
+
+def main() -> None:
+    """Entry point: bad input ends with one line and exit status 2."""
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = app(standalone_mode=False, prog_name="bayesattn")
+    except typer.Abort:
+        errors.print("bayesattn: interrupted")
+        sys.exit(INTERRUPTED)
+    except typer.TyperException as error:
+        _end(error.format_message() if hasattr(error, "format_message") else str(error))
+    except ValidationError as error:
+        _end(describe(error))
+    except (ValueError, OSError) as error:
+        _end(str(error))
+    except (NotConverged, FloatingPointError) as error:
+        _end(str(error), FAILS)
+    else:
+        sys.exit(code or 0)
+
+
+def _terminate(*_: Any) -> None:
+    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C."""
+    raise KeyboardInterrupt(TERMINATED)
+
+
+def _end(message: str, status: int = BAD_INPUT) -> None:
+    print("bayesattn: " + " ".join(message.split()), file=sys.stderr)
+    sys.exit(status)

@@ -1,0 +1,36 @@
+"""Options that several commands share, and models by name."""
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+import bayesattn as ba
+from bayesattn.models import PARAMETERISATIONS, Model, ready_models
+from bayesattn.samplers import SAMPLERS
+
+Sampler = StrEnum("Sampler", sorted(SAMPLERS))
+Parameterisation = StrEnum("Parameterisation", sorted(PARAMETERISATIONS))
+NUTS, COLLAPSED = Sampler("nuts"), Parameterisation("collapsed")
+
+ModelName = Annotated[
+    str, typer.Argument(metavar="MODEL", help=f"{', '.join(ready_models())}, or a path to a .toml file.")
+]
+Widths = Annotated[list[int] | None, typer.Option("--width", help="Width of all layers; may be given several times.")]
+Temperature = Annotated[float | None, typer.Option(help="Temperature T, instead of the model's.")]
+Temperatures = Annotated[list[float] | None, typer.Option("--temperature", help="Temperature T; several may be given.")]
+DataSeed = Annotated[int | None, typer.Option(help="Seed of the task's data, instead of the model's.")]
+Seed = Annotated[int, typer.Option(help="Seed of the sampler.")]
+Chains = Annotated[int, typer.Option(help="Number of chains.")]
+Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, discarded.")]
+Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
+SamplerName = Annotated[Sampler, typer.Option("--sampler", help="Sampler.")]
+ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisation", help="Form of the posterior.")]
+
+
+def models(name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None) -> list[Model]:
+    """The model at each width, its data made once."""
+    first = ba.load_model(name, width=widths[0] if widths else None, temperature=temperature, seed=data_seed)
+    return [first, *(first.replace(width=width) for width in (widths or [])[1:])]

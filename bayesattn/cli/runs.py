@@ -1,0 +1,75 @@
+"""bayesattn runs: what stands in a folder of runs."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bayesattn import runs as runs_on_disk
+from bayesattn.cli.options import Json
+from bayesattn.cli.screen import print_json, screen
+
+STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(help="A run, or a folder that holds runs.")],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again every --interval seconds until all is done.")
+    ] = False,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    netcdf: Annotated[Path | None, typer.Option(help="Export the run's draws to this NetCDF file.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List runs with state, progress, R-hat, effective draws and divergences, and warn of what is wrong with them."""
+    if netcdf is not None:
+        runs_on_disk.Run(folder).to_netcdf(netcdf)
+        screen.print(f"draws written to {netcdf}")
+        return
+    rows = runs_on_disk.overview(folder)
+    if as_json:
+        print_json(rows)
+        return
+    if not watch:
+        screen.print(_page(folder, rows))
+        return
+    with Live(_page(folder, rows), console=screen, auto_refresh=False) as live:
+        while any(row["state"] == "running" for row in rows):
+            time.sleep(interval)
+            rows = runs_on_disk.overview(folder)
+            live.update(_page(folder, rows), refresh=True)
+
+
+def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
+    table = Table(title=f"runs in {folder}", box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "divergences"):
+        table.add_column(heading, justify="left" if heading in ("run", "model", "sampler", "state") else "right")
+    notes = []
+    for row in rows:
+        state = Text(row["state"], style=STYLES[row["state"]])
+        if row["state"] == "unreadable":
+            table.add_row(row["run"], "", "", "", "", state)
+            notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
+            continue
+        found = row["diagnostics"] or {}
+        numbers = (
+            f"{100 * row['progress']:.0f} %",
+            "" if found.get("rhat") is None else f"{found['rhat']:.3f}",
+            "" if found.get("ess") is None else f"{found['ess']:.0f}",
+            str(found.get("divergences", "")),
+        )
+        sampler = f"{row['sampler']} {row['parameterisation']}"
+        table.add_row(row["run"], row["model"], str(row["width"]), f"{row['temperature']:g}", sampler, state, *numbers)
+        if row["error"]:
+            notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
+        # A run that goes on may yet do better.
+        if row["state"] != "running":
+            notes += [Text(f"{row['run']}: {warning}", style="yellow") for warning in found.get("warnings", ())]
+        if row["state"] == "interrupted":
+            notes.append(Text(f"{row['run']}: interrupted; the command that started it resumes it", style="yellow"))
+    return Group(table, *notes)

@@ -1,0 +1,121 @@
+"""bayesattn sample: start, resume or look at a run on disk."""
+
+import tomllib
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from bayesattn import runs
+from bayesattn.cli.options import (
+    COLLAPSED,
+    NUTS,
+    Chains,
+    DataSeed,
+    Draws,
+    Json,
+    ModelName,
+    ParameterisationName,
+    SamplerName,
+    Seed,
+    Temperature,
+    Warmup,
+    models,
+)
+from bayesattn.cli.screen import errors, print_json, sampling_progress, screen
+from bayesattn.diagnostics import summary
+
+
+def sample(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; a run that stands there is resumed.")],
+    width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
+    temperature: Temperature = None,
+    data_seed: DataSeed = None,
+    sampler: SamplerName = NUTS,
+    parameterisation: ParameterisationName = COLLAPSED,
+    chains: Chains = 4,
+    warmup: Warmup = 500,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="order_parameter, prediction, weights; may be given several times. By default the first two; weights can"
+            " be large."
+        ),
+    ] = None,
+    thin: Annotated[int, typer.Option(help="Keep every so many draws; must divide --draws.")] = 1,
+    option: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
+    ] = None,
+    threads: Annotated[int, typer.Option(min=0, help="Most chains at a time; 0 for one a core.")] = 0,
+    overwrite: Annotated[bool, typer.Option(help="Delete the run that stands at --out, and start anew.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete."""
+    [case] = models(model, None if width is None else [width], temperature, data_seed)
+    settings: dict[str, Any] = {
+        "sampler": sampler.value,
+        "parameterisation": parameterisation.value,
+        "chains": chains,
+        "warmup": warmup,
+        "draws": draws,
+        "seed": seed,
+        "thin": thin,
+        "options": dict(map(_parsed_option, option or [])),
+    }
+    if keep:
+        settings["keep"] = keep
+    if overwrite:
+        runs.discard(out)
+    before = _done(out)
+    with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
+        try:
+            run = runs.sample(
+                case, out, progress=progress(f"N = {case.architecture.widths[0]}"), threads=threads, **settings
+            )
+        except KeyboardInterrupt as interrupt:
+            status = interrupt.args[0] if interrupt.args else 130
+            said = f"{_done(out)} of {chains * (warmup + draws)} steps are recorded in {out}"
+            errors.print(f"bayesattn: interrupted; {said}; the same command resumes", soft_wrap=True)
+            raise typer.Exit(status) from None
+    rows = summary(run.draws()) if "order_parameter" in run.job.keep else []
+    diagnostics = run.diagnose()
+    if as_json:
+        print_json(
+            {"out": str(out), "identity": run.identity, "order_parameter": rows, "diagnostics": diagnostics.to_dict()}
+        )
+        return
+    table = Table(
+        title=f"{case.name}, N = {case.architecture.widths[0]}: order parameter", box=None, padding=(0, 2, 0, 0)
+    )
+    for heading in ("entry", "mean", "sd", "MC error", "R-hat", "ESS"):
+        table.add_column(heading, justify="left" if heading == "entry" else "right")
+    for row in rows:
+        entry = row["path"] if row["path"] == row["other_path"] else f"{row['path']} x {row['other_path']}"
+        table.add_row(entry, *(f"{row[name]:.4g}" for name in ("mean", "sd", "error", "rhat", "ess")))
+    if rows:
+        screen.print(table)
+    for warning in diagnostics.warnings():
+        screen.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+    complete = before == chains * (warmup + draws)
+    screen.print(
+        f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains"
+    )
+
+
+def _parsed_option(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    try:
+        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError:
+        if equals and value:
+            return name.strip(), value
+        raise ValueError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {text!r}") from None
+
+
+def _done(out: Path) -> int:
+    """Steps of all chains that a run records, 0 where there is none yet."""
+    return sum(runs.Run(out).done) if runs.is_run(out) else 0

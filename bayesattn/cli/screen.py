@@ -1,0 +1,44 @@
+"""What commands share to print: consoles, progress bars, JSON."""
+
+import json
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+screen, errors = Console(), Console(stderr=True)
+SAMPLE_COLUMNS = (
+    TextColumn("{task.description}"),
+    BarColumn(),
+    MofNCompleteColumn(),
+    TextColumn("{task.fields[rate]}"),
+    TimeElapsedColumn(),
+    TextColumn("left"),
+    TimeRemainingColumn(),
+)
+
+
+@contextmanager
+def sampling_progress(total: int, quiet: bool):
+    """A progress bar for each sampling; yields a function from a description to a callback for `sample`."""
+    with Progress(*SAMPLE_COLUMNS, console=errors, disable=quiet or not errors.is_terminal) as bars:
+
+        def add(description: str):
+            task = bars.add_task(description, total=total, rate="compiling")
+            done: dict[int, int] = {}
+
+            def tell(event: Any) -> None:
+                done[event.chain] = event.done
+                speed = bars.tasks[task].speed
+                rate = f"{speed:.0f} draws/s" if speed else ""
+                bars.update(task, completed=sum(done.values()), rate=rate)
+
+            return tell
+
+        yield add
+
+
+def print_json(content: Any) -> None:
+    """JSON, and nothing else, to standard output."""
+    print(json.dumps(content, indent=1))

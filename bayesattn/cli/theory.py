@@ -1,0 +1,83 @@
+"""bayesattn theory: what the theory says of a model."""
+
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+import bayesattn as ba
+from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
+from bayesattn.cli.screen import print_json, screen
+from bayesattn.models import Model
+
+
+def theory(
+    model: ModelName,
+    width: Widths = None,
+    temperature: Temperatures = None,
+    data_seed: DataSeed = None,
+    evidence: Annotated[
+        bool, typer.Option("--evidence", help="Also log p(Y), to choose width and temperature by.")
+    ] = False,
+    seed: Seed = 0,
+    as_json: Json = False,
+) -> None:
+    """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
+    cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
+    rows = [_theory_row(case, evidence, seed) for case in cases]
+    if as_json:
+        print_json(rows)
+        return
+    table = Table(
+        title=f"{model}: own entry of U for each path (saddle point | first order in 1/N)",
+        box=None,
+        padding=(0, 2, 0, 0),
+    )
+    for heading in ("N", "T", *rows[0]["paths"]):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        pairs = zip(np.diag(row["order_parameter"]), np.diag(row["corrected_order_parameter"]), strict=True)
+        entries = (f"{saddle:.3f} | {corrected:.3f}" for saddle, corrected in pairs)
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", *entries)
+    screen.print(table)
+    if evidence:
+        _print_evidence(rows)
+
+
+def _theory_row(case: Model, evidence: bool, seed: int) -> dict[str, Any]:
+    problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
+    saddle = ba.theory.solve(*problem)
+    corrected = ba.theory.finite_width(*problem)
+    row = {
+        "width": case.architecture.widths[0],
+        "temperature": case.temperature,
+        "paths": case.path_names,
+        "order_parameter": saddle.order_parameter.tolist(),
+        "corrected_order_parameter": corrected.order_parameter.tolist(),
+        "order_parameter_std": corrected.order_parameter_std.tolist(),
+        "energy": float(saddle.energy),
+        "entropy": float(saddle.entropy),
+        "gradient_norm": float(saddle.gradient_norm),
+        "head_scores": [layer.tolist() for layer in ba.theory.head_scores(saddle.order_parameter, case.architecture)],
+    }
+    if evidence:
+        row["evidence"] = {
+            "expansion": ba.theory.laplace_evidence(*problem)._asdict(),
+            "sampled": ba.theory.sampled_evidence(*problem, seed=seed)._asdict(),
+            "gp": ba.theory.gp_evidence(*problem),
+        }
+    return row
+
+
+def _print_evidence(rows: list[dict[str, Any]]) -> None:
+    best = max(rows, key=lambda row: row["evidence"]["sampled"]["log_evidence"])
+    table = Table(title="\nlog evidence, log p(Y | N, T)", box=None, padding=(0, 2, 0, 0))
+    for heading in ("N", "T", "expansion ± last order", "sampled ± MC error", "GP limit", ""):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        found = row["evidence"]
+        columns = (f"{found[key]['log_evidence']:.3f} ± {found[key]['error']:.3f}" for key in ("expansion", "sampled"))
+        mark = "best" if row is best else ""
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", *columns, f"{found['gp']:.3f}", mark)
+    screen.print(table)

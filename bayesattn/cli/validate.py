@@ -1,0 +1,164 @@
+"""bayesattn validate: does the theory hold?"""
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+import bayesattn as ba
+from bayesattn.cli.options import (
+    COLLAPSED,
+    NUTS,
+    Chains,
+    DataSeed,
+    Draws,
+    Json,
+    ModelName,
+    Overwrite,
+    ParameterisationName,
+    SamplerName,
+    Seed,
+    Temperature,
+    Warmup,
+    Widths,
+    models,
+)
+from bayesattn.cli.screen import print_json, sampling_progress, screen
+from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling
+
+HOLDS, FAILS = 0, 1
+MOST_PATHS_SHOWN = 4
+
+
+def validate(
+    model: ModelName,
+    width: Widths = None,
+    temperature: Temperature = None,
+    data_seed: DataSeed = None,
+    sampler: SamplerName = NUTS,
+    parameterisation: ParameterisationName = COLLAPSED,
+    chains: Chains = 4,
+    warmup: Warmup = 200,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for figure and results; by default out/validate-MODEL, numbered if taken."),
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not."""
+    folder = out or _free_folder(Path("out") / f"validate-{Path(model).stem}")
+    _refuse_to_overwrite(folder, overwrite)
+    cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed)
+    results = []
+    start = time.perf_counter()
+    with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
+        for case in cases:
+            tree = ba.sample(
+                case,
+                sampler=sampler.value,
+                parameterisation=parameterisation.value,
+                chains=chains,
+                warmup=warmup,
+                draws=draws,
+                seed=seed,
+                progress=progress(f"N = {case.architecture.widths[0]}"),
+            )
+            results.append(ba.validate(case, tree))
+    holds = all(result.holds for result in results)
+    slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
+    content = {
+        "model": model,
+        "holds": holds,
+        "seed": seed,
+        "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
+        "results": [result.to_dict() for result in results],
+    }
+    from bayesattn import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(content, indent=1))
+    plots.validation_figure(results).savefig(folder / "figure.png", dpi=150)
+    if as_json:
+        print_json(content)
+    else:
+        _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
+    raise typer.Exit(HOLDS if holds else FAILS)
+
+
+def _print_validation(
+    results: list[Validation], slopes: dict[str, Slope | None], model: str, holds: bool, seconds: float, folder: Path
+) -> None:
+    if results[0].accuracy is not None:
+        table = Table(title="Accuracy of the mean predictor (% of test examples)")
+        for column in ("N", "saddle point", "1/N theory", "draws ± MC error", "GP limit"):
+            table.add_column(column, justify="right")
+        for result in results:
+            share = result.accuracy
+            assert share is not None
+            draws = f"{100 * share.draws:.2f} ± {100 * share.error:.2f}"
+            columns = (share.theory, share.corrected, share.gp)
+            by_theory, corrected, gp = (f"{100 * value:.2f}" for value in columns)
+            table.add_row(str(result.width), by_theory, corrected, draws, gp)
+        screen.print(table)
+    names = results[0].model.path_names
+    table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
+    for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
+        table.add_column(heading, justify="right")
+    for result in results:
+        tolerance = MOST_ERRORS * result.error + result.allowance
+        agrees = np.abs(result.remaining) <= tolerance
+        for entry, (row, column) in enumerate(zip(*np.tril_indices(len(names)), strict=True)):
+            if len(names) > MOST_PATHS_SHOWN and row != column and agrees[row, column]:
+                continue
+            numbers = (result.saddle, result.corrected, result.order_parameter, result.error)
+            table.add_row(
+                str(result.width) if entry == 0 else "",
+                f"{row + 1},{column + 1}",
+                *(f"{matrix[row, column]:.4f}" for matrix in numbers),
+                f"{result.remaining[row, column]:+.4f}" + (" " if agrees[row, column] else "!"),
+                f"{result.rhat[row, column]:.3f}",
+                f"{result.ess[row, column]:.0f}",
+                style=None if agrees[row, column] else "red",
+            )
+        table.add_section()
+    screen.print(table)
+    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+    screen.print(f"difference: draws - 1/N theory; paths: {numbered}")
+    if len(names) > MOST_PATHS_SHOWN:
+        screen.print("entries between different paths are shown where they differ; all are in result.json")
+    for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
+        fit = slopes[of]
+        text = "not seen at two widths" if fit is None else f"~ N^({fit.slope:.2f} ± {fit.error:.2f})"
+        widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
+        screen.print(f"relative deviation of draws from the {name}: {text}{widths}")
+    for result in results:
+        for warning in result.diagnostics.warnings():
+            screen.print(f"warning, N = {result.width}: {warning}", style="yellow")
+        if not result.usable:
+            screen.print(f"N = {result.width}: the draws are too poor to decide", style="red")
+        for failure in result.failures():
+            screen.print(f"N = {result.width}: {failure}", style="red")
+    verdict = "holds" if holds else "does NOT hold"
+    screen.print(
+        f"Does the theory hold on {model}? It {verdict}: each entry of U must agree with the theory to first order in 1/N"
+        " within 4 Monte Carlo errors plus the size of the next order.",
+        style="bold green" if holds else "bold red",
+    )
+    screen.print(f"{seconds:.0f} s; figure and results in {folder}")
+
+
+def _free_folder(folder: Path) -> Path:
+    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))
+    return folder if not folder.exists() else next(c for c in candidates if not c.exists())
+
+
+def _refuse_to_overwrite(path: Path, overwrite: bool) -> None:
+    if path.exists() and not overwrite:
+        raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")

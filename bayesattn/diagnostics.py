@@ -1,0 +1,132 @@
+"""Are the draws any good? R-hat, effective draws, divergences, tree depth and BFMI, with what to do about each."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+
+GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
+"""What Vehtari et al. (2021) and Betancourt (2016) ask for."""
+PREDICTIONS = 20
+FEWEST_DRAWS = 4
+
+
+@dataclass(frozen=True)
+class Diagnostics:
+    """Quality of draws: worst R-hat and effective draws over order parameters, energy and some predictions.
+
+    `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
+    trajectories that reached the greatest tree depth, `bfmi` the least over chains; NaN where draws are too few or the
+    sampler has none.
+    """
+
+    chains: int
+    draws: int
+    rhat: float
+    ess: float
+    tail_ess: float
+    divergences: int
+    saturated: int
+    bfmi: float
+
+    def warnings(self) -> list[str]:
+        """What a Bayesian would want to know, with what to do about it."""
+        if self.draws < FEWEST_DRAWS:
+            return []
+        found = []
+        # Written so that NaN is a warning; one chain alone has an R-hat too, from its halves.
+        if not self.rhat <= GOOD_RHAT:
+            found.append(f"R-hat is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up")
+        if not self.ess >= ENOUGH_ESS:
+            found.append(f"effective draws are {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
+        elif not self.tail_ess >= ENOUGH_ESS:
+            found.append(
+                f"effective draws of the tails are {self.tail_ess:.0f}, below {ENOUGH_ESS}: draw more before you trust"
+                " quantiles"
+            )
+        if self.divergences:
+            found.append(
+                f"{self.divergences} divergent transitions: raise target_accept_prob, or use the collapsed parameterisation"
+            )
+        if self.saturated:
+            share = 100 * self.saturated / (self.chains * self.draws)
+            found.append(
+                f"{share:.2g} % of trajectories reached the greatest tree depth: raise max_tree_depth, warm up longer, or"
+                " use the collapsed parameterisation"
+            )
+        if self.bfmi < GOOD_BFMI:
+            found.append(
+                f"BFMI is {self.bfmi:.2f}, below {GOOD_BFMI}: momenta explore the energy slowly; draw more, or use another"
+                " parameterisation"
+            )
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers, with the warnings; None for NaN."""
+        numbers = {name: None if isinstance(v, float) and np.isnan(v) else v for name, v in asdict(self).items()}
+        return numbers | {"warnings": self.warnings()}
+
+    @classmethod
+    def from_dict(cls, numbers: dict[str, Any]) -> "Diagnostics":
+        """What `to_dict` made plain."""
+        values: dict[str, Any] = {field.name: numbers[field.name] for field in fields(cls)}
+        restored: dict[str, Any] = {name: np.nan if value is None else value for name, value in values.items()}
+        return cls(**restored)
+
+
+def diagnose(draws: xr.DataTree) -> Diagnostics:
+    """Diagnostics of a DataTree with groups posterior and, for those of the sampler, sample_stats.
+
+    Of predictions, 20 evenly spaced test examples are looked at, so that memory does not grow with their number.
+    """
+    posterior = draws["posterior"].to_dataset()
+    statistics = draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
+    chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
+    rhat = ess = tail = bfmi = float("nan")
+    if count >= FEWEST_DRAWS:
+        watched = {"energy": statistics["energy"]} if "energy" in statistics else {}
+        if "order_parameter" in posterior:
+            watched["order_parameter"] = posterior["order_parameter"]
+        if "prediction" in posterior:
+            examples = posterior.sizes["test_example"]
+            chosen = np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
+            watched["prediction"] = posterior["prediction"].isel(test_example=chosen)
+        watched = {name: values.compute() for name, values in watched.items()}
+        rhat = max(float(np.max(arviz_stats.rhat(values).values)) for values in watched.values())
+        ess = min(float(np.min(arviz_stats.ess(values).values)) for values in watched.values())
+        tail = min(float(np.min(arviz_stats.ess(values, method="tail").values)) for values in watched.values())
+        if "energy" in watched:
+            bfmi = float(np.min(arviz_stats.bfmi(watched["energy"])))
+    return Diagnostics(
+        chains=chains,
+        draws=count,
+        rhat=rhat,
+        ess=ess,
+        tail_ess=tail,
+        divergences=_total(statistics, "diverging"),
+        saturated=_total(statistics, "reached_max_treedepth"),
+        bfmi=bfmi,
+    )
+
+
+def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
+    """Each entry of U on and below the diagonal: mean, standard deviation, Monte Carlo error, R-hat, effective draws."""
+    sampled = draws["posterior"].to_dataset()["order_parameter"].compute()
+    columns = {
+        "mean": sampled.mean(("chain", "draw")).values,
+        "sd": sampled.std(("chain", "draw"), ddof=1).values,
+        "error": arviz_stats.mcse(sampled).values,
+        "rhat": arviz_stats.rhat(sampled).values,
+        "ess": arviz_stats.ess(sampled).values,
+    }
+    names = [str(name) for name in sampled["path"].values]
+    return [
+        {"path": names[row], "other_path": names[column]} | {key: float(m[row, column]) for key, m in columns.items()}
+        for row, column in zip(*np.tril_indices(len(names)), strict=True)
+    ]
+
+
+def _total(statistics: xr.Dataset, name: str) -> int:
+    return int(statistics[name].sum()) if name in statistics else 0

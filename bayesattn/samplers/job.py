@@ -1,0 +1,74 @@
+"""What a sampling job is: sampler, parameterisation, how many draws, and which of their quantities are kept."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from bayesattn._checks import one_of, positive_integer
+from bayesattn.models import PARAMETERISATIONS
+from bayesattn.samplers import hmc
+
+SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc}
+QUANTITIES = ("order_parameter", "prediction", "weights")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """All settings that, with the model, decide the draws.
+
+    Args:
+        sampler: "nuts" or "hmc".
+        parameterisation: "collapsed", "path" or "token".
+        chains: number of chains.
+        warmup: adaptation steps of each chain, discarded.
+        draws: draws of each chain after warm-up.
+        seed: same seed, same draws.
+        keep: which quantities of a draw are kept, of "order_parameter", "prediction" and "weights"; the last can be large.
+        thin: every thin-th draw is kept; divides `draws`.
+        chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
+            second elsewhere.
+        options: further options of the sampler, such as {"max_tree_depth": 8}.
+
+    Raises:
+        ValueError: an unknown name, a count that makes no sense, an option that the sampler does not know.
+    """
+
+    sampler: str = "nuts"
+    parameterisation: str = "collapsed"
+    chains: int = 4
+    warmup: int = 500
+    draws: int = 1000
+    seed: int = 0
+    keep: Sequence[str] = ("order_parameter", "prediction")
+    thin: int = 1
+    chain_method: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self):
+        one_of("sampler", self.sampler, SAMPLERS)
+        one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
+        for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("seed", 0), ("thin", 1)):
+            object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
+        if self.draws % self.thin:
+            raise ValueError(f"thin must divide draws = {self.draws}, got {self.thin}")
+        if isinstance(self.keep, str) or not self.keep:
+            raise ValueError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {self.keep!r}")
+        for name in self.keep:
+            one_of("keep", name, QUANTITIES)
+        object.__setattr__(self, "keep", tuple(name for name in QUANTITIES if name in self.keep))
+        if self.chain_method is None:
+            object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
+        one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
+        object.__setattr__(self, "options", dict(self.options))
+
+    @property
+    def kept(self) -> int:
+        """Draws kept of each chain."""
+        return self.draws // self.thin
+
+    @property
+    def transitions(self) -> int:
+        """Steps of each chain, warm-up included."""
+        return self.warmup + self.draws
