@@ -82,7 +82,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     Of predictions, 20 evenly spaced test examples are looked at, so that memory does not grow with their number.
     """
     posterior = draws["posterior"].to_dataset()
-    statistics = draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
+    statistics = _statistics(draws)
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
     rhat = ess = tail = bfmi = float("nan")
     if count >= FEWEST_DRAWS:
@@ -112,20 +112,44 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
 
 
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
-    """Each entry of U on and below the diagonal: mean, standard deviation, Monte Carlo error, R-hat, effective draws."""
-    sampled = draws["posterior"].to_dataset()["order_parameter"].compute()
-    columns = {
-        "mean": sampled.mean(("chain", "draw")).values,
-        "sd": sampled.std(("chain", "draw"), ddof=1).values,
-        "error": arviz_stats.mcse(sampled).values,
-        "rhat": arviz_stats.rhat(sampled).values,
-        "ess": arviz_stats.ess(sampled).values,
+    """Mean, standard deviation, Monte Carlo error, R-hat and effective draws of scalar quantities, a row each.
+
+    They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
+    paths), and where there are test labels the share that the mean predictor gets right ("accuracy", mean only).
+    """
+    posterior, constant = draws["posterior"].to_dataset(), draws["constant_data"].to_dataset()
+    statistics, rows = _statistics(draws), []
+    if "lp" in statistics:
+        rows.append({"quantity": "lp"} | {k: float(v) for k, v in _moments(statistics["lp"]).items()})
+    if "order_parameter" in posterior:
+        found = _moments(posterior["order_parameter"])
+        names = [str(name) for name in posterior["path"].values]
+        for row, column in zip(*np.tril_indices(len(names)), strict=True):
+            entry = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
+            rows.append(entry | {name: float(matrix[row, column]) for name, matrix in found.items()})
+    if "prediction" in posterior and "test_labels" in constant:
+        # Chunk by chunk: predictions may be more than memory holds.
+        total = sum(
+            posterior["prediction"].isel(chain=chain).sum("draw").values for chain in range(posterior.sizes["chain"])
+        )
+        right = np.sign(total) == np.sign(constant["test_labels"].values)
+        rows.append({"quantity": "accuracy", "mean": float(np.mean(right))})
+    return rows
+
+
+def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
+    values = values.compute()
+    return {
+        "mean": values.mean(("chain", "draw")).values,
+        "sd": values.std(("chain", "draw"), ddof=1).values,
+        "error": arviz_stats.mcse(values).values,
+        "rhat": arviz_stats.rhat(values).values,
+        "ess": arviz_stats.ess(values).values,
     }
-    names = [str(name) for name in sampled["path"].values]
-    return [
-        {"path": names[row], "other_path": names[column]} | {key: float(m[row, column]) for key, m in columns.items()}
-        for row, column in zip(*np.tril_indices(len(names)), strict=True)
-    ]
+
+
+def _statistics(draws: xr.DataTree) -> xr.Dataset:
+    return draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
 
 
 def _total(statistics: xr.Dataset, name: str) -> int:

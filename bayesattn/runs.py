@@ -31,7 +31,7 @@ import zarr
 
 from bayesattn import provenance
 from bayesattn.architecture import Architecture
-from bayesattn.diagnostics import Diagnostics, diagnose
+from bayesattn.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.models import Model, Tokens
 from bayesattn.samplers import Job, Progress, groups
 from bayesattn.samplers.run import Chains, Outputs, Plan, advance, bytes_per_draw, plan, units, write_region
@@ -89,7 +89,9 @@ def sample(
         run.require_same(model, job)
         if run.complete:
             return run
-        run.log(event="start", environment=provenance.environment())
+        for leftover in out.rglob("*.partial"):
+            leftover.unlink(missing_ok=True)
+        run.log(event="start", pid=os.getpid(), environment=provenance.environment())
         try:
             recorder = _Recorder(run)
             ready = ready or plan(run.model, job, recorder.prepared())
@@ -195,6 +197,13 @@ class Run:
             return "running"
         return "failed" if self.last_event().get("event") == "failed" else "interrupted"
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that all draws take, uncompressed, when the run is complete."""
+        with self._reading("its arrays"):
+            tree = zarr.open_group(self.path, mode="r")
+            return sum(array.nbytes for name in ("posterior", "sample_stats") for _, array in tree[name].arrays())  # pyright: ignore
+
     def draws(self) -> xr.DataTree:
         """The draws that all chains have, read when they are used; while the run goes on, those there are by now."""
         kept = max(0, (min(self.done) - self.job.warmup) // self.job.thin)
@@ -221,13 +230,22 @@ class Run:
         return self.description["identity"]
 
     def diagnose(self) -> Diagnostics:
-        """Diagnostics of the draws that are there; those of a complete run are kept with it."""
-        kept = self.path / FOLDER / "diagnostics.json"
-        if self.complete and kept.exists():
-            return Diagnostics.from_dict(json.loads(kept.read_text()))
-        found = diagnose(self.draws())
-        if self.complete and os.access(kept.parent, os.W_OK):
-            _replace(kept, json.dumps(found.to_dict()).encode())
+        """Diagnostics of the draws that are there."""
+        return Diagnostics.from_dict(self._results()["diagnostics"])
+
+    def summary(self) -> list[dict[str, Any]]:
+        """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
+        return self._results()["summary"]
+
+    def _results(self) -> dict[str, Any]:
+        """Diagnostics and summary; those of a complete run are kept with it."""
+        kept, complete = self.path / FOLDER / "results.json", self.complete
+        if complete and kept.exists():
+            return json.loads(kept.read_text())
+        draws = self.draws()
+        found = {"diagnostics": diagnose(draws).to_dict(), "summary": summary(draws)}
+        if complete and os.access(kept.parent, os.W_OK):
+            _replace(kept, json.dumps(found).encode())
         return found
 
     def overview(self) -> dict[str, Any]:
@@ -518,8 +536,8 @@ class _Recorder:
         except OSError as error:
             raise OSError(
                 error.errno or errno.EIO,
-                f"{error.strerror or error} while writing a block; the blocks before it are safe: make room, then run the"
-                " same command again",
+                f"{error.strerror or error} while writing a block; the blocks before it are safe, and the same command"
+                " goes on from there",
                 str(self.run.path),
             ) from error
 

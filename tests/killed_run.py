@@ -52,6 +52,7 @@ class Moment:
                 last = self.writes == 0
             if last and self.part <= 1:
                 content = bytes(content_of(*arguments))
+                partial_of(*arguments).parent.mkdir(parents=True, exist_ok=True)
                 partial_of(*arguments).write_bytes(content[: int(self.part * len(content))])
                 die()
             result = write(*arguments, **options)

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from bayesattn.cli import runs, sample, theory, validate
+from bayesattn.cli import runs, sample, sweep, theory, validate
 from bayesattn.cli.screen import errors
 from bayesattn.models.ready import describe
 from bayesattn.theory import NotConverged
@@ -22,7 +22,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (theory.theory, sample.sample, runs.runs, validate.validate):
+for command in (theory.theory, sample.sample, runs.runs, sweep.sweep, validate.validate):
     app.command()(command)
 
 
@@ -39,6 +39,8 @@ def main() -> None:
     except ValidationError as error:
         _end(describe(error))
     except (ValueError, OSError) as error:
+        _end(str(error))
+    except ImportError as error:
         _end(str(error))
     except (NotConverged, FloatingPointError) as error:
         _end(str(error), FAILS)

@@ -46,9 +46,12 @@ def runs(
 
 
 def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
-    table = Table(title=f"runs in {folder}", box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "divergences"):
-        table.add_column(heading, justify="left" if heading in ("run", "model", "sampler", "state") else "right")
+    table = Table(title=f"runs in {folder}", box=None, padding=(0, 1, 0, 0))
+    table.add_column("run", overflow="fold")
+    for heading in ("model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div."):
+        text = heading in ("model", "sampler", "state")
+        table.add_column(heading, justify="left" if text else "right", no_wrap=heading != "model", overflow="fold")
+    advice: dict[str, list[str]] = {}
     notes = []
     for row in rows:
         state = Text(row["state"], style=STYLES[row["state"]])
@@ -63,13 +66,21 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
             "" if found.get("ess") is None else f"{found['ess']:.0f}",
             str(found.get("divergences", "")),
         )
-        sampler = f"{row['sampler']} {row['parameterisation']}"
+        sampler = (
+            row["sampler"] if row["parameterisation"] == "collapsed" else f"{row['sampler']} {row['parameterisation']}"
+        )
         table.add_row(row["run"], row["model"], str(row["width"]), f"{row['temperature']:g}", sampler, state, *numbers)
         if row["error"]:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
         # A run that goes on may yet do better.
         if row["state"] != "running":
-            notes += [Text(f"{row['run']}: {warning}", style="yellow") for warning in found.get("warnings", ())]
+            for warning in found.get("warnings", ()):
+                advice.setdefault(warning.rpartition(": ")[2], []).append(f"{row['run']}: {warning}")
         if row["state"] == "interrupted":
-            notes.append(Text(f"{row['run']}: interrupted; the command that started it resumes it", style="yellow"))
+            advice.setdefault("resume it", []).append(
+                f"{row['run']}: interrupted; the command that started it resumes it"
+            )
+    for warnings in advice.values():
+        more = f" (and {len(warnings) - 1} more runs alike)" if len(warnings) > 1 else ""
+        notes.append(Text(warnings[0] + more, style="yellow"))
     return Group(table, *notes)

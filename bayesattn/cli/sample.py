@@ -24,7 +24,6 @@ from bayesattn.cli.options import (
     models,
 )
 from bayesattn.cli.screen import errors, print_json, sampling_progress, screen
-from bayesattn.diagnostics import summary
 
 
 def sample(
@@ -81,7 +80,7 @@ def sample(
             said = f"{_done(out)} of {chains * (warmup + draws)} steps are recorded in {out}"
             errors.print(f"bayesattn: interrupted; {said}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
-    rows = summary(run.draws()) if "order_parameter" in run.job.keep else []
+    rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
     diagnostics = run.diagnose()
     if as_json:
         print_json(

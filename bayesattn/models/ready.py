@@ -2,6 +2,7 @@
 
 import dataclasses
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -75,7 +76,12 @@ def ready_models() -> list[str]:
 
 
 def load_model(
-    name: str | Path, *, width: int | None = None, temperature: float | None = None, seed: int | None = None
+    name: str | Path,
+    *,
+    width: int | None = None,
+    temperature: float | None = None,
+    seed: int | None = None,
+    task: Mapping[str, Any] | None = None,
 ) -> Model:
     """A ready model by name, or the model described by a .toml file.
 
@@ -84,6 +90,7 @@ def load_model(
         width: sets every width.
         temperature: replaces T.
         seed: replaces the seed of the task's data.
+        task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
 
     Raises:
         ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
@@ -108,6 +115,8 @@ def load_model(
         content["temperature"] = float(temperature)
     if seed is not None and content.get("task", {}).get("name") != "arrays":
         content["task"] = content.get("task", {}) | {"seed": seed}
+    if task:
+        content["task"] = content.get("task", {}) | dict(task)
     table = ModelTable.model_validate(content)
     return _build(table, file)
 

@@ -1,0 +1,105 @@
+"""bayesattn sweep: many runs, on the cores here or on a cluster."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from bayesattn.cli.options import Json
+from bayesattn.cli.screen import errors, print_json, screen
+from bayesattn.samplers.run import cores
+
+FAILS = 1
+
+
+def sweep(
+    file: Annotated[Path, typer.Argument(metavar="SWEEP.toml", help="Settings, grid or list of the runs.")],
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the runs and the table; by default out/ and the file's name.")
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Worker processes here; by default one a core, or one a GPU.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler to use instead.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Chains that a run draws at a time.")] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and what they would cost, and stop.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Bring many runs to their end. Finished ones are skipped, interrupted ones resumed, failed ones recorded."""
+    from bayesattn import sweep as sweeps  # Dask and pandas take their time to import.
+
+    plan = sweeps.Sweep(file, out)
+    if dry_run:
+        workers = min(workers or cores(), len(plan.runs))
+        _print_estimates(plan, workers, threads or max(1, cores() // workers), as_json)
+        return
+    table = _run(plan, workers, scheduler, threads, quiet=as_json)
+    by_run = table.groupby("run", sort=False).first()
+    states = by_run["state"].value_counts().to_dict()
+    if as_json:
+        print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
+    else:
+        for name, error in by_run["error_message"].dropna().items():
+            screen.print(f"{name}: {error}", style="red", soft_wrap=True)
+        counted = ", ".join(f"{count} {state}" for state, count in states.items())
+        screen.print(
+            f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet", soft_wrap=True
+        )
+    if states.get("complete", 0) < len(by_run):
+        raise typer.Exit(FAILS)
+
+
+def _run(plan: Any, workers: int | None, scheduler: str | None, threads: int | None, quiet: bool) -> Any:
+    from bayesattn import sweep as sweeps
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f} %"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=errors, disable=quiet) as bars:
+        task = bars.add_task("starting workers", total=None)
+
+        def tell(standing: dict[str, Any]) -> None:
+            failed = f", {standing['failed']} failed" if standing["failed"] else ""
+            text = f"{standing['complete']} of {standing['runs']} runs{failed}"
+            bars.update(task, description=text, completed=standing["done"], total=standing["total"])
+
+        try:
+            return sweeps.run(plan, workers=workers, scheduler=scheduler, threads=threads, progress=tell)
+        except KeyboardInterrupt as interrupt:
+            errors.print("bayesattn: interrupted; what was drawn is kept, and the same command resumes")
+            raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
+
+
+def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> None:
+    from bayesattn import sweep as sweeps
+
+    with errors.status("timing each kind of run for some seconds"):
+        rows = list(sweeps.estimates(plan, threads))
+    seconds = max(sum(row.seconds for row in rows) / workers, max(row.seconds for row in rows))
+    if as_json:
+        print_json({"runs": [row._asdict() for row in rows], "workers": workers, "seconds": seconds})
+        return
+    table = Table(title=f"{len(rows)} runs in {plan.out}", box=None, padding=(0, 2, 0, 0))
+    for heading in ("run", "state", "steps to go", "time on one worker", "on disk"):
+        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
+    for row in rows:
+        table.add_row(row.run, row.state, str(row.steps), _duration(row.seconds), decimal(row.bytes))
+    screen.print(table)
+    total = decimal(sum(row.bytes for row in rows))
+    screen.print(f"about {_duration(seconds)} on {workers} workers, compilation left out, and {total} on disk")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"

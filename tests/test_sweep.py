@@ -1,0 +1,264 @@
+"""Sweeps: what a file asks for, a worker killed on the way, errors recorded, clusters of other kinds."""
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from bayesattn import runs, sweep
+from tests.test_cli import SMALL
+
+SWEEP = """
+[settings]
+model = "small.toml"
+chains = 2
+warmup = 50
+draws = 100
+[grid]
+width = [4, 8]
+seed = [0, 1]
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "small.toml").write_text(SMALL)
+
+    def write(content=SWEEP):
+        (tmp_path / "sweep.toml").write_text(content)
+        return tmp_path / "sweep.toml"
+
+    return write
+
+
+def planned(file, content):
+    return sweep.Sweep(file(content)).runs
+
+
+def test_a_grid_is_every_combination(file):
+    found = planned(
+        file, SWEEP + 'temperature = [0.1, 1.0]\nsampler = ["nuts", "hmc"]\n[grid.task]\nnoise_sum = [0.5]\n'
+    )
+    assert len(found) == len({run.name for run in found}) == 16
+    assert found[0].name == "width=4,seed=0,temperature=0.1,sampler=nuts,noise_sum=0.5"
+    assert found[0].out.name == found[0].name + ".zarr"
+    assert (found[-1].job.sampler, found[-1].job.seed, found[-1].job.chains) == ("hmc", 1, 2)
+    model = found[-1].model()
+    assert (model.architecture.widths, model.temperature, model.task["noise_sum"]) == ((8, 8, 8), 1.0, 0.5)
+
+
+def test_a_list_is_crossed_with_the_grid(file):
+    content = '[settings]\nmodel = "small.toml"\n[grid]\nseed = [0, 1]\n'
+    content += '[[runs]]\nwidth = 5\n[[runs]]\nwidth = 9\nparameterisation = "path"\noptions.max_tree_depth = 8\n'
+    found = planned(file, content)
+    assert [run.name for run in found] == [
+        "width=5,seed=0",
+        "width=5,seed=1",
+        "width=9,parameterisation=path,seed=0,max_tree_depth=8",
+        "width=9,parameterisation=path,seed=1,max_tree_depth=8",
+    ]
+    assert found[2].job.options == {"max_tree_depth": 8}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[settings", "is not valid TOML"),
+        (SWEEP + "wdth = [3]", r"\[grid\] may hold model, width, .*, got 'wdth'"),
+        (SWEEP.replace("chains = 2", "chainz = 2"), "chainz\n  Extra inputs are not permitted"),
+        (SWEEP + "[sweep]\nx = 1", "Extra inputs are not permitted"),
+        (SWEEP.replace("[4, 8]", "4"), "grid.width must be a list of at least one value, got 4"),
+        (SWEEP.replace("[4, 8]", "[]"), r"grid.width must be a list of at least one value, got \[\]"),
+        (SWEEP.replace("[4, 8]", '["four"]'), "width\n  Input should be a valid integer"),
+        (SWEEP.replace("[4, 8]", "[4, 4]"), "runs must differ in their settings, got 'width=4,seed=0' twice"),
+        (SWEEP.replace('model = "small.toml"', ""), "model must be given in"),
+        (SWEEP.replace("small.toml", "large"), "width=4,seed=0: model must be one of hidden_markov"),
+        (SWEEP.replace("small.toml", "large.toml"), r"width=4,seed=0: .*No such file or directory"),
+        (SWEEP + "[grid.task]\nnoize = [1.0]", "width=4,seed=0,noize=1: task.hidden_markov.noize: Extra inputs"),
+        (SWEEP + "[[runs]]\nseed = 3", r"seed must be either in \[grid\] or in \[\[runs\]\], got both"),
+        (SWEEP.replace("draws = 100", 'draws = 100\nsampler = "gibbs"'), "width=4,seed=0: sampler must be one of"),
+        (
+            SWEEP.replace("draws = 100", "draws = 0"),
+            "width=4,seed=0: draws must be a whole number of at least 1, got 0",
+        ),
+        (SWEEP + '[cluster]\nkind = "moon"\njobs = 1', "cluster.kind\n  Input should be 'slurm', 'pbs'"),
+    ],
+)
+def test_bad_sweeps_are_refused_before_anything_runs(file, tmp_path, content, message):
+    with pytest.raises(ValueError, match=message):
+        sweep.Sweep(file(content), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_no_scheduler_at_the_address(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "CONNECT_SECONDS", 0.5)
+    plan = sweep.Sweep(file(), tmp_path / "out")
+    with pytest.raises(
+        ConnectionError, match=r"scheduler must be the address of a running Dask scheduler.*got 'tcp://127"
+    ):
+        sweep.run(plan, scheduler="tcp://127.0.0.1:9")
+
+
+class KillAWorker:
+    """A progress callback that kills the process of a run that is under way, once; `state` is when the moment has come."""
+
+    def __init__(self, folder):
+        self.folder, self.killed = folder, None
+
+    def __call__(self, standing):
+        for store in self.folder.glob("*.zarr") if self.killed is None else ():
+            events = [event for event in runs.Run(store).events() if event["event"] in ("start", "block")]
+            if len(events) >= 3 and runs.Run(store).state == "running":
+                self.killed = store.name, next(event["pid"] for event in events if event["event"] == "start")
+                os.kill(self.killed[1], signal.SIGKILL)
+                return
+
+
+def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, workers=2):
+    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.05)
+    plan = sweep.Sweep(file(content), folder)
+    kill = KillAWorker(folder)
+    table = sweep.run(plan, workers=workers, progress=kill)
+    assert kill.killed is not None
+    assert set(table["state"]) == {"complete"}
+    assert set(table["run"]) == {planned.name for planned in plan.runs} == {p.stem for p in folder.glob("*.zarr")}
+    for planned_run in plan.runs:
+        run = runs.Run(planned_run.out)
+        events = [event["event"] for event in run.events()]
+        was_killed = planned_run.out.name == kill.killed[0]
+        assert events.count("complete") == 1
+        assert events.count("start") == 1 + was_killed
+        # Done once: no more steps than the run has, but for a block that was under way.
+        steps = sum(event["steps"] for event in run.events() if event["event"] == "block")
+        total = run.job.chains * run.job.transitions
+        assert steps == total if not was_killed else total <= steps <= total + 250 * run.job.chains
+    assert len({run.job.seed for run in map(runs.Run, folder.glob("*.zarr"))}) > 1
+    pids = {e["pid"] for p in plan.runs for e in runs.Run(p.out).events() if e["event"] == "start"}
+    assert len(pids) == workers + 1
+    return plan, table
+
+
+def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
+    content = SWEEP.replace("draws = 100", "draws = 20000\nkeep = ['order_parameter']")
+    plan, table = require_a_killed_worker_to_cost_nothing(tmp_path / "out", file, content, monkeypatch)
+    for name, read in (("results.csv", pd.read_csv), ("results.parquet", pd.read_parquet)):
+        stored = read(tmp_path / "out" / name)
+        assert list(stored.columns) == list(table.columns)
+        np.testing.assert_allclose(stored["mean"], table["mean"], rtol=1e-12)
+    entries = table[(table["quantity"] == "order_parameter") & (table["run"] == "width=4,seed=0")]
+    assert len(entries) == 10
+    assert (entries["ess"] > 100).all()
+    # Again: all is there, no worker is started, nothing is drawn.
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
+    monkeypatch.setattr(sweep, "_client", None)
+    again = sweep.run(plan)
+    pd.testing.assert_frame_equal(again, table)
+    assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
+
+
+@pytest.mark.heavy
+def test_a_killed_worker_costs_nothing_of_24_runs(file, tmp_path, monkeypatch):
+    content = SWEEP.replace("draws = 100", "draws = 4000").replace("[0, 1]", "[0, 1, 2, 3, 4, 5]")
+    content += 'sampler = ["nuts", "hmc"]\n'
+    plan, _ = require_a_killed_worker_to_cost_nothing(tmp_path / "out", file, content, monkeypatch)
+    assert len(plan.runs) == 24
+
+
+def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
+    """In-process workers, as any scheduler's: one of the folders already holds another run, one is written by another."""
+    from distributed import LocalCluster
+
+    plan = sweep.Sweep(file(SWEEP.replace("draws = 100", "draws = 100\nsampler = 'hmc'")), tmp_path / "out")
+    foreign, busy, *_ = plan.runs
+    runs.sample(foreign.model(), foreign.out, chains=1, warmup=2, draws=3)
+    runs.sample(busy.model(), tmp_path / "whole", **vars(busy.job))
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(busy.model(), busy.out, **vars(busy.job), progress=_interrupt)
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with runs.Run(busy.out).locked():
+            held.set()
+            release.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    told = []
+    try:
+        with LocalCluster(
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            dashboard_address=None,
+            local_directory=tmp_path / "dask",
+        ) as cluster:
+            table = sweep.run(plan, scheduler=cluster.scheduler_address, progress=told.append)
+    finally:
+        release.set()
+        holder.join()
+    states = table.groupby("run")["state"].first().to_dict()
+    assert states == {run.name: "failed" if run in (foreign, busy) else "complete" for run in plan.runs}
+    messages = table.groupby("run")["error_message"].first()
+    assert "holds a run with sampler = nuts, got hmc" in messages[foreign.name]
+    assert "RunBusy" in messages[busy.name]
+    assert told[-1]["failed"] == told[-1]["complete"] == 2
+
+
+def _interrupt(event):
+    raise KeyboardInterrupt
+
+
+def test_the_cost_of_a_sweep_is_estimated(file, tmp_path, monkeypatch):
+    monkeypatch.setattr(sweep, "PILOT_SECONDS", 0.5)
+    plan = sweep.Sweep(file(), tmp_path / "out")
+    first, *_, last = sweep.estimates(plan)
+    assert first.state == "new"
+    assert first.steps == 300
+    assert 0 < first.seconds == last.seconds < 60
+    assert not (tmp_path / "out").exists()
+    began = time.perf_counter()
+    run = runs.sample(plan.runs[0].model(), plan.runs[0].out, **vars(plan.runs[0].job))
+    assert time.perf_counter() - began > 0
+    assert run.nbytes == pytest.approx(first.bytes, rel=0.1)
+    again = next(iter(sweep.estimates(plan)))
+    assert (again.state, again.steps, again.seconds) == ("complete", 0, 0.0)
+
+
+def test_batch_clusters_ask_for_their_jobs(file):
+    content = (
+        SWEEP + '[cluster]\nkind = "slurm"\njobs = 3\noptions = {queue = "gpu", walltime = "01:00:00", cores = 4}\n'
+    )
+    table = sweep.Sweep(file(content)).table
+    assert table.cluster is not None
+    with sweep.batch_cluster(table.cluster) as cluster:
+        script = cluster.job_script()
+    assert "#SBATCH -p gpu" in script
+    assert "#SBATCH -t 01:00:00" in script
+    assert "--nthreads 4" in script
+
+
+def test_one_worker_per_gpu(monkeypatch):
+    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    assert sweep.gpus() == ["2", "5"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    assert sweep.gpus() == []
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    assert sweep.gpus() == []
+
+
+def test_each_gpu_worker_sees_its_gpu_alone(monkeypatch, tmp_path):
+    from distributed import Client
+
+    monkeypatch.setattr(sweep, "gpus", lambda: ["2", "5"])
+    cluster, threads = sweep._embedded_cluster(None, 10, str(tmp_path))
+    with cluster, Client(cluster) as client:
+        client.wait_for_workers(2)
+        assert sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == ["2", "5"]
+    assert threads == 1
