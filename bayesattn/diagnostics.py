@@ -9,6 +9,8 @@ import xarray as xr
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
+MOST_BIAS = 0.05
+"""Standard deviations; about the Monte Carlo error of 400 effective draws."""
 PREDICTIONS = 20
 FEWEST_DRAWS = 4
 
@@ -18,8 +20,9 @@ class Diagnostics:
     """Quality of draws: worst R-hat and effective draws over order parameters, energy and some predictions.
 
     `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
-    trajectories that reached the greatest tree depth, `bfmi` the least over chains; NaN where draws are too few or the
-    sampler has none.
+    trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
+    of an entry of U, in its standard deviations, as a biased sampler estimates it, and `bias_error` that estimate's Monte
+    Carlo error. NaN where draws are too few or the sampler has none.
     """
 
     chains: int
@@ -30,6 +33,8 @@ class Diagnostics:
     divergences: int
     saturated: int
     bfmi: float
+    bias: float = float("nan")
+    bias_error: float = float("nan")
 
     def warnings(self) -> list[str]:
         """What a Bayesian would want to know, with what to do about it."""
@@ -60,6 +65,11 @@ class Diagnostics:
             found.append(
                 f"BFMI is {self.bfmi:.2f}, below {GOOD_BFMI}: momenta explore the energy slowly; draw more, or use another"
                 " parameterisation"
+            )
+        if abs(self.bias) > 2 * self.bias_error and abs(self.bias) > MOST_BIAS:
+            found.append(
+                f"the sampler is biased by its step size: U by {self.bias:+.2g} standard deviations"
+                f" (± {self.bias_error:.1g}): lower step_size, with adapt_step_size = false, or use an adjusted sampler"
             )
         return found
 
@@ -99,7 +109,10 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
         tail = min(float(np.min(arviz_stats.ess(values, method="tail").values)) for values in watched.values())
         if "energy" in watched:
             bfmi = float(np.min(arviz_stats.bfmi(watched["energy"])))
+    bias, bias_error = _worst_bias(draws) if count >= FEWEST_DRAWS else (float("nan"),) * 2
     return Diagnostics(
+        bias=bias,
+        bias_error=bias_error,
         chains=chains,
         draws=count,
         rhat=rhat,
@@ -123,6 +136,8 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
         rows.append({"quantity": "lp"} | {k: float(v) for k, v in _moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
         found = _moments(posterior["order_parameter"])
+        if "step_size_bias" in draws.children:
+            found |= dict(zip(("bias", "bias_error"), step_size_bias(draws), strict=True))
         names = [str(name) for name in posterior["path"].values]
         for row, column in zip(*np.tril_indices(len(names)), strict=True):
             entry = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
@@ -146,6 +161,21 @@ def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
         "rhat": arviz_stats.rhat(values).values,
         "ess": arviz_stats.ess(values).values,
     }
+
+
+def step_size_bias(draws: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
+    """Bias of each entry of U as a biased sampler estimates it, and the Monte Carlo error of that estimate."""
+    estimates = draws["step_size_bias"].to_dataset()["order_parameter"].compute()
+    return estimates.mean(("chain", "draw")).values, arviz_stats.mcse(estimates).values
+
+
+def _worst_bias(draws: xr.DataTree) -> tuple[float, float]:
+    if "step_size_bias" not in draws.children:
+        return float("nan"), float("nan")
+    deviation = draws["posterior"].to_dataset()["order_parameter"].std(("chain", "draw")).values
+    bias, error = (values / deviation for values in step_size_bias(draws))
+    worst = np.unravel_index(np.argmax(np.abs(bias)), bias.shape)
+    return float(bias[worst]), float(error[worst])
 
 
 def _statistics(draws: xr.DataTree) -> xr.Dataset:

@@ -73,7 +73,7 @@ def _source_hash() -> str:
     """Of the code that decides the draws, so that a change of it is seen without a new version."""
     digest = hashlib.sha256()
     folders = ("models", "samplers", "theory")
-    for file in sorted(file for folder in folders for file in (PACKAGE / folder).glob("*.py")):
+    for file in sorted(file for folder in folders for file in (PACKAGE / folder).iterdir() if file.is_file()):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:12]
 

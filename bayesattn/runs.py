@@ -202,7 +202,8 @@ class Run:
         """Bytes that all draws take, uncompressed, when the run is complete."""
         with self._reading("its arrays"):
             tree = zarr.open_group(self.path, mode="r")
-            return sum(array.nbytes for name in ("posterior", "sample_stats") for _, array in tree[name].arrays())  # pyright: ignore
+            groups_of_draws = [dict(tree[name].arrays()) for name in tree]  # pyright: ignore
+            return sum(array.nbytes for group in groups_of_draws if "draw" in group for array in group.values())
 
     def draws(self) -> xr.DataTree:
         """The draws that all chains have, read when they are used; while the run goes on, those there are by now."""
@@ -481,10 +482,11 @@ class _Recorder:
     def __init__(self, run: Run):
         self.run = run
         with run._reading("its arrays"):
-            tree = zarr.open_group(run.path, mode="r+", use_consolidated=False)
+            tree = zarr.open_group(run.path, mode="r+")
             self.arrays = {
                 name: {key: array for key, array in tree[name].arrays() if array.ndim > 1}  # pyright: ignore
-                for name in ("posterior", "sample_stats")
+                for name in tree
+                if "draw" in dict(tree[name].arrays())  # pyright: ignore
             }
 
     def prepared(self) -> dict[str, np.ndarray]:

@@ -302,7 +302,7 @@ DAMAGE = {
         lambda f: cut(f / "posterior" / "prediction" / "c" / "0" / "1" / "0"),
         "posterior/prediction of chain 0 cannot be read",
     ),
-    "array missing": (lambda f: shutil.rmtree(f / "posterior"), "damaged: its arrays cannot be read"),
+    "array missing": (lambda f: shutil.rmtree(f / "posterior"), "posterior/bartlett of chain 0 lacks draw 0"),
     "data chunk missing": (
         lambda f: shutil.rmtree(f / "constant_data" / "path_inputs" / "c"),
         "the data that it holds are not those it was begun with",

@@ -90,13 +90,18 @@ def sample(
     table = Table(
         title=f"{case.name}, N = {case.architecture.widths[0]}: order parameter", box=None, padding=(0, 2, 0, 0)
     )
-    for heading in ("entry", "mean", "sd", "MC error", "R-hat", "ESS"):
+    columns = {"mean": "mean", "sd": "sd", "error": "MC error", "rhat": "R-hat", "ess": "ESS"}
+    if rows and "bias" in rows[0]:
+        columns |= {"bias": "step bias", "bias_error": "± MC error"}
+    for heading in ("entry", *columns.values()):
         table.add_column(heading, justify="left" if heading == "entry" else "right")
+    names = {name: number for number, name in enumerate(case.path_names, 1)}
     for row in rows:
-        entry = row["path"] if row["path"] == row["other_path"] else f"{row['path']} x {row['other_path']}"
-        table.add_row(entry, *(f"{row[name]:.4g}" for name in ("mean", "sd", "error", "rhat", "ess")))
+        entry = f"{names[row['path']]},{names[row['other_path']]}"
+        table.add_row(entry, *(f"{row[name]:.4g}" for name in columns))
     if rows:
         screen.print(table)
+        screen.print("paths: " + ", ".join(f"{number} {name}" for name, number in names.items()))
     for warning in diagnostics.warnings():
         screen.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     complete = before == chains * (warmup + draws)

@@ -10,7 +10,8 @@ PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
 structure(architecture): what the compiled program depends on; prepare(model): arrays to compute before sampling begins;
 data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
 initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
-a draw; network_weights(sites, data, structure, widths, key): its weights; KERNEL_OPTIONS: a kernel's options unless given.
+a draw; network_weights(sites, data, structure, widths, key): its weights; minibatch(data, chosen), where labels are
+independent given the sites: the data of some examples.
 """
 
 __all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]

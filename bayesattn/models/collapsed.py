@@ -26,8 +26,6 @@ from bayesattn.theory.kernels import gaussian_energy, unpack
 
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
-KERNEL_OPTIONS = {"adapt_mass_matrix": False}
-"""Whitened coordinates are their own metric, so warm-up has only a step size to find and may be short."""
 
 
 def structure(arch: Architecture) -> Structure:

@@ -11,8 +11,12 @@ from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 
 Sites = dict[str, Array]
-KERNEL_OPTIONS: dict[str, Any] = {}
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
+
+
+def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
+    """The data of some of the examples."""
+    return data | {name: data[name][chosen] for name in ("path_inputs", "labels")}
 
 
 def prepare(model: Model) -> dict[str, Any]:
@@ -80,8 +84,9 @@ def sample_weights(structure: Structure, features: int, variances: Float[Array, 
 
 
 def observe(output: Float[Array, " example"], data: dict[str, Any]):
-    """Y ~ Normal(f, T)."""
-    numpyro.sample("labels", dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(1), obs=data["labels"])
+    """Y ~ Normal(f, T); a minibatch's log likelihood is scaled up to that of all examples."""
+    with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
+        numpyro.sample("labels", dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(1), obs=data["labels"])
 
 
 def effective_weights(weights: Sites) -> Float[Array, "path width"]:

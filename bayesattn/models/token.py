@@ -10,7 +10,7 @@ from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
 structure, prepare, initial = path.structure, path.prepare, path.initial
-quantities, network_weights, KERNEL_OPTIONS = path.quantities, path.network_weights, path.KERNEL_OPTIONS
+quantities, network_weights = path.quantities, path.network_weights
 
 
 def data(model: Model) -> dict[str, Any]:
@@ -26,6 +26,12 @@ def data(model: Model) -> dict[str, Any]:
         "matrices": [jnp.asarray(matrix) for matrix in matrices],
         "readout": attention.readout_weights(inputs.shape[1], readout),
     }
+
+
+def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
+    """The data of some of the examples."""
+    part = {name: data[name][chosen] for name in ("inputs", "labels")}
+    return data | part | {"matrices": [matrix[chosen] for matrix in data["matrices"]]}
 
 
 def program(structure: path.Structure):

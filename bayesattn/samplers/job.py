@@ -1,16 +1,20 @@
 """What a sampling job is: sampler, parameterisation, how many draws, and which of their quantities are kept."""
 
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
 
 from bayesattn._checks import one_of, positive_integer
 from bayesattn.models import PARAMETERISATIONS
-from bayesattn.samplers import hmc
+from bayesattn.samplers import hmc, langevin
 
-SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc}
+SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, **langevin.KERNELS}
+BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
+PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "prediction", "weights")
 
 
@@ -19,7 +23,7 @@ class Job:
     """All settings that, with the model, decide the draws.
 
     Args:
-        sampler: "nuts" or "hmc".
+        sampler: "nuts", "hmc" or one of the Langevin samplers, see `SAMPLERS`.
         parameterisation: "collapsed", "path" or "token".
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -29,10 +33,10 @@ class Job:
         thin: every thin-th draw is kept; divides `draws`.
         chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
             second elsewhere.
-        options: further options of the sampler, such as {"max_tree_depth": 8}.
+        options: further options of the sampler, such as {"max_tree_depth": 8}, over those of presets.toml.
 
     Raises:
-        ValueError: an unknown name, a count that makes no sense, an option that the sampler does not know.
+        ValueError: an unknown name, a sampler that cannot serve the parameterisation, a count that makes no sense.
     """
 
     sampler: str = "nuts"
@@ -61,7 +65,13 @@ class Job:
         if self.chain_method is None:
             object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
-        object.__setattr__(self, "options", dict(self.options))
+        presets = PRESETS.get(self.sampler, {})
+        if self.sampler == "sgld" and self.parameterisation not in presets:
+            raise ValueError(
+                f"sampler 'sgld' serves parameterisations {', '.join(presets)}, in which labels are independent, got"
+                f" {self.parameterisation!r}"
+            )
+        object.__setattr__(self, "options", presets.get(self.parameterisation, {}) | dict(self.options))
 
     @property
     def kept(self) -> int:

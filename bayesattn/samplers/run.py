@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn.models import PARAMETERISATIONS, Model, path
 from bayesattn.samplers import groups
-from bayesattn.samplers.job import SAMPLERS, Job
+from bayesattn.samplers.job import BIASED, SAMPLERS, Job
 
 MOST_DRAWS = 250
 MOST_BYTES = 2**25
@@ -95,7 +95,7 @@ def sample(
 
     Args:
         model: the posterior.
-        sampler: "nuts" or "hmc".
+        sampler: "nuts", "hmc", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`).
         parameterisation: "collapsed", "path" or "token".
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -107,7 +107,8 @@ def sample(
     Returns:
         DataTree with ArviZ groups: posterior["order_parameter"] (chain, draw, path, other_path),
         posterior["prediction"] (chain, draw, test_example) where the model has test examples, the weights if kept,
-        sample_stats under ArviZ's names, observed_data, constant_data.
+        sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
+        also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
@@ -187,7 +188,7 @@ def plan(model: Model, job: Job, prepared: dict[str, Any] | None = None) -> Plan
         job.parameterisation,
         module.structure(arch),
         job.warmup,
-        tuple(sorted((module.KERNEL_OPTIONS | job.options).items())),
+        tuple(sorted(job.options.items())),
         job.keep,
         job.thin,
         arch.widths if "weights" in job.keep else None,
@@ -349,12 +350,13 @@ def _program(
     module = PARAMETERISATIONS[parameterisation]
 
     def new_kernel():
+        subset = {"subset": module.minibatch} if sampler == "sgld" else {}
         try:
-            return SAMPLERS[sampler](module.program(structure), **dict(options))
+            return SAMPLERS[sampler](module.program(structure), **subset, **dict(options))
         except TypeError as error:
             raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 
-    statistics = new_kernel().statistics
+    described = new_kernel()
 
     def start(key, data):
         init_key, start_key = jax.random.split(key)
@@ -370,7 +372,11 @@ def _program(
             if "prediction" in values:
                 values["prediction"] = path.network(weights, data["test_path_inputs"])
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
-        return {"posterior": kept, "sample_stats": statistics(state)}
+        outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
+        if sampler in BIASED and "order_parameter" in kept:
+            half = module.quantities(state.half.z, data, structure, key)["order_parameter"]
+            outputs["step_size_bias"] = {"order_parameter": described.bias(kept["order_parameter"], half)}
+        return outputs
 
     def block(state, data, count, keep, slots):
         kernel = new_kernel()
@@ -406,4 +412,4 @@ def _program(
 
 def _strong(state: Any) -> Any:
     """Without JAX's weak types, which a state read from disk has lost."""
-    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), state)
+    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), state)
