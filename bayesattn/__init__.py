@@ -7,7 +7,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from bayesattn import attention, models, samplers, tasks, theory  # noqa: E402
+from bayesattn import attention, diagnostics, models, samplers, tasks, theory  # noqa: E402
 from bayesattn.architecture import Architecture  # noqa: E402
 from bayesattn.models import Model, collapsed, load_model  # noqa: E402
 from bayesattn.samplers import sample  # noqa: E402
@@ -19,6 +19,7 @@ __all__ = [
     "Validation",
     "attention",
     "collapsed",
+    "diagnostics",
     "load_model",
     "models",
     "sample",

@@ -342,7 +342,7 @@ def test_a_deleted_checkpoint_draws_its_chain_again(model, interrupted, made):
         ({"seed": 4}, "holds a run with seed = 3, got 4"),
         ({"draws": 200}, "holds a run with draws = 100, got 200"),
         ({"sampler": "hmc"}, "holds a run with sampler = nuts, got hmc"),
-        ({"options": {"max_tree_depth": 8}}, r"holds a run with options = {}, got {'max_tree_depth': 8}"),
+        ({"options": {"max_tree_depth": 8}}, "holds a run with options = {.*}, got {.*'max_tree_depth': 8}"),
         ({"model": tiny_model(temperature=0.4)}, "holds a run with temperature = 0.5, got 0.4"),
         ({"model": tiny_model(widths=(3, 5))}, r"holds a run with widths = \[3, 4\], got \[3, 5\]"),
         ({"model": tiny_model().replace(labels=np.ones(6))}, "holds a run on other data: its labels differ"),

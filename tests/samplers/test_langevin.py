@@ -1,0 +1,202 @@
+"""Langevin kernels: known answers, stated biases, bit-identical resumption, bad options."""
+
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from numpyro.infer import MCMC
+
+import bayesattn as ba
+from bayesattn import runs
+from bayesattn.models import path
+from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
+from bayesattn.samplers import run as block_runner
+from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
+from tests.posteriors import errors_apart, exact_scalar_posterior, tiny_model
+from tests.samplers.targets import (
+    SCHOOL_ERRORS,
+    SCHOOL_MEANS,
+    chains,
+    correlated_gaussian,
+    eight_schools_potential,
+    school_parameters,
+)
+from tests.test_runs import StopAfter, contents
+
+ADJUSTED = {"mala": Mala, "barker": Barker, "underdamped": Underdamped, "adjusted_mclmc": AdjustedMclmc}
+UNADJUSTED = {"mclmc": Mclmc, "ula": Ula}
+STEPS = {"mala": 40, "barker": 60, "underdamped": 40, "adjusted_mclmc": 1, "mclmc": 20, "ula": 60}
+
+
+def column_errors(draws):
+    """Monte Carlo error of each coordinate's mean."""
+    return np.array([float(arviz_stats.mcse(draws[..., i])) for i in range(draws.shape[-1])])
+
+
+def gaussian_draws(name, draws=1500):
+    potential, start, mean, deviation = correlated_gaussian()
+    kernel = (ADJUSTED | UNADJUSTED)[name](potential_fn=potential, steps=STEPS[name])
+    z, states = chains(kernel, start, 600, draws)
+    return z, states, kernel, mean, deviation
+
+
+@pytest.mark.parametrize("name", ADJUSTED)
+def test_adjusted_samplers_on_a_correlated_gaussian(name):
+    z, _, _, mean, deviation = gaussian_draws(name)
+    squares = ((z - mean) / deviation) ** 2
+    # The largest of 50 coordinates; 4 errors each would be exceeded by one of 100 numbers once in 160 runs.
+    assert np.max(np.abs(z.mean((0, 1)) - mean) / column_errors(z)) < 4
+    assert np.max(np.abs(squares.mean((0, 1)) - 1) / column_errors(squares)) < 4
+
+
+@pytest.mark.parametrize("name", UNADJUSTED)
+def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
+    z, states, kernel, mean, deviation = gaussian_draws(name)
+    at, half = (((values - mean) / deviation) ** 2 for values in (z, np.asarray(states.half.z)))
+    stated = kernel.bias(at, half)
+    error = np.hypot(column_errors(at), column_errors(stated))
+    assert np.max(np.abs(at.mean((0, 1)) - 1 - stated.mean((0, 1))) / error) < 4
+    means = kernel.bias(z, np.asarray(states.half.z))
+    error = np.hypot(column_errors(z), column_errors(means))
+    assert np.max(np.abs(z.mean((0, 1)) - mean - means.mean((0, 1))) / error) < 4
+
+
+def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
+    """On a unit Gaussian the variance of ULA is 1 / (1 - eps / 2)."""
+    step = 0.2
+    kernel = Ula(
+        potential_fn=lambda x: x @ x / 2, step_size=step, adapt_step_size=False, adapt_mass_matrix=False, steps=20
+    )
+    z, states = chains(kernel, jnp.zeros(20), 50, 4000)
+    squares = (z**2).mean(-1, keepdims=True)
+    exact = 1 / (1 - step / 2)
+    assert abs(squares.mean() - exact) < 4 * column_errors(squares)[0]
+    stated = kernel.bias(squares, (np.asarray(states.half.z) ** 2).mean(-1, keepdims=True))
+    # To leading order: the estimate leaves out terms of order eps^2.
+    assert abs(stated.mean() - (exact - 1)) < 4 * column_errors(stated)[0] + step**2 / 4
+    assert stated.mean() > 10 * column_errors(stated)[0]
+
+
+@pytest.mark.parametrize("name", ADJUSTED)
+def test_eight_schools(name):
+    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name == "adjusted_mclmc" else 20)
+    z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
+    found = school_parameters(z)
+    error = np.hypot(column_errors(found), SCHOOL_ERRORS)
+    assert np.max(np.abs(found.mean((0, 1)) - SCHOOL_MEANS) / error) < 4
+
+
+CASES = [
+    (name, parameterisation)
+    for name in langevin.KERNELS
+    for parameterisation in ("collapsed", "path")
+    if (name, parameterisation) != ("sgld", "collapsed")
+]
+RUN = {"chains": 4, "warmup": 400, "draws": 1000}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+@pytest.mark.parametrize(("name", "parameterisation"), CASES)
+def test_network_posterior_by_quadrature(model, name, parameterisation):
+    exact_u, exact_f, _ = exact_scalar_posterior(model)
+    tree = ba.sample(model, name, parameterisation, **RUN, options={"minibatch": 3} if name == "sgld" else {})
+    posterior = tree["posterior"]
+    if name not in BIASED:
+        assert errors_apart(posterior["order_parameter"], exact_u) < 4
+        assert errors_apart(posterior["prediction"], exact_f) < 4
+        return
+    stated = tree["step_size_bias"]["order_parameter"]
+    error = np.hypot(arviz_stats.mcse(stated).values, arviz_stats.mcse(posterior["order_parameter"]).values)
+    off = posterior["order_parameter"].mean(("chain", "draw")).values - exact_u - stated.mean(("chain", "draw")).values
+    assert np.max(np.abs(off) / error) < 4
+    assert ba.diagnostics.diagnose(tree).bias_error < 0.1
+
+
+@pytest.mark.parametrize(("name", "parameterisation"), [("mala", "collapsed"), ("mclmc", "path"), ("sgld", "token")])
+def test_a_resumed_run_has_the_same_bits(model, tmp_path, monkeypatch, name, parameterisation):
+    monkeypatch.setattr(block_runner, "MOST_DRAWS", 10)
+    job = {"sampler": name, "parameterisation": parameterisation, "chains": 2, "warmup": 20, "draws": 30}
+    job |= {"options": {"minibatch": 3, "steps": 2}} if name == "sgld" else {}
+    runs.sample(model, tmp_path / "whole", **job)
+    for steps in (30, 70):
+        with pytest.raises(KeyboardInterrupt):
+            runs.sample(model, tmp_path / "stopped", **job, progress=StopAfter(steps))
+    runs.sample(model, tmp_path / "stopped", **job)
+    assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
+
+
+def test_they_are_numpyro_kernels(model):
+    """The same kernel under numpyro.infer.MCMC."""
+    data = path.data(model)
+    mcmc = MCMC(
+        Mala(path.program(path.structure(model.architecture)), steps=20),
+        num_warmup=300,
+        num_samples=1000,
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(0), data)
+    exact_u, _, _ = exact_scalar_posterior(model)
+    samples = mcmc.get_samples(group_by_chain=True)
+    effective = jax.vmap(jax.vmap(path.effective_weights))(samples)
+    found = np.asarray(jnp.sum(effective**2, -1) / effective.shape[-1])
+    assert abs(found.mean() - float(np.squeeze(exact_u))) < 4 * float(arviz_stats.mcse(found[..., 0]))
+
+
+def test_statistics_have_arviz_names(model):
+    tree = ba.sample(model, "barker", chains=1, warmup=20, draws=20)
+    assert {"lp", "acceptance_rate", "n_steps", "step_size", "diverging"} <= set(tree["sample_stats"].data_vars)
+    assert (tree["sample_stats"]["n_steps"] == 10).all()
+    assert len(np.unique(tree["sample_stats"]["step_size"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"sampler": "mala", "options": {"step_size": 0.0}}, "step_size must be a finite number above 0, got 0"),
+        ({"sampler": "mclmc", "options": {"step_size": -1.0}}, "step_size must be a finite number above 0, got -1"),
+        ({"sampler": "ula", "options": {"steps": 0}}, "steps must be a whole number of at least 1, got 0"),
+        ({"sampler": "mala", "options": {"target_accept_prob": 1.5}}, "target_accept_prob must be below 1, got 1.5"),
+        (
+            {"sampler": "underdamped", "options": {"damping_length": -2}},
+            "damping_length must be a finite number above 0",
+        ),
+        ({"sampler": "barker", "options": {"max_tree_depth": 3}}, "options of sampler 'barker'.*max_tree_depth"),
+        ({"sampler": "sgld"}, "sampler 'sgld' serves parameterisations path, token.*got 'collapsed'"),
+        (
+            {"sampler": "sgld", "parameterisation": "path", "options": {"minibatch": 7}},
+            "minibatch must be at most the number of examples, 6, got 7",
+        ),
+    ],
+)
+def test_bad_options_are_named(model, settings, message):
+    with pytest.raises(ValueError, match=message):
+        ba.sample(model, chains=1, warmup=5, draws=5, **settings)
+
+
+def test_ula_that_blows_up_ends_with_an_error(model, tmp_path):
+    options = {"step_size": 50.0, "adapt_step_size": False}
+    with pytest.raises(FloatingPointError, match="not finite"):
+        runs.sample(
+            model,
+            tmp_path / "run",
+            sampler="ula",
+            parameterisation="path",
+            chains=1,
+            warmup=10,
+            draws=50,
+            options=options,
+        )
+    assert runs.Run(tmp_path / "run").state == "failed"
+
+
+def test_every_sampler_has_a_preset():
+    for name in SAMPLERS:
+        for parameterisation in ("path",) if name == "sgld" else ("path", "collapsed"):
+            Job(sampler=name, parameterisation=parameterisation)
+    assert Job(sampler="mala").options == {"adapt_mass_matrix": False, "steps": 10}
+    assert Job(sampler="mala", options={"steps": 3}).options["steps"] == 3
