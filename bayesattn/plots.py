@@ -1,14 +1,17 @@
 """Figures of theory against draws, readable without the code; Okabe and Ito's colours, safe for colour-blind readers."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from bayesattn import theory
+from bayesattn.calibration import Calibration, ecdf_band, ecdf_difference
 from bayesattn.models import Model
 from bayesattn.validation import Validation, gp_kernel
 
@@ -34,6 +37,40 @@ def validation_figure(validations: Sequence[Validation]) -> Figure:
     order_parameter_against_width(top_axes[1], ordered)
     alignment(top_axes[2], model, smallest.saddle, smallest.width)
     order_parameters(rows[1], smallest)
+    return figure
+
+
+def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
+    """ECDF of each quantity's ranks minus the uniform one, a panel for each sampler, with the band of uniform ranks."""
+    columns = min(4, len(calibrations))
+    rows = -(-len(calibrations) // columns)
+    figure, panels = plt.subplots(
+        rows,
+        columns,
+        figsize=(max(4.5, 3.4 * columns), 3.0 * rows + 0.6),
+        layout="constrained",
+        sharey=True,
+        squeeze=False,
+    )
+    first = next(iter(calibrations.values()))
+    ranks = np.arange(first.draws + 1)
+    low, high = ecdf_band(len(first.ranks), first.draws)
+    for panel in panels.flat[len(calibrations) :]:
+        panel.set_axis_off()
+    for panel, (name, found) in zip(panels.flat, calibrations.items(), strict=False):
+        panel.fill_between(ranks, low, high, color=GREY, alpha=0.25, linewidth=0, step="post")
+        for quantity, values in zip(found.names, found.ranks.T, strict=True):
+            color = {"U": BLUE, "f": ORANGE}.get(quantity.split()[0], GREEN)
+            panel.step(ranks, ecdf_difference(values, found.draws), where="post", color=color, linewidth=0.9)
+        verdict = "uniform" if found.holds else "NOT uniform"
+        panel.set(title=f"{name}: {verdict}", xlabel="rank")
+    for panel in panels[:, 0]:
+        panel.set_ylabel("ECDF - uniform")
+    colours = {"entries of U": BLUE, "predictions": ORANGE, "log likelihood": GREEN}
+    handles = [Line2D([], [], color=color, label=label) for label, color in colours.items()]
+    handles.append(Patch(color=GREY, alpha=0.25, label="95 % of uniform ranks stay inside, each curve as a whole"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
+    figure.suptitle(f"Ranks of {len(first.ranks)} simulations among {first.draws} posterior draws")
     return figure
 
 

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -42,3 +43,15 @@ def sampling_progress(total: int, quiet: bool):
 def print_json(content: Any) -> None:
     """JSON, and nothing else, to standard output."""
     print(json.dumps(content, indent=1))
+
+
+def free_folder(folder: Path) -> Path:
+    """The folder itself, or numbered if it is taken."""
+    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))
+    return folder if not folder.exists() else next(c for c in candidates if not c.exists())
+
+
+def refuse_to_overwrite(path: Path, overwrite: bool) -> None:
+    """Raise ValueError if something stands at --out."""
+    if path.exists() and not overwrite:
+        raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")

@@ -27,7 +27,7 @@ from bayesattn.cli.options import (
     Widths,
     models,
 )
-from bayesattn.cli.screen import print_json, sampling_progress, screen
+from bayesattn.cli.screen import free_folder, print_json, refuse_to_overwrite, sampling_progress, screen
 from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling
 
 HOLDS, FAILS = 0, 1
@@ -53,8 +53,8 @@ def validate(
     as_json: Json = False,
 ) -> None:
     """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not."""
-    folder = out or _free_folder(Path("out") / f"validate-{Path(model).stem}")
-    _refuse_to_overwrite(folder, overwrite)
+    folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
+    refuse_to_overwrite(folder, overwrite)
     cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed)
     results = []
     start = time.perf_counter()
@@ -152,13 +152,3 @@ def _print_validation(
         style="bold green" if holds else "bold red",
     )
     screen.print(f"{seconds:.0f} s; figure and results in {folder}")
-
-
-def _free_folder(folder: Path) -> Path:
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))
-    return folder if not folder.exists() else next(c for c in candidates if not c.exists())
-
-
-def _refuse_to_overwrite(path: Path, overwrite: bool) -> None:
-    if path.exists() and not overwrite:
-        raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")

@@ -11,7 +11,8 @@ structure(architecture): what the compiled program depends on; prepare(model): a
 data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
 initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
 a draw; network_weights(sites, data, structure, widths, key): its weights; minibatch(data, chosen), where labels are
-independent given the sites: the data of some examples.
+independent given the sites: the data of some examples; draw_prior(key, data, structure) and
+draw_labels(key, sites, data, structure): a draw of the joint law of sites and labels.
 """
 
 __all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]

@@ -117,6 +117,23 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
     return result
 
 
+def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
+    """Sites drawn from the prior."""
+    point = bartlett.sample_prior(key, shapes, data["widths"])
+    return {"whitened": jnp.linalg.solve(data["scale"], point - data["centre"])}
+
+
+def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
+    """Labels drawn given the sites: Normal(0, K + T I)."""
+    point = data["centre"] + data["scale"] @ sites["whitened"]
+    factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+    input_key, noise_key = jax.random.split(key)
+    shape = (factor.shape[1], data["path_inputs"].shape[2])
+    projection = jnp.sqrt(data["variances"][0]) * jax.random.normal(input_key, shape)
+    noise = jnp.sqrt(data["temperature"]) * jax.random.normal(noise_key, data["labels"].shape)
+    return _output(projection, factor, data["path_inputs"]) + noise
+
+
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
     """Exact draw of all weights given the coordinates, as `weights` makes them."""
     return _weights_of_draw(data["centre"] + data["scale"] @ sites["whitened"], key, data, widths, shapes)

@@ -2,10 +2,11 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 
 from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
@@ -62,6 +63,18 @@ def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: An
     if data["test_path_inputs"] is not None:
         result["prediction"] = network(sites, data["test_path_inputs"])
     return result
+
+
+def draw_prior(key: Key[Array, ""], data: dict[str, Any], structure: Structure) -> Sites:
+    """Sites drawn from the prior."""
+    with numpyro.handlers.seed(rng_seed=key):
+        return sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
+
+
+def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], structure: Structure) -> Array:
+    """Labels drawn given the sites."""
+    noise = jnp.sqrt(data["temperature"]) * jax.random.normal(key, data["labels"].shape)
+    return network(sites, data["path_inputs"]) + noise
 
 
 def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, widths: Any, key: Any) -> Sites:

@@ -11,6 +11,7 @@ from bayesattn.models.posterior import Model
 
 structure, prepare, initial = path.structure, path.prepare, path.initial
 quantities, network_weights = path.quantities, path.network_weights
+draw_prior, draw_labels = path.draw_prior, path.draw_labels
 
 
 def data(model: Model) -> dict[str, Any]:

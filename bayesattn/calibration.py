@@ -1,0 +1,308 @@
+"""Does a sampler draw from the posterior? Simulation-based calibration and a joint test of its transitions.
+
+Both rest on the joint law of parameters and labels, which can be drawn exactly. Simulation-based calibration (Talts et al.
+2018; Modrak et al. 2023): the rank of a parameter among posterior draws, given labels that were drawn from it, is uniform.
+Joint test (after Geweke 2004): a transition that leaves the posterior alone, followed by a new draw of the labels, leaves
+the joint law alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+from scipy import stats
+
+from bayesattn._checks import positive_integer
+from bayesattn.models import PARAMETERISATIONS, Model, path
+from bayesattn.samplers import BIASED, SAMPLERS, Job
+from bayesattn.samplers.run import plan
+from bayesattn.theory.kernels import cross_kernel, gaussian_energy
+
+PREDICTIONS = 5
+"""Test examples whose predictions are ranked."""
+LEVEL = 0.01
+"""Probability that a right sampler fails, over all quantities of a test."""
+NULL_SIMULATIONS = 20_000
+BATCH = 50
+"""Simulations that are sampled in one batch."""
+ALONE = ("labels", "centre", "scale")
+"""Data that each simulation has for itself."""
+
+
+class Simulations(NamedTuple):
+    """Draws of the joint law: labels, and what their posterior draws are compared with."""
+
+    labels: Float[np.ndarray, "simulation example"]
+    quantities: Float[np.ndarray, "simulation quantity"]
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Ranks of each quantity among its posterior draws, and the probability that uniform ranks look less uniform.
+
+    `bias` is the mean over simulations of the step-size bias of U that a biased sampler states, in posterior standard
+    deviations, for the entry where it is greatest; None for other samplers.
+    """
+
+    names: list[str]
+    ranks: Int[np.ndarray, "simulation quantity"]
+    draws: int
+    p_values: Float[np.ndarray, " quantity"]
+    bias: float | None
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ranks are uniform, at a level of 1 % over all quantities (Bonferroni)."""
+        return bool(np.min(self.p_values) > LEVEL / len(self.names))
+
+
+@dataclass(frozen=True, eq=False)
+class JointTest:
+    """Means of functions of parameters and labels after some transitions, in errors from those before any."""
+
+    names: list[str]
+    errors_apart: Float[np.ndarray, " quantity"]
+
+    @property
+    def holds(self) -> bool:
+        """Whether they agree, at a level of 1 % over all functions (Bonferroni)."""
+        return bool(np.max(np.abs(self.errors_apart)) < self.threshold)
+
+    @property
+    def threshold(self) -> float:
+        """Errors that the greatest may be apart."""
+        return float(stats.norm.isf(LEVEL / 2 / len(self.names)))
+
+
+def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
+    """Weights from the prior, labels and predictions from the network, weight by weight: whatever is to be sampled later.
+
+    Args:
+        model: whose labels are not used.
+        simulations: how many.
+        seed: same seed, same simulations.
+
+    Raises:
+        ValueError: fewer than one simulation.
+    """
+    positive_integer("simulations", simulations)
+    data, structure = path.data(model), path.structure(model.architecture)
+
+    def one(key):
+        weights_key, labels_key = jax.random.split(key)
+        weights = path.draw_prior(weights_key, data, structure)
+        labels = path.draw_labels(labels_key, weights, data, structure)
+        found = path.quantities(weights, data, structure, key)
+        return labels, _ranked(found["order_parameter"], found.get("prediction"), labels, model)
+
+    labels, quantities = jax.jit(jax.vmap(one))(jax.random.split(jax.random.key(seed), simulations))
+    return Simulations(np.asarray(labels), np.asarray(quantities))
+
+
+def calibrate(
+    model: Model,
+    simulations: Simulations,
+    *,
+    draws: int = 63,
+    thin: int = 5,
+    warmup: int = 200,
+    seed: int = 0,
+    progress: Callable[[int], None] | None = None,
+    **settings: Any,
+) -> Calibration:
+    """Simulation-based calibration of a sampler.
+
+    Args:
+        model: its posterior given the labels of each simulation is sampled.
+        simulations: of the joint law, by `simulate`.
+        draws: L, posterior draws that a simulated value is ranked among; ranks go from 0 to L.
+        thin: transitions between them, which should make them all but independent.
+        warmup: transitions before.
+        seed: of the sampler.
+        progress: told how many simulations are done.
+        settings: further settings of `bayesattn.samplers.Job`.
+
+    Raises:
+        ValueError: settings that make no sense.
+        FloatingPointError: a draw is not finite.
+    """
+    job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
+    count = len(simulations.labels)
+    ranks, bias = [], []
+    for first in range(0, count, BATCH):
+        batch = slice(first, min(first + BATCH, count))
+        key = jax.random.fold_in(jax.random.key(seed), first)
+        outputs = _posterior_draws(model, simulations.labels[batch], job, key)
+        posterior = outputs["posterior"]
+        if not np.isfinite(posterior["order_parameter"]).all():
+            raise FloatingPointError(
+                f"sampler {job.sampler!r} met a value that is not finite; a smaller step size may help"
+            )
+        ranked = _ranked_batch(posterior, simulations.labels[batch], model)
+        ranks.append(np.sum(ranked < simulations.quantities[batch, None], 1))
+        if job.sampler in BIASED:
+            deviation = posterior["order_parameter"].std(1)
+            bias.append(outputs["step_size_bias"]["order_parameter"].mean(1) / deviation)
+        if progress is not None:
+            progress(batch.stop)
+    stacked = np.concatenate(ranks)
+    null = _least_tail(np.random.default_rng(seed).integers(0, draws + 1, (NULL_SIMULATIONS, count)).T, draws)
+    found = _least_tail(stacked, draws)
+    worst = float(max(np.concatenate(bias).mean(0).ravel(), key=abs)) if bias else None
+    p_values = (1 + np.sum(null[:, None] <= found, 0)) / (1 + NULL_SIMULATIONS)
+    return Calibration(quantity_names(model), stacked, draws, p_values, worst)
+
+
+def joint_test(
+    model: Model, *, chains: int = 1000, iterations: int = 10, warmup: int = 200, seed: int = 0, **settings: Any
+) -> JointTest:
+    """Whether transitions of a sampler, tuned once and then left alone, preserve the joint law of parameters and labels.
+
+    Each of many chains begins at an exact draw of the joint law; a transition given the labels and a new draw of the
+    labels given the parameters take turns. What the chains end with is compared with fresh draws.
+
+    Args:
+        model: whose labels are not used.
+        chains: independent chains.
+        iterations: transitions of each.
+        warmup: transitions on one simulated data set that find the step size.
+        seed: of everything.
+        settings: those of `bayesattn.samplers.Job`.
+
+    Raises:
+        ValueError: settings that make no sense.
+    """
+    job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
+    module = PARAMETERISATIONS[job.parameterisation]
+    structure = module.structure(model.architecture)
+    tuning_key, start_key, fresh_key = jax.random.split(jax.random.key(seed), 3)
+    simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
+    # Whitening by the prior does not depend on the labels, as the transition may not either.
+    prepared = module.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
+    ready = plan(simulated, job, prepared)
+    state = ready.program.start(tuning_key, ready.data)
+    while (left := warmup - int(state.i)) > 0:
+        state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, ready.block)
+    options = dict(job.options) | {"adapt_step_size": False, "step_size": float(state.adapt_state.step_size)}
+    options |= {"adapt_mass_matrix": False}
+    extra = {"subset": module.minibatch} if job.sampler == "sgld" else {}
+    data = ready.data
+
+    def functions(sites, labels):
+        found = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
+        lower = found[np.tril_indices(len(found))]
+        return jnp.concatenate(
+            [lower, lower**2, jnp.array([jnp.mean(labels**2), _log_likelihood(found, labels, model)])]
+        )
+
+    def exact(key):
+        prior_key, labels_key = jax.random.split(key)
+        sites = module.draw_prior(prior_key, data, structure)
+        return sites, module.draw_labels(labels_key, sites, data, structure)
+
+    def chain(key):
+        exact_key, init_key, key = jax.random.split(key, 3)
+        sites, labels = exact(exact_key)
+        kernel = SAMPLERS[job.sampler](module.program(structure), **extra, **options)
+        state = kernel.init(init_key, 0, sites, (data | {"labels": labels},), {})
+
+        def iterate(carry, key):
+            state, labels = carry
+            arguments = (data | {"labels": labels},)
+            state = kernel.sample(kernel.refresh(state, arguments, {}), arguments, {})
+            return (state, module.draw_labels(key, state.z, data, structure)), None
+
+        (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
+        return functions(state.z, labels)
+
+    after = np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(start_key, chains)))
+    before = np.asarray(jax.jit(jax.vmap(lambda key: functions(*exact(key))))(jax.random.split(fresh_key, 10 * chains)))
+    error = np.sqrt(after.var(0) / len(after) + before.var(0) / len(before))
+    entries = [name for name in quantity_names(model) if name.startswith("U")]
+    names = [*entries, *(f"{name}^2" for name in entries), "mean label^2", "log likelihood"]
+    return JointTest(names, (after.mean(0) - before.mean(0)) / error)
+
+
+def quantity_names(model: Model) -> list[str]:
+    """Names of what is ranked: entries of U by path numbers, predictions, log p(Y | U)."""
+    rows, columns = np.tril_indices(model.architecture.paths)
+    entries = [f"U {row + 1},{column + 1}" for row, column in zip(rows, columns, strict=True)]
+    examples = 0 if model.test_path_inputs is None else min(PREDICTIONS, len(model.test_path_inputs))
+    return [*entries, *(f"f {example + 1}" for example in range(examples)), "log likelihood"]
+
+
+def ecdf_band(simulations: int, draws: int, seed: int = 0, level: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
+    """Simultaneous band of the ECDF of uniform ranks minus its mean, at ranks 0 .. L (Sailynoja, Burkner & Vehtari 2022)."""
+    null = _least_tail(np.random.default_rng(seed).integers(0, draws + 1, (NULL_SIMULATIONS, simulations)).T, draws)
+    tail = np.quantile(null, level) / 2
+    expected = np.arange(1, draws + 2) / (draws + 1)
+    low, high = (stats.binom.ppf(q, simulations, expected) / simulations - expected for q in (tail, 1 - tail))
+    return low, high
+
+
+def ecdf_difference(ranks: Int[np.ndarray, " simulation"], draws: int) -> Float[np.ndarray, " rank"]:
+    """ECDF of ranks minus that of the uniform law, at ranks 0 .. L."""
+    counts = np.cumsum(np.bincount(ranks, minlength=draws + 1))
+    return counts / len(ranks) - np.arange(1, draws + 2) / (draws + 1)
+
+
+def _least_tail(ranks: Int[np.ndarray, "simulation quantity"], draws: int) -> Float[np.ndarray, " quantity"]:
+    """Least two-sided pointwise binomial tail of the ECDF of each column's ranks."""
+    count = len(ranks)
+    below = np.stack([np.sum(ranks <= rank, 0) for rank in range(draws)])
+    expected = np.arange(1, draws + 1)[:, None] / (draws + 1)
+    table = np.arange(count + 1)[None]
+    tails = 2 * np.minimum(stats.binom.cdf(table, count, expected), stats.binom.sf(table - 1, count, expected))
+    return np.min(np.take_along_axis(tails, below, 1), 0)
+
+
+def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
+    """Kept draws of one chain for each row of labels, all in one batch."""
+    module = PARAMETERISATIONS[job.parameterisation]
+    models = [model.replace(labels=row) for row in labels]
+    prepared = [module.prepare(each) for each in models]
+    ready = plan(models[0], job, prepared[0])
+    data = ready.data | {"labels": jnp.asarray(labels)}
+    data |= {name: jnp.stack([each[name] for each in prepared]) for name in prepared[0]}
+    axes = {name: 0 if name in ALONE and name in data else None for name in data}
+    state = jax.jit(jax.vmap(ready.program.start, (0, axes)))(jax.random.split(key, len(labels)), data)
+    block = _batched_block(ready.program.block, tuple(axes.items()), job.kept)
+    most = job.kept * job.thin
+    for done in range(0, job.warmup, most):
+        state, _ = block(state, data, min(most, job.warmup - done), False)
+    _, outputs = block(state, data, job.draws, True)
+    return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], outputs)
+
+
+@lru_cache(maxsize=16)
+def _batched_block(block: Callable, axes: tuple, slots: int) -> Callable:
+    return jax.jit(jax.vmap(lambda *arguments: block(*arguments, slots), (0, dict(axes), None, None)))
+
+
+def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model) -> Array:
+    """What is ranked of one draw, in the order of `quantity_names`."""
+    parts = [order_parameter[np.tril_indices(len(order_parameter))]]
+    parts += [] if prediction is None else [prediction[:PREDICTIONS]]
+    return jnp.concatenate([*parts, _log_likelihood(order_parameter, labels, model)[None]])
+
+
+def _ranked_batch(posterior: Any, labels: np.ndarray, model: Model) -> np.ndarray:
+    """What is ranked of all draws of all simulations."""
+    prediction = posterior.get("prediction")
+    of_draw = partial(_ranked, model=model)
+    of_simulation = jax.vmap(of_draw, (0, None if prediction is None else 0, None))
+    of_batch = jax.jit(jax.vmap(of_simulation, (0, None if prediction is None else 0, 0)))
+    return np.asarray(of_batch(posterior["order_parameter"], prediction, labels))
+
+
+def _log_likelihood(order_parameter: Array, labels: Array, model: Model) -> Array:
+    """log Normal(Y; 0, K(U) + T I)."""
+    path_inputs = jnp.asarray(model.path_inputs)
+    kernel = cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0])
+    energy = gaussian_energy(kernel[np.tril_indices(len(path_inputs))], labels, jnp.asarray(model.temperature))
+    return -(energy + len(path_inputs) * np.log(2 * np.pi)) / 2
