@@ -5,6 +5,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -67,7 +68,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
     colours = {"entries of U": BLUE, "predictions": ORANGE, "log likelihood": GREEN}
-    handles = [Line2D([], [], color=color, label=label) for label, color in colours.items()]
+    handles: list[Artist] = [Line2D([], [], color=color, label=label) for label, color in colours.items()]
     handles.append(Patch(color=GREY, alpha=0.25, label="95 % of uniform ranks stay inside, each curve as a whole"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.suptitle(f"Ranks of {len(first.ranks)} simulations among {first.draws} posterior draws")

@@ -131,7 +131,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
         (("theory", "small.toml", "--temperature", "-1"), "temperature: Input should be greater than 0, got -1.0"),
         (
             ("sample", "small.toml", "--out", "x", "--sampler", "gibbs"),
-            "'gibbs' is not one of 'hmc', 'nuts'",
+            "'gibbs' is not one of 'adjusted_mclmc', 'barker', 'hmc', ",
         ),
         (("sample", "small.toml", "--out", "small.toml"), "small.toml must be a run, a Zarr store that"),
         (("sample", "small.toml", "--out", "x", "--keep", "weight"), "keep must be one of 'order_parameter', 'pred"),

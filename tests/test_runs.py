@@ -17,6 +17,7 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import provenance, runs
+from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import run as block_runner
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
@@ -70,6 +71,14 @@ def require_the_same_draws_after_kills(folder, job, kills, rng):
 def test_killed_and_resumed_draws_are_bit_identical(tmp_path):
     job = {"parameterisation": "collapsed", "chains": 2, "warmup": 60, "draws": 200}
     require_the_same_draws_after_kills(tmp_path, job, 3, np.random.default_rng(1))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name not in ("nuts", "hmc")])
+def test_killed_langevin_runs_are_bit_identical(tmp_path, sampler):
+    job = {"sampler": sampler, "parameterisation": "path", "chains": 2, "warmup": 200, "draws": 400}
+    job |= {"options": {"minibatch": 3}} if sampler == "sgld" else {}
+    require_the_same_draws_after_kills(tmp_path, job, 4, np.random.default_rng(7))
 
 
 @pytest.mark.heavy

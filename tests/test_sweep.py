@@ -143,7 +143,7 @@ def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, 
 
 
 def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
-    content = SWEEP.replace("draws = 100", "draws = 20000\nkeep = ['order_parameter']")
+    content = SWEEP.replace("draws = 100", "draws = 4000\nkeep = ['order_parameter']")
     plan, table = require_a_killed_worker_to_cost_nothing(tmp_path / "out", file, content, monkeypatch)
     for name, read in (("results.csv", pd.read_csv), ("results.parquet", pd.read_parquet)):
         stored = read(tmp_path / "out" / name)

@@ -56,9 +56,8 @@ def calibrate(
     folder = out or free_folder(Path("out") / f"calibrate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
     [case] = models(model, None if width is None else [width], temperature, data_seed)
-    names = [
-        name for each in sampler or ["nuts"] for name in (_serving(parameterisation.value) if each == "all" else [each])
-    ]
+    serving = [name for name in SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
+    names = [name for each in sampler or ["nuts"] for name in (serving if each == "all" else [each])]
     found = {}
     with Progress(console=errors, disable=as_json or not errors.is_terminal) as bars:
         task = bars.add_task("simulating", total=len(names) * simulations)
@@ -93,10 +92,6 @@ def calibrate(
     raise typer.Exit(HOLDS if holds else FAILS)
 
 
-def _serving(parameterisation: str) -> list[str]:
-    return [name for name in SAMPLERS if name != "sgld" or parameterisation != "collapsed"]
-
-
 def _plain(name: str, ranked: calibration.Calibration, joint: calibration.JointTest) -> dict[str, Any]:
     return {
         "biased": name in BIASED,
@@ -126,10 +121,9 @@ def _print(found: dict[str, Any], model: str, simulations: int, folder: Path) ->
         )
     screen.print(table)
     ranked, joint = next(iter(found.values()))
-    screen.print(
-        f"least p: of {len(ranked.names)} quantities, to be above {calibration.LEVEL / len(ranked.names):.1g}; errors apart: the"
-        f" greatest of {len(joint.names)}, to be below {joint.threshold:.1f}"
-    )
+    level = calibration.LEVEL / len(ranked.names)
+    screen.print(f"least p: of {len(ranked.names)} quantities, to be above {level:.1g}")
+    screen.print(f"errors apart: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
     biased = [name for name in found if name in BIASED]
     if biased:
         screen.print(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

@@ -166,6 +166,7 @@ def test_prior_moments_of_the_order_parameter():
         assert np.max(np.abs(draws.mean(0) - ba.theory.gp_order_parameter(arch)) / error) < 4.5
 
 
+@pytest.mark.heavy
 def test_whitening_does_not_change_the_answer(monkeypatch):
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     by_laplace = ba.sample(model, warmup=300, draws=1000)["posterior"]

@@ -87,8 +87,11 @@ def test_eight_schools(name):
     assert np.max(np.abs(found.mean((0, 1)) - SCHOOL_MEANS) / error) < 4
 
 
+LIGHT = [("mala", "path"), ("sgld", "path")]
 CASES = [
-    (name, parameterisation)
+    pytest.param(
+        name, parameterisation, marks=[pytest.mark.heavy] * (parameterisation == "path" and (name, "path") not in LIGHT)
+    )
     for name in langevin.KERNELS
     for parameterisation in ("collapsed", "path")
     if (name, parameterisation) != ("sgld", "collapsed")
@@ -117,7 +120,13 @@ def test_network_posterior_by_quadrature(model, name, parameterisation):
     assert ba.diagnostics.diagnose(tree).bias_error < 0.1
 
 
-@pytest.mark.parametrize(("name", "parameterisation"), [("mala", "collapsed"), ("mclmc", "path"), ("sgld", "token")])
+@pytest.mark.parametrize(
+    ("name", "parameterisation"),
+    [
+        ("ula", "collapsed"),
+        *(pytest.param(*case, marks=pytest.mark.heavy) for case in (("mclmc", "path"), ("sgld", "token"))),
+    ],
+)
 def test_a_resumed_run_has_the_same_bits(model, tmp_path, monkeypatch, name, parameterisation):
     monkeypatch.setattr(block_runner, "MOST_DRAWS", 10)
     job = {"sampler": name, "parameterisation": parameterisation, "chains": 2, "warmup": 20, "draws": 30}

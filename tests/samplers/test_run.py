@@ -50,6 +50,7 @@ def test_a_wrong_temperature_is_detected(scalar_model, scalar_draws, case):
     assert apart > 4
 
 
+@pytest.mark.heavy
 def test_token_and_path_draws_agree_on_two_layers():
     model = tiny_model(heads=(2, 2), widths=(3, 4, 2), variances=(1.0, 0.8, 1.2, 1.1))
     token, paths = (ba.sample(model, "nuts", name, **RUN)["posterior"] for name in ("token", "path"))
@@ -74,7 +75,7 @@ def test_blocks_are_bit_identical_to_numpyro():
         np.testing.assert_array_equal(ours[name].values[0], values[260:])
 
 
-@pytest.mark.parametrize("chain_method", ["parallel", "vectorised"])
+@pytest.mark.parametrize("chain_method", ["parallel", pytest.param("vectorised", marks=pytest.mark.heavy)])
 def test_thinning_keeps_every_fifth_draw_of_the_same_chain(scalar_model, chain_method):
     run = {"chains": 2, "warmup": 50, "draws": 60, "chain_method": chain_method}
     every, fifth = (ba.sample(scalar_model, **run, thin=thin) for thin in (1, 5))
@@ -128,7 +129,7 @@ def test_weights_are_left_out_unless_asked_for(scalar_draws):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sampler": "gibbs"}, "sampler must be one of 'nuts', 'hmc', got 'gibbs'"),
+        ({"sampler": "gibbs"}, "sampler must be one of 'nuts', 'hmc', .*'sgld', got 'gibbs'"),
         ({"parameterisation": "tokens"}, "parameterisation must be one of .*, got 'tokens'"),
         ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
         ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),

@@ -78,10 +78,6 @@ def check_within_two_percent(build, widths, warmup, draws):
             assert np.max(np.abs(np.diag(validation.deviation)) / sampled) > 0.05
 
 
-def test_within_two_percent_of_draws(hidden_markov_model):
-    check_within_two_percent(hidden_markov_model, (30,), 200, 4000)
-
-
 @pytest.mark.heavy
 def test_within_two_percent_of_draws_at_three_widths(hidden_markov_model):
     check_within_two_percent(hidden_markov_model, (10, 30, 100), 300, 12000)
