@@ -7,7 +7,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from bayesattn import attention, diagnostics, models, samplers, tasks, theory  # noqa: E402
+from bayesattn import attention, diagnostics, models, runs, samplers, tasks, theory  # noqa: E402
 from bayesattn.architecture import Architecture  # noqa: E402
 from bayesattn.models import Model, collapsed, load_model  # noqa: E402
 from bayesattn.samplers import sample  # noqa: E402
@@ -22,6 +22,7 @@ __all__ = [
     "diagnostics",
     "load_model",
     "models",
+    "runs",
     "sample",
     "samplers",
     "tasks",

@@ -4,7 +4,6 @@ from types import SimpleNamespace
 import jax
 import numpy as np
 import pytest
-from threadpoolctl import threadpool_limits
 
 import bayesattn as ba
 from bayesattn.samplers.run import _program
@@ -39,13 +38,6 @@ def load_layers(name):
         ba.attention.path_inputs(stored["x_test"].transpose(0, 2, 1), weights, **options)
     )
     return case
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_blas_thread():
-    """Two test processes whose BLAS threads fight for two cores are slower than one."""
-    with threadpool_limits(1, user_api="blas"):
-        yield
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from bayesattn.samplers import BIASED, SAMPLERS
 from tests.posteriors import tiny_model
 
 ADJUSTED = [name for name in SAMPLERS if name not in BIASED]
-LARGE_STEP = {"sampler": "ula", "options": {"step_size": 1.0, "adapt_step_size": False}}
+LARGE_STEP = {"sampler": "ula", "options": {"step_size": 0.6, "adapt_step_size": False}}
 
 
 @pytest.fixture(scope="module")
@@ -22,13 +22,17 @@ def simulations(model):
     return calibration.simulate(model, 200, seed=1)
 
 
-@pytest.mark.parametrize("sampler", ["nuts", "mala"])
-def test_ranks_are_uniform_and_the_joint_law_is_preserved(model, simulations, sampler):
-    found = calibration.calibrate(model, simulations, sampler=sampler)
+def test_nuts_is_calibrated_and_a_wrong_temperature_is_found(model, simulations):
+    found = calibration.calibrate(model, simulations, sampler="nuts")
     assert found.ranks.shape == (200, 7)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-    joint = calibration.joint_test(model, sampler=sampler)
-    assert joint.holds, dict(zip(joint.names, joint.errors_apart, strict=True))
+    wrong = model.replace(temperature=1.5 * model.temperature)
+    assert not calibration.calibrate(wrong, simulations, sampler="nuts").holds
+
+
+def test_a_large_step_without_metropolis_correction_is_found_by_the_joint_test(model):
+    assert calibration.joint_test(model, sampler="mala").holds
+    assert not calibration.joint_test(model, **LARGE_STEP).holds
 
 
 @pytest.mark.heavy
@@ -48,17 +52,11 @@ def test_samplers_are_calibrated_in_weight_space(model, simulations, sampler):
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
 
 
-def test_a_wrong_temperature_is_found(model, simulations):
-    wrong = model.replace(temperature=1.5 * model.temperature)
-    found = calibration.calibrate(wrong, simulations, sampler="nuts")
-    assert not found.holds
-
-
-def test_a_large_step_without_metropolis_correction_is_found(model, simulations):
+@pytest.mark.heavy
+def test_a_large_step_without_metropolis_correction_is_found_by_ranks(model, simulations):
     found = calibration.calibrate(model, simulations, **LARGE_STEP)
     assert not found.holds
-    assert abs(found.bias) > 0.1
-    assert not calibration.joint_test(model, **LARGE_STEP).holds
+    assert abs(found.bias) > 0.05
 
 
 def test_uniform_ranks_hold_as_often_as_they_should():

@@ -142,6 +142,7 @@ def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, 
     return plan, table
 
 
+@pytest.mark.heavy
 def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     content = SWEEP.replace("draws = 100", "draws = 4000\nkeep = ['order_parameter']")
     plan, table = require_a_killed_worker_to_cost_nothing(tmp_path / "out", file, content, monkeypatch)

@@ -22,11 +22,11 @@ CASES = {
 }
 
 
-EXTREMES = ("first width below paths", "all widths one")
+LONG = ("three layers", "first width below paths", "all widths one")
 
 
 @pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.heavy] * (name in EXTREMES)) for name in CASES]
+    scope="module", params=[pytest.param(name, marks=[pytest.mark.heavy] * (name in LONG)) for name in CASES]
 )
 def case(request):
     heads, widths, variances = CASES[request.param]

@@ -87,11 +87,9 @@ def test_eight_schools(name):
     assert np.max(np.abs(found.mean((0, 1)) - SCHOOL_MEANS) / error) < 4
 
 
-LIGHT = [("mala", "path"), ("sgld", "path")]
+HEAVY = [(name, "path") for name in langevin.KERNELS if name not in ("mala", "sgld")]
 CASES = [
-    pytest.param(
-        name, parameterisation, marks=[pytest.mark.heavy] * (parameterisation == "path" and (name, "path") not in LIGHT)
-    )
+    pytest.param(name, parameterisation, marks=[pytest.mark.heavy] * ((name, parameterisation) in HEAVY))
     for name in langevin.KERNELS
     for parameterisation in ("collapsed", "path")
     if (name, parameterisation) != ("sgld", "collapsed")

@@ -1,6 +1,7 @@
 """The block runner: known answers, reproducibility, agreement with NumPyro's own runner, error messages."""
 
 import dataclasses
+from functools import cache
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from numpyro.infer import MCMC, NUTS, init_to_sample
 import bayesattn as ba
 from bayesattn.models import path
 from bayesattn.samplers import QUANTITIES, Job
+from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.run import plan
 from tests.posteriors import combined_errors_apart, errors_apart, exact_scalar_posterior, tiny_model
 
@@ -24,20 +26,27 @@ def scalar_model():
 
 @pytest.fixture(scope="module")
 def scalar_draws(scalar_model):
-    cases = (("nuts", "token"), ("nuts", "path"), ("hmc", "path"), ("nuts", "collapsed"), ("hmc", "collapsed"))
-    return {
-        case: ba.sample(scalar_model, *case, **RUN, options={"trajectory_length": 2.0} if case[0] == "hmc" else {})
-        for case in cases
-    }
+    @cache
+    def draw(sampler, parameterisation):
+        options = {"trajectory_length": 2.0} if sampler == "hmc" else {}
+        return ba.sample(scalar_model, sampler, parameterisation, **RUN, options=options)
+
+    return draw
 
 
-CASES = [("nuts", "token"), ("nuts", "path"), ("hmc", "path"), ("nuts", "collapsed"), ("hmc", "collapsed")]
+CASES = [
+    pytest.param(("nuts", "token")),
+    pytest.param(("nuts", "path")),
+    pytest.param(("nuts", "collapsed")),
+    pytest.param(("hmc", "path"), marks=pytest.mark.heavy),
+    pytest.param(("hmc", "collapsed"), marks=pytest.mark.heavy),
+]
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_draws_have_the_known_posterior_means(scalar_model, scalar_draws, case):
     exact_u, exact_f, _ = exact_scalar_posterior(scalar_model)
-    posterior = scalar_draws[case]["posterior"]
+    posterior = scalar_draws(*case)["posterior"]
     assert errors_apart(posterior["order_parameter"], exact_u) < 4
     assert errors_apart(posterior["prediction"], exact_f) < 4
 
@@ -45,7 +54,7 @@ def test_draws_have_the_known_posterior_means(scalar_model, scalar_draws, case):
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_temperature_is_detected(scalar_model, scalar_draws, case):
     wrong_u, wrong_f, _ = exact_scalar_posterior(scalar_model.replace(temperature=1.5 * scalar_model.temperature))
-    posterior = scalar_draws[case]["posterior"]
+    posterior = scalar_draws(*case)["posterior"]
     apart = max(errors_apart(posterior["order_parameter"], wrong_u), errors_apart(posterior["prediction"], wrong_f))
     assert apart > 4
 
@@ -58,21 +67,22 @@ def test_token_and_path_draws_agree_on_two_layers():
         assert combined_errors_apart(token[name], paths[name]) < 4
 
 
-def test_blocks_are_bit_identical_to_numpyro():
-    """Warm-up and draws, each a full and a part block, against numpyro.infer.MCMC from the same state."""
+def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
+    """Warm-up and draws, each full and part blocks of 50, against numpyro.infer.MCMC from the same state."""
     model = tiny_model()
-    job = Job(parameterisation="path", chains=1, warmup=260, draws=310, seed=5, keep=("weights",))
+    monkeypatch.setattr(block_runner, "MOST_DRAWS", 50)
+    job = Job(parameterisation="path", chains=1, warmup=60, draws=110, seed=5, keep=("weights",))
     settings = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     ours = ba.sample(model, **settings)["posterior"]
     data = path.data(model)
     kernel = NUTS(path.program(path.structure(model.architecture)), init_strategy=init_to_sample)
     state = plan(model, job).program.start(jax.random.split(jax.random.key(5), 1)[0], data)
-    kernel.init(state.rng_key, 260, None, (data,), {})
-    mcmc = MCMC(kernel, num_warmup=0, num_samples=260 + 310, progress_bar=False, jit_model_args=True)
+    kernel.init(state.rng_key, 60, None, (data,), {})
+    mcmc = MCMC(kernel, num_warmup=0, num_samples=60 + 110, progress_bar=False, jit_model_args=True)
     mcmc.post_warmup_state = state
     mcmc.run(state.rng_key, data)
     for name, values in mcmc.get_samples().items():
-        np.testing.assert_array_equal(ours[name].values[0], values[260:])
+        np.testing.assert_array_equal(ours[name].values[0], values[60:])
 
 
 @pytest.mark.parametrize("chain_method", ["parallel", pytest.param("vectorised", marks=pytest.mark.heavy)])
@@ -123,7 +133,7 @@ def test_datatree_has_arviz_groups_and_path_names():
 
 
 def test_weights_are_left_out_unless_asked_for(scalar_draws):
-    assert "V_0" not in scalar_draws["nuts", "path"]["posterior"]
+    assert "V_0" not in scalar_draws("nuts", "path")["posterior"]
 
 
 @pytest.mark.parametrize(

@@ -25,11 +25,13 @@ def everything(path_inputs, labels, temperature):
     return draws
 
 
+@pytest.mark.heavy
 def test_zero_path_inputs_leave_the_prior():
     draws = everything(0 * XI, Y, 0.1)
     assert errors_apart(draws["order_parameter"], np.eye(4)) < 4
 
 
+@pytest.mark.heavy
 def test_duplicated_examples_are_served_at_a_sensible_temperature():
     everything(np.concatenate([XI, XI]), np.concatenate([Y, Y]), 1e-4)
 

@@ -34,6 +34,7 @@ def test_gp_evidence_is_a_normal_density():
     assert ba.theory.gp_evidence(*problem_of(model)) == pytest.approx(expected, rel=1e-12)
 
 
+@pytest.mark.heavy
 def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
     """Three widths and three temperatures on the reference task."""
     for temperature in (0.01, 0.1, 1.0):

@@ -1,0 +1,121 @@
+"""Effective draws of U a second and a gradient, for each sampler and parameterisation, at N = 10 and 100, in one run.
+
+Run with `uv run python benchmarks/samplers.py`; it takes about twenty minutes. Rates are of sampling after warm-up, without
+compilation. Token chains follow the law of path chains and differ in the cost of a gradient only, so their rates are those
+of path chains times the ratio of the costs, which is measured here. Chains with R-hat above 1.05 have no rate worth
+quoting. The bias of samplers without a Metropolis correction is measured against NUTS, in standard deviations of the entry
+of U that is furthest off, with its Monte Carlo error. Neal's funnel follows, where every sampler here has a hard time.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import arviz_stats
+import jax.numpy as jnp
+import numpy as np
+from gradients import gradient
+from timing import interleaved_seconds
+
+import bayesattn as ba
+from bayesattn.samplers import BIASED, SAMPLERS, Job
+from bayesattn.samplers.run import InMemory, advance, plan
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from tests.samplers.targets import chains, funnel_potential
+
+CHAINS = 2
+RUNS = {"collapsed": {"warmup": 300, "draws": 2000}, "path": {"warmup": 600, "draws": 1000}}
+FEWER = {"nuts": {"warmup": 300, "draws": 150}}
+"""Weight-space NUTS takes 1023 gradients a draw."""
+USABLE_RHAT = 1.05
+FUNNEL_STEPS = {"adjusted_mclmc": 1}
+
+
+class Timed(InMemory):
+    """Draws in memory, and the seconds of sampling after warm-up."""
+
+    seconds = 0.0
+
+    def checkpoint(self, chains, state, done, steps, seconds):
+        """Add up the blocks."""
+        if done > self.job.warmup:
+            self.seconds += seconds
+
+    def __init__(self, job, shapes):
+        super().__init__(job, shapes)
+        self.job = job
+
+
+def measured(model: ba.Model, sampler: str, parameterisation: str) -> dict[str, Any]:
+    """Effective draws, R-hat, gradients and seconds of one sampler; U's mean, deviation and error."""
+    settings: dict[str, Any] = RUNS[parameterisation] | (FEWER.get(sampler, {}) if parameterisation == "path" else {})
+    job = Job(sampler=sampler, parameterisation=parameterisation, chains=CHAINS, keep=("order_parameter",), **settings)
+    ready = plan(model, job)
+    recorder = Timed(job, ready.shapes)
+    advance(ready, job, recorder)
+    draws = recorder.outputs["posterior"]["order_parameter"]
+    entries = draws[..., *np.tril_indices(draws.shape[-1])]
+    columns = range(entries.shape[-1])
+    return {
+        "ess": min(float(arviz_stats.ess(entries[..., c])) for c in columns),
+        "rhat": max(float(arviz_stats.rhat(entries[..., c])) for c in columns),
+        "gradients": float(recorder.outputs["sample_stats"]["n_steps"].sum()),
+        "seconds": recorder.seconds / CHAINS,
+        "mean": entries.mean((0, 1)),
+        "sd": entries.std((0, 1)),
+        "error": np.array([float(arviz_stats.mcse(entries[..., c])) for c in columns]),
+    }
+
+
+def bias(found: dict, reference: dict) -> str:
+    """Greatest difference of U from the reference, in standard deviations."""
+    apart = (found["mean"] - reference["mean"]) / reference["sd"]
+    worst = int(np.argmax(np.abs(apart)))
+    return f"{apart[worst]:+.2f} ± {np.hypot(found['error'], reference['error'])[worst] / reference['sd'][worst]:.2f}"
+
+
+def table(model: ba.Model) -> None:
+    """Rates of every sampler."""
+    print("| N | sampler | parameterisation | effective draws / s | / 1000 gradients | R-hat | bias (sd) |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    for width in (10, 100):
+        wide = model.replace(width=width)
+        costs = interleaved_seconds({name: gradient(wide, name) for name in ("path", "token")}, repeats=5)
+        slower = costs["token"] / costs["path"]
+        reference = measured(wide, "nuts", "collapsed")
+        for sampler in SAMPLERS:
+            for parameterisation in RUNS:
+                if sampler == "sgld" and parameterisation == "collapsed":
+                    continue
+                found = measured(wide, sampler, parameterisation)
+                good = found["rhat"] <= USABLE_RHAT
+                per_second, per_gradient = found["ess"] / found["seconds"], 1000 * found["ess"] / found["gradients"]
+                shown = bias(found, reference) if sampler in BIASED and good else ""
+                cells = [f"{per_second:.3g}", f"{per_gradient:.3g}"] if good else ["-", "-"]
+                name = f"{sampler} (biased)" if sampler in BIASED else sampler
+                print(
+                    f"| {width} | {name} | {parameterisation} | {' | '.join(cells)} | {found['rhat']:.3f} | {shown} |"
+                )
+                if parameterisation == "path":
+                    token = f"{per_second / slower:.3g}" if good else "-"
+                    print(f"| {width} | {name} | token | {token} | {cells[1]} | | |", flush=True)
+
+
+def funnel() -> None:
+    """v of Neal's funnel, whose mean is 0 and standard deviation 3."""
+    print("\n| sampler | mean of v (0) | standard deviation of v (3) | R-hat |\n| --- | --- | --- | --- |")
+    for name, kernel in SAMPLERS.items():
+        if name == "sgld":
+            continue
+        options = {} if name in ("nuts", "hmc") else {"steps": FUNNEL_STEPS.get(name, 20)}
+        z, _ = chains(kernel(potential_fn=funnel_potential, **options), jnp.zeros(10), 1000, 4000)
+        v = z[..., 0]
+        mean, error = v.mean(), float(arviz_stats.mcse(v))
+        print(f"| {name} | {mean:+.2f} ± {error:.2f} | {v.std():.2f} | {float(arviz_stats.rhat(v)):.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    funnel()
+    print()
+    table(ba.load_model("hidden_markov"))
