@@ -48,7 +48,9 @@ def test_every_adjusted_sampler_is_calibrated(model, sampler):
 @pytest.mark.heavy
 @pytest.mark.parametrize("sampler", ["nuts", "barker", "underdamped"])
 def test_samplers_are_calibrated_in_weight_space(model, simulations, sampler):
-    found = calibration.calibrate(model, simulations, sampler=sampler, parameterisation="path", thin=10)
+    options = {} if sampler == "nuts" else {"steps": 20}
+    settings = {"sampler": sampler, "parameterisation": "path", "options": options}
+    found = calibration.calibrate(model, simulations, thin=10, **settings)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
 
 
