@@ -13,7 +13,7 @@ import threading
 
 import zarr.storage._local as zarr_files
 
-from bayesattn import runs
+from bayesattn import run_files, runs
 from bayesattn.samplers import run as block_runner
 from tests.posteriors import tiny_model
 
@@ -71,8 +71,10 @@ def main(out, job, moment):
         lambda path, value: path.with_name(f"{path.name}.killed.partial"),
         lambda path, value: value.as_buffer_like(),
     )
-    runs._replace = moment.watch(
-        runs._replace, lambda file, content: file.with_name(f"{file.name}.partial"), lambda file, content: content
+    run_files.replace_file = moment.watch(
+        run_files.replace_file,
+        lambda file, content: file.with_name(f"{file.name}.partial"),
+        lambda file, content: content,
     )
     runs.sample(tiny_model(), out, progress=moment.progress, **json.loads(job))
 
