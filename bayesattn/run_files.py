@@ -6,6 +6,8 @@ written but not checkpointed is drawn again, to the same bits. The folder `.run`
 arrays and JSON, no pickles), a log of blocks with their wall times, and a lock.
 """
 
+from __future__ import annotations
+
 import errno
 import io
 import json
