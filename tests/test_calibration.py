@@ -22,6 +22,7 @@ def simulations(model):
     return calibration.simulate(model, 200, seed=1)
 
 
+@pytest.mark.heavy
 def test_nuts_is_calibrated_and_a_wrong_temperature_is_found(model, simulations):
     found = calibration.calibrate(model, simulations, sampler="nuts")
     assert found.ranks.shape == (200, 7)

@@ -1,5 +1,7 @@
 """Langevin kernels: known answers, stated biases, bit-identical resumption, bad options."""
 
+import itertools
+
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -118,6 +120,20 @@ def test_network_posterior_by_quadrature(model, name, parameterisation):
     off = posterior["order_parameter"].mean(("chain", "draw")).values - exact_u - stated.mean(("chain", "draw")).values
     assert np.max(np.abs(off) / error) < 4
     assert ba.diagnostics.diagnose(tree).bias_error < 0.1
+
+
+@pytest.mark.heavy
+def test_adjusted_samplers_agree_on_the_reference_task(hidden_markov_model):
+    """Every pair within 4 combined errors on every own entry of U, N = 10."""
+    names = [name for name in SAMPLERS if name not in BIASED]
+    model = hidden_markov_model(10)
+    found = {}
+    for name in names:
+        entries = ba.sample(model, name, warmup=300, draws=2000)["posterior"]["order_parameter"]
+        found[name] = entries.mean(("chain", "draw")).values.diagonal(), arviz_stats.mcse(entries).values.diagonal()
+    for first, second in itertools.combinations(names, 2):
+        (mean, error), (other, other_error) = found[first], found[second]
+        assert np.max(np.abs(mean - other) / np.hypot(error, other_error)) < 4, (first, second)
 
 
 @pytest.mark.parametrize(
