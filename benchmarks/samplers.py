@@ -5,7 +5,8 @@ Run with `uv run python benchmarks/samplers.py`; it takes about ten minutes. Rat
 compilation. Token chains follow the law of path chains and differ in the cost of a gradient only, so their rates are those
 of path chains times the ratio of the costs, which is measured here. Chains with R-hat above 1.05 have no rate worth
 quoting. U is compared with that of a collapsed NUTS run: the entry that is furthest off, in combined Monte Carlo errors, and
-for samplers without a Metropolis correction, which are biased, in standard deviations with the Monte Carlo error. Neal's funnel follows, where every sampler here has a hard time.
+for samplers without a Metropolis correction, which are biased, in standard deviations with the Monte Carlo error. Neal's
+funnel follows, where every sampler here has a hard time.
 """
 
 import sys
