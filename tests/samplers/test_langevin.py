@@ -80,7 +80,10 @@ def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
     assert stated.mean() > 10 * column_errors(stated)[0]
 
 
-@pytest.mark.parametrize("name", ADJUSTED)
+@pytest.mark.parametrize(
+    "name",
+    ["adjusted_mclmc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("mala", "barker", "underdamped"))],
+)
 def test_eight_schools(name):
     kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name == "adjusted_mclmc" else 20)
     z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
@@ -89,9 +92,9 @@ def test_eight_schools(name):
     assert np.max(np.abs(found.mean((0, 1)) - SCHOOL_MEANS) / error) < 4
 
 
-HEAVY = [(name, "path") for name in langevin.KERNELS if name not in ("mala", "sgld")]
+LIGHT = [("mala", "collapsed"), ("ula", "collapsed"), ("sgld", "path")]
 CASES = [
-    pytest.param(name, parameterisation, marks=[pytest.mark.heavy] * ((name, parameterisation) in HEAVY))
+    pytest.param(name, parameterisation, marks=[pytest.mark.heavy] * ((name, parameterisation) not in LIGHT))
     for name in langevin.KERNELS
     for parameterisation in ("collapsed", "path")
     if (name, parameterisation) != ("sgld", "collapsed")
@@ -155,6 +158,7 @@ def test_a_resumed_run_has_the_same_bits(model, tmp_path, monkeypatch, name, par
     assert contents(tmp_path / "stopped") == contents(tmp_path / "whole")
 
 
+@pytest.mark.heavy
 def test_they_are_numpyro_kernels(model):
     """The same kernel under numpyro.infer.MCMC."""
     data = path.data(model)
