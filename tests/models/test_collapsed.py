@@ -22,7 +22,7 @@ CASES = {
 }
 
 
-LONG = ("three layers", "first width below paths", "all widths one")
+LONG = ("three layers", "first width below paths", "upper width below heads", "all widths one")
 
 
 @pytest.fixture(

@@ -35,7 +35,7 @@ def scalar_draws(scalar_model):
 
 
 CASES = [
-    pytest.param(("nuts", "token")),
+    pytest.param(("nuts", "token"), marks=pytest.mark.heavy),
     pytest.param(("nuts", "path")),
     pytest.param(("nuts", "collapsed")),
     pytest.param(("hmc", "path"), marks=pytest.mark.heavy),

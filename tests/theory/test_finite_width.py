@@ -27,6 +27,7 @@ def slope(widths, deviations):
     return np.polyfit(np.log(widths), np.log(np.abs(deviations)), 1)[0]
 
 
+@pytest.mark.heavy
 def test_orders_of_the_error_by_quadrature():
     """One head, fixed load, no sampling: the saddle point errs as 1/N, the corrected theory as 1/N^2 (4 data sets)."""
     widths = (8, 16, 32)
