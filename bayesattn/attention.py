@@ -46,7 +46,7 @@ def path_inputs(
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     one_of("readout", readout, READOUTS)
     inputs, weights = _checked_heads(inputs, weights)
-    return _path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity)
+    return traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity)
 
 
 def matrices(
@@ -150,9 +150,10 @@ def _one_layer_back(
 
 
 @partial(jax.jit, static_argnames=("readout", "nonlinearity"))
-def _path_inputs(
+def traced_path_inputs(
     inputs: Float[Array, "example token feature"], weights: tuple, readout: str, nonlinearity: str
 ) -> Float[Array, "example path feature"]:
+    """`path_inputs` of arrays, for use inside JAX transformations: nothing is checked."""
     tokens = inputs.shape[1]
 
     def one_example(tokens_of_example: Float[Array, "token feature"]) -> Float[Array, "path feature"]:

@@ -19,7 +19,8 @@ from scipy import stats
 
 from bayesattn._checks import positive_integer
 from bayesattn.models import PARAMETERISATIONS, Model, path
-from bayesattn.samplers import BIASED, SAMPLERS, Job
+from bayesattn.samplers import BIASED, Job
+from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.theory.kernels import cross_kernel, gaussian_energy
 
@@ -63,7 +64,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class JointTest:
-    """Means of functions of parameters and labels after some transitions, in errors from those before any."""
+    """Functions of parameters and labels after some transitions, in errors from those before any: location and spread."""
 
     names: list[str]
     errors_apart: Float[np.ndarray, " quantity"]
@@ -133,6 +134,7 @@ def calibrate(
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     count = len(simulations.labels)
+    ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, 0, None))))
     ranks, bias = [], []
     for first in range(0, count, BATCH):
         batch = slice(first, min(first + BATCH, count))
@@ -143,8 +145,8 @@ def calibrate(
             raise FloatingPointError(
                 f"sampler {job.sampler!r} met a value that is not finite; a smaller step size may help"
             )
-        ranked = _ranked_batch(posterior, simulations.labels[batch], model)
-        ranks.append(np.sum(ranked < simulations.quantities[batch, None], 1))
+        ranked = ranked_of_all(posterior["order_parameter"], posterior.get("prediction"), simulations.labels[batch])
+        ranks.append(np.sum(np.asarray(ranked) < simulations.quantities[batch, None], 1))
         if job.sampler in BIASED:
             deviation = posterior["order_parameter"].std(1)
             bias.append(outputs["step_size_bias"]["order_parameter"].mean(1) / deviation)
@@ -190,15 +192,12 @@ def joint_test(
         state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, ready.block)
     options = dict(job.options) | {"adapt_step_size": False, "step_size": float(state.adapt_state.step_size)}
     options |= {"adapt_mass_matrix": False}
-    extra = {"subset": module.minibatch} if job.sampler == "sgld" else {}
     data = ready.data
 
     def functions(sites, labels):
         found = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
-        lower = found[np.tril_indices(len(found))]
-        return jnp.concatenate(
-            [lower, lower**2, jnp.array([jnp.mean(labels**2), _log_likelihood(found, labels, model)])]
-        )
+        scalars = [jnp.mean(labels**2), _log_likelihood(found, labels, model)]
+        return jnp.concatenate([found[np.tril_indices(len(found))], jnp.stack(scalars)])
 
     def exact(key):
         prior_key, labels_key = jax.random.split(key)
@@ -208,13 +207,13 @@ def joint_test(
     def chain(key):
         exact_key, init_key, key = jax.random.split(key, 3)
         sites, labels = exact(exact_key)
-        kernel = SAMPLERS[job.sampler](module.program(structure), **extra, **options)
-        state = kernel.init(init_key, 0, sites, (data | {"labels": labels},), {})
+        transition = kernel(job.sampler, job.parameterisation, structure, options)
+        state = transition.init(init_key, 0, sites, (data | {"labels": labels},), {})
 
         def iterate(carry, key):
             state, labels = carry
             arguments = (data | {"labels": labels},)
-            state = kernel.sample(kernel.refresh(state, arguments, {}), arguments, {})
+            state = transition.sample(transition.refresh(state, arguments, {}), arguments, {})
             return (state, module.draw_labels(key, state.z, data, structure)), None
 
         (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
@@ -222,10 +221,23 @@ def joint_test(
 
     after = np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(start_key, chains)))
     before = np.asarray(jax.jit(jax.vmap(lambda key: functions(*exact(key))))(jax.random.split(fresh_key, 10 * chains)))
-    error = np.sqrt(after.var(0) / len(after) + before.var(0) / len(before))
-    entries = [name for name in quantity_names(model) if name.startswith("U")]
-    names = [*entries, *(f"{name}^2" for name in entries), "mean label^2", "log likelihood"]
-    return JointTest(names, (after.mean(0) - before.mean(0)) / error)
+    names = [*(name for name in quantity_names(model) if name.startswith("U")), "mean label^2", "log likelihood"]
+    return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after))
+
+
+def rank_errors(before: np.ndarray, after: np.ndarray) -> Float[np.ndarray, " twice_the_quantities"]:
+    """How far apart two samples (draw, quantity) of one law are, in errors: in location, then in spread.
+
+    Means of ranks, and of their squared distances from the middle. Whatever the law, ranks have light tails; means of U^2
+    itself, a product of chi-squared variables, stay low until an extreme comes up, and raised false alarms.
+    """
+    ordered = np.sort(before, axis=0)
+    columns = zip(ordered.T, after.T, strict=True)
+    ranks = np.stack([np.searchsorted(column, values) / len(before) for column, values in columns], axis=1) - 0.5
+    error = np.sqrt(1 / len(before) + 1 / len(after))
+    # A uniform variable's variance is 1/12, that of its square about the middle 1/180.
+    location, spread = ranks.mean(0) * np.sqrt(12), ((ranks**2).mean(0) - 1 / 12) * np.sqrt(180)
+    return np.concatenate([location, spread]) / error
 
 
 def quantity_names(model: Model) -> list[str]:
@@ -270,8 +282,8 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
     data = ready.data | {"labels": jnp.asarray(labels)}
     data |= {name: jnp.stack([each[name] for each in prepared]) for name in prepared[0]}
     axes = {name: 0 if name in ALONE and name in data else None for name in data}
-    state = jax.jit(jax.vmap(ready.program.start, (0, axes)))(jax.random.split(key, len(labels)), data)
-    block = _batched_block(ready.program.block, tuple(axes.items()), job.kept)
+    start, block = _batched(ready.program, tuple(axes.items()), job.kept)
+    state = start(jax.random.split(key, len(labels)), data)
     most = job.kept * job.thin
     for done in range(0, job.warmup, most):
         state, _ = block(state, data, min(most, job.warmup - done), False)
@@ -280,8 +292,11 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
 
 
 @lru_cache(maxsize=16)
-def _batched_block(block: Callable, axes: tuple, slots: int) -> Callable:
-    return jax.jit(jax.vmap(lambda *arguments: block(*arguments, slots), (0, dict(axes), None, None)))
+def _batched(program: Program, axes: tuple, slots: int) -> tuple[Callable, Callable]:
+    """First states, and blocks, of many simulations at once."""
+    start = jax.vmap(program.start, (0, dict(axes)))
+    block = jax.vmap(lambda *arguments: program.block(*arguments, slots), (0, dict(axes), None, None))
+    return jax.jit(start), jax.jit(block)
 
 
 def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model) -> Array:
@@ -289,15 +304,6 @@ def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model
     parts = [order_parameter[np.tril_indices(len(order_parameter))]]
     parts += [] if prediction is None else [prediction[:PREDICTIONS]]
     return jnp.concatenate([*parts, _log_likelihood(order_parameter, labels, model)[None]])
-
-
-def _ranked_batch(posterior: Any, labels: np.ndarray, model: Model) -> np.ndarray:
-    """What is ranked of all draws of all simulations."""
-    prediction = posterior.get("prediction")
-    of_draw = partial(_ranked, model=model)
-    of_simulation = jax.vmap(of_draw, (0, None if prediction is None else 0, None))
-    of_batch = jax.jit(jax.vmap(of_simulation, (0, None if prediction is None else 0, 0)))
-    return np.asarray(of_batch(posterior["order_parameter"], prediction, labels))
 
 
 def _log_likelihood(order_parameter: Array, labels: Array, model: Model) -> Array:

@@ -17,7 +17,7 @@ FEWEST_DRAWS = 4
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Quality of draws: worst R-hat and effective draws over order parameters, energy and some predictions.
+    """Quality of draws: worst R-hat and effective draws over order parameters, energy, density and some predictions.
 
     `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
     trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
@@ -96,7 +96,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
     rhat = ess = tail = bfmi = float("nan")
     if count >= FEWEST_DRAWS:
-        watched = {"energy": statistics["energy"]} if "energy" in statistics else {}
+        watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         if "order_parameter" in posterior:
             watched["order_parameter"] = posterior["order_parameter"]
         if "prediction" in posterior:
@@ -153,7 +153,13 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
 
 
 def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
+    """NaN for what too few draws cannot tell."""
     values = values.compute()
+    if values.sizes["draw"] < FEWEST_DRAWS:
+        unknown = np.full(values.shape[2:], np.nan)
+        return dict.fromkeys(("mean", "sd", "error", "rhat", "ess"), unknown) | {
+            "mean": values.mean(("chain", "draw")).values
+        }
     return {
         "mean": values.mean(("chain", "draw")).values,
         "sd": values.std(("chain", "draw"), ddof=1).values,

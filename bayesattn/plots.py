@@ -1,6 +1,7 @@
 """Figures of theory against draws, readable without the code; Okabe and Ito's colours, safe for colour-blind readers."""
 
 from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -14,9 +15,17 @@ from matplotlib.patches import Patch
 from bayesattn import theory
 from bayesattn.calibration import Calibration, ecdf_band, ecdf_difference
 from bayesattn.models import Model
+from bayesattn.pruning import MOST_LOST, Comparison, heads_of
 from bayesattn.validation import Validation, gp_kernel
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
+COLORS, MARKERS = (BLUE, ORANGE, GREEN, PURPLE, GREY), "os^Dv"
+ORDER_STYLES: dict[str, dict[str, Any]] = {
+    "theory": {"color": BLUE, "marker": "o"},
+    "draws": {"color": GREEN, "marker": "s", "linestyle": ":"},
+    "magnitude": {"color": PURPLE, "marker": "^", "linestyle": "-."},
+    "random": {"color": GREY, "marker": "v", "linestyle": "--"},
+}
 ALIGNED_EIGENVECTORS = 100
 
 
@@ -72,6 +81,50 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
     handles.append(Patch(color=GREY, alpha=0.25, label="95 % of uniform ranks stay inside, each curve as a whole"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
     figure.suptitle(f"Ranks of {len(first.ranks)} simulations among {first.draws} posterior draws")
+    return figure
+
+
+def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
+    """Head scores against what is lost with each head, and accuracy as heads go; one comparison for each seed."""
+    networks = list(comparisons[0].networks)
+    figure, panels = plt.subplots(
+        len(networks), 3, figsize=(13, 4 * len(networks)), layout="constrained", squeeze=False
+    )
+    model = comparisons[0].model
+    heads = [f"{layer + 1}.{head + 1}" for layer, head in heads_of(model.architecture)]
+    width, count = model.architecture.widths[0], len(comparisons)
+    figure.suptitle(f"{model.name}: heads scored at N = {width}, and removed; {count} seeds", fontsize=13)
+    for row, name in zip(panels, networks, strict=True):
+        pruned = [each.networks[name] for each in comparisons]
+        for color, marker, each, found in zip(cycle(COLORS), cycle(MARKERS), comparisons, pruned, strict=False):
+            scores = [np.concatenate(each.scores[kind]) for kind in ("theory", "draws")]
+            row[0].plot(heads, scores[0], marker=marker, color=color, linewidth=0.8)
+            row[0].plot(heads, scores[1], marker="x", color=color, linestyle="none")
+            row[1].plot(scores[0], 100 * found.drops, marker=marker, color=color, linestyle="none")
+        row[0].set(
+            xlabel="layer.head", ylabel="head score", title="Scores (x: by draws), a colour a seed", ylim=(0, 1.05)
+        )
+        correlations = [each.correlation(name, "theory") for each in comparisons]
+        title = f"{name}: rank correlation {np.mean(correlations):.2f}"
+        row[1].set(xlabel="head score by theory", ylabel="accuracy lost without the head (points)", title=title)
+        for order in pruned[0].accuracies:
+            curves = 100 * np.array([found.accuracies[order] for found in pruned])
+            row[2].errorbar(
+                np.arange(curves.shape[1]),
+                curves.mean(0),
+                curves.std(0),
+                capsize=2,
+                linewidth=1.2,
+                label=order,
+                **ORDER_STYLES[order],
+            )
+        row[2].axhline(100 * np.mean([found.accuracy - MOST_LOST for found in pruned]), color=GREY, linewidth=0.8)
+        row[2].set(
+            xlabel="heads removed, lowest score first",
+            ylabel="test accuracy (%)",
+            title=f"{name}: mean ± sd over seeds",
+        )
+        row[2].legend(frameon=False, fontsize=8, title="order by", title_fontsize=8)
     return figure
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import errno
 import io
 import json
-import os
 import shutil
 import uuid
 import warnings
@@ -27,6 +26,7 @@ import numpy as np
 import zarr
 
 from bayesattn import provenance
+from bayesattn._files import replace_file
 from bayesattn.models import Model
 from bayesattn.samplers import Job, groups
 from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_region
@@ -85,10 +85,14 @@ def create(out: Path, model: Model, job: Job, ready: Plan) -> None:
             zarr.consolidate_metadata(root.store)
         (new / FOLDER).mkdir()
         write_arrays(new / FOLDER / "prepared.npz", ready.prepared)
-        new.rename(out)
-    except BaseException:
+        try:
+            new.rename(out)
+        except OSError as error:
+            # Another job was quicker: there is a run now, whose lock decides.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+    finally:
         shutil.rmtree(new, ignore_errors=True)
-        raise
 
 
 def _write_groups(root: zarr.Group, model: Model, job: Job, ready: Plan) -> None:
@@ -224,13 +228,6 @@ def write_arrays(file: Path, arrays: dict[str, Any]) -> None:
 def load_arrays(file: Path) -> Any:
     """What `write_arrays` wrote; read at once, for NumPy leaves a damaged file open."""
     return np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
-
-
-def replace_file(file: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all."""
-    partial = file.with_name(file.name + ".partial")
-    partial.write_bytes(content)
-    os.replace(partial, file)
 
 
 def _raw(leaf: Any) -> Any:

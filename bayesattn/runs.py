@@ -20,6 +20,7 @@ import xarray as xr
 import zarr
 
 from bayesattn import provenance
+from bayesattn._files import replace_file
 from bayesattn.architecture import Architecture
 from bayesattn.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.models import Model, Tokens
@@ -33,7 +34,6 @@ from bayesattn.run_files import (
     create,
     load_arrays,
     named,
-    replace_file,
 )
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import Chains, advance, plan, units
@@ -183,7 +183,10 @@ class Run:
                 pass
         except RunBusy:
             return "running"
-        return "failed" if self.last_event().get("event") == "failed" else "interrupted"
+        except PermissionError:
+            pass  # Whoever may only read cannot ask for the lock.
+        events = self.events()
+        return "failed" if events and events[-1]["event"] == "failed" else "interrupted"
 
     @property
     def nbytes(self) -> int:
@@ -220,26 +223,25 @@ class Run:
 
     def diagnose(self) -> Diagnostics:
         """Diagnostics of the draws that are there."""
-        return Diagnostics.from_dict(self._results()["diagnostics"])
+        return Diagnostics.from_dict(self._result("diagnostics", lambda draws: diagnose(draws).to_dict()))
 
     def summary(self) -> list[dict[str, Any]]:
         """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
-        return self._results()["summary"]
+        return self._result("summary", summary)
 
-    def _results(self) -> dict[str, Any]:
-        """Diagnostics and summary; those of a complete run are kept with it."""
-        kept, complete = self.path / FOLDER / "results.json", self.complete
+    def _result(self, name: str, compute: Callable[[xr.DataTree], Any]) -> Any:
+        """What is computed from the draws; that of a complete run is kept with it."""
+        kept, complete = self.path / FOLDER / f"{name}.json", self.complete
         if complete and kept.exists():
             return json.loads(kept.read_text())
-        draws = self.draws()
-        found = {"diagnostics": diagnose(draws).to_dict(), "summary": summary(draws)}
+        found = compute(self.draws())
         if complete and os.access(kept.parent, os.W_OK):
             replace_file(kept, json.dumps(found).encode())
         return found
 
     def overview(self) -> dict[str, Any]:
         """State, progress, settings and diagnostics, for a table."""
-        done, state = self.done, self.state
+        done, state, events = self.done, self.state, self.events()
         shape = tomllib.loads(self.description["model"])
         return {
             "model": self.description["about_model"]["name"],
@@ -250,8 +252,8 @@ class Run:
             "seed": self.job.seed,
             "state": state,
             "progress": sum(done) / (self.job.chains * self.job.transitions),
-            "seconds": sum(event["seconds"] for event in self.events() if event["event"] == "block"),
-            "error": self.last_event().get("error") if state == "failed" else None,
+            "seconds": sum(event["seconds"] for event in events if event["event"] == "block"),
+            "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
 
@@ -306,11 +308,6 @@ class Run:
         except FileNotFoundError:
             return []
         return [event for event in map(_parsed, lines) if event]
-
-    def last_event(self) -> dict[str, Any]:
-        """The last line of the log, {} if there is none."""
-        events = self.events()
-        return events[-1] if events else {}
 
     def checkpoint_file(self, chains: Chains) -> Path:
         """Where the state of chains that advance together is kept."""

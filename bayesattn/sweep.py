@@ -1,173 +1,37 @@
-"""Many runs on Dask: a grid or list of settings in a TOML file, each run a store of its own that survives its worker."""
+"""Many runs on Dask, each of them a store of its own that survives its worker."""
 
 import dataclasses
-import itertools
-import json
 import math
 import os
 import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import lru_cache
 from glob import glob
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from bayesattn import runs
-from bayesattn.models import Model, load_model
-from bayesattn.models.ready import describe
+from bayesattn.models import Model
 from bayesattn.samplers import Job
 from bayesattn.samplers.run import advance, bytes_per_draw, cores, plan
+from bayesattn.sweep_file import Cluster, Planned, Sweep, flat
 
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
-NESTED = ("task", "options")
 CONNECT_SECONDS = 10
 POLL_SECONDS = 1.0
 PILOT_SECONDS = 3.0
 
 
-class _Table(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class Settings(_Table):
-    """What a run may be given: the options of `bayesattn sample`, and entries of the model's [task]."""
-
-    model: str | None = None
-    width: Annotated[int, Field(ge=1)] | None = None
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    data_seed: Annotated[int, Field(ge=0)] | None = None
-    task: dict[str, Any] | None = None
-    sampler: str | None = None
-    parameterisation: str | None = None
-    chains: int | None = None
-    warmup: int | None = None
-    draws: int | None = None
-    seed: int | None = None
-    keep: list[str] | None = None
-    thin: int | None = None
-    chain_method: str | None = None
-    options: dict[str, Any] | None = None
-
-
-class Cluster(_Table):
-    """[cluster]: a batch system, by dask-jobqueue, whose options are those of its cluster class."""
-
-    kind: Literal["slurm", "pbs", "sge", "lsf", "oar"]
-    jobs: Annotated[int, Field(ge=1)]
-    options: dict[str, Any] = {}
-
-
-class SweepTable(_Table):
-    """A whole sweep file: [settings] of all runs, [grid] of lists, every combination of which is a run, [[runs]]."""
-
-    settings: Settings = Settings()
-    grid: dict[str, Any] = {}
-    runs: list[Settings] = []
-    cluster: Cluster | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Planned:
-    """A run of a sweep: its name, the settings that vary, and all of them; `out` is the folder of its store."""
-
-    name: str
-    varied: dict[str, Any]
-    settings: dict[str, Any]
-    out: Path
-
-    @property
-    def job(self) -> Job:
-        """Settings of the sampler."""
-        return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
-
-    def model(self) -> Model:
-        """The posterior."""
-        wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
-        data = _data(self.settings["model"], self.settings.get("data_seed"), json.dumps(self.settings.get("task", {})))
-        return data.replace(**{key: value for key, value in wanted.items() if value is not None})
-
-    def finished(self) -> bool:
-        """Whether its run, and no other, is complete."""
-        try:
-            run = runs.Run(self.out)
-            run.require_same(self.model(), self.job)
-        except runs.RunError:
-            return False
-        return run.complete
-
-    def state(self) -> str:
-        """State of its run, "new" if it has none."""
-        return runs.Run(self.out).state if self.out.exists() else "new"
-
-
-class Sweep:
-    """The runs that a sweep file asks for.
-
-    Args:
-        file: the TOML file.
-        out: folder that gets a store for each run and the table of results; `out/` and the file's name unless given.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: not TOML, an unknown key, a value that makes no sense, two runs alike; a pydantic ValidationError is
-            one.
-    """
-
-    def __init__(self, file: str | Path, out: str | Path | None = None):
-        self.file = Path(file)
-        self.out = Path(out) if out is not None else Path("out") / self.file.stem
-        try:
-            content = tomllib.loads(self.file.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} is not valid TOML: {error}") from None
-        self.table = SweepTable.model_validate(content)
-        self.runs = self._planned()
-        for planned in self.runs:
-            self._check(planned)
-
-    def _planned(self) -> list[Planned]:
-        shared = self.table.settings.model_dump(exclude_none=True)
-        listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
-        planned: dict[str, Planned] = {}
-        for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
-            for key in entry.keys() & point.keys() - set(NESTED):
-                raise ValueError(f"{key} must be either in [grid] or in [[runs]], got both")
-            varied = _merged(entry, point)
-            settings = _merged(shared, varied)
-            name = _name(varied) or "run"
-            if name in planned:
-                raise ValueError(f"runs must differ in their settings, got {name!r} twice")
-            if "model" not in settings:
-                raise ValueError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
-            if settings["model"].endswith(".toml"):
-                settings["model"] = str((self.file.parent / settings["model"]).absolute())
-            planned[name] = Planned(name, varied, settings, (self.out / f"{name}.zarr").absolute())
-        return list(planned.values())
-
-    def _check(self, planned: Planned) -> None:
-        """Everything that can be known to be wrong before the first run starts."""
-        try:
-            _ = planned.model(), planned.job
-        except ValidationError as error:
-            raise ValueError(f"{planned.name}: {describe(error)}") from error
-        except (ValueError, OSError) as error:
-            raise ValueError(f"{planned.name}: {error}") from error
-
-
-def run_one(planned: Planned, threads: int) -> dict[str, Any]:
-    """Bring one run to its end, on whatever worker this is; errors are part of the answer."""
+def run_one(planned: Planned, threads: int) -> str | None:
+    """Bring one run to its end, on whatever worker this is; returns its error, for one bad run must not end the others."""
     try:
-        run = runs.sample(planned.model(), planned.out, threads=threads, **vars(planned.job))
-        run.summary()
-    except Exception as error:  # One bad run must not end the others.
-        return {"name": planned.name, "state": "failed", "error": f"{type(error).__name__}: {error}"}
-    return {"name": planned.name, "state": "complete", "error": None}
+        runs.sample(planned.model(), planned.out, threads=threads, **vars(planned.job)).summary()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def run(
@@ -213,6 +77,7 @@ def _run_all(client: Any, sweep: Sweep, pending: list[Planned], threads: int, er
     wait: Any = distributed.wait
     futures = {client.submit(run_one, planned, threads, pure=False): planned for planned in pending}
     waiting = set(futures)
+    total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
     while waiting:
         try:
             finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
@@ -221,18 +86,19 @@ def _run_all(client: Any, sweep: Sweep, pending: list[Planned], threads: int, er
         for future in finished:
             # A worker that died under a run time and again, or lacks bayesattn, is an error of Dask's.
             failure = future.exception()
-            answer = {"error": f"{type(failure).__name__}: {failure}"} if failure else future.result()
-            errors[futures[future].name] = answer["error"]
+            errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
         waiting -= finished
         if progress:
-            complete = len(sweep.runs) - len(waiting) - sum(error is not None for error in errors.values())
-            progress(_standing(sweep, complete, sum(error is not None for error in errors.values())))
-
-
-def _standing(sweep: Sweep, complete: int, failed: int) -> dict[str, Any]:
-    total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
-    done = sum(_steps_done(planned) for planned in sweep.runs)
-    return {"done": done, "total": total, "complete": complete, "failed": failed, "runs": len(sweep.runs)}
+            failed = sum(error is not None for error in errors.values())
+            progress(
+                {
+                    "done": sum(map(_steps_done, sweep.runs)),
+                    "total": total,
+                    "complete": len(sweep.runs) - len(waiting) - failed,
+                    "failed": failed,
+                    "runs": len(sweep.runs),
+                }
+            )
 
 
 def _steps_done(planned: Planned) -> int:
@@ -245,7 +111,6 @@ def _steps_done(planned: Planned) -> int:
 @contextmanager
 def _client(sweep: Sweep, workers: int | None, scheduler: str | None, pending: int) -> Iterator[tuple[Any, int]]:
     """A Dask client, and how many threads each run may use."""
-    import dask
     from distributed import Client
 
     if scheduler is not None:
@@ -259,7 +124,7 @@ def _client(sweep: Sweep, workers: int | None, scheduler: str | None, pending: i
         with client:
             yield client, 1
         return
-    with tempfile.TemporaryDirectory() as scratch, dask.config.set({"distributed.worker.use-file-locking": False}):
+    with tempfile.TemporaryDirectory() as scratch:
         if sweep.table.cluster is not None:
             cluster, threads = batch_cluster(sweep.table.cluster), 1
             cluster.scale(jobs=sweep.table.cluster.jobs)
@@ -330,7 +195,7 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
         about |= {
             key: getattr(planned.job, key) for key in ("sampler", "parameterisation", "chains", "warmup", "draws")
         }
-        about |= {"seed": planned.job.seed} | _flat(planned.varied) | {"model": about["model"]}
+        about |= {"seed": planned.job.seed} | flat(planned.varied)
         error = (errors or {}).get(planned.name)
         try:
             found: dict[str, Any] = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
@@ -424,60 +289,3 @@ class _Stopwatch:
         self.seconds_per_step = seconds / steps
         if time.perf_counter() - self.began > PILOT_SECONDS:
             raise _Enough
-
-
-@lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str) -> Model:
-    """A model at its own width and temperature; runs on the same data share it."""
-    return load_model(model, seed=data_seed, task=json.loads(task))
-
-
-def _grid_points(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every combination of the lists in [grid], checked like other settings."""
-    axes: list[list[dict[str, Any]]] = []
-    for key, values in grid.items():
-        if key not in Settings.model_fields:
-            raise ValueError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
-        if key in NESTED and isinstance(values, dict):
-            lists = {(key, inner): inner_values for inner, inner_values in values.items()}
-        else:
-            lists = {(key,): values}
-        for names, choices in lists.items():
-            if not isinstance(choices, list) or not choices:
-                raise ValueError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
-            axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
-    for combination in itertools.product(*axes):
-        point: dict[str, Any] = {}
-        for part in combination:
-            point = _merged(point, part)
-        checked = Settings.model_validate(point).model_dump()
-        yield {key: checked[key] for key in point}
-
-
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """`second` over `first`, inside [task] and options too."""
-    nested = {key: {**first.get(key, {}), **second.get(key, {})} for key in NESTED if key in first or key in second}
-    return first | second | nested
-
-
-def _flat(varied: dict[str, Any]) -> dict[str, Any]:
-    """Settings with those of [task] and options on one level, as columns and names want them."""
-    flat = {key: value for key, value in varied.items() if key not in NESTED}
-    for key in NESTED:
-        flat |= varied.get(key, {})
-    return {key: Path(value).stem if key == "model" else value for key, value in flat.items()}
-
-
-def _name(varied: dict[str, Any]) -> str:
-    """What tells a run from the others, fit for a file name."""
-    parts = []
-    for key, value in _flat(varied).items():
-        text = (
-            "+".join(map(str, value))
-            if isinstance(value, list)
-            else f"{value:g}"
-            if isinstance(value, float)
-            else str(value)
-        )
-        parts.append(f"{key}={text}")
-    return ",".join(parts).replace("/", "-")

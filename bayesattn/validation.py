@@ -191,17 +191,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         change = _root_mean_square(by_theory["corrected"] - by_theory["theory"])
         allowance = change**2 / _root_mean_square(by_theory["corrected"])
         if model.test_labels is not None:
-            shares = {name: _share_right(values, model.test_labels) for name, values in by_theory.items()}
-            by_batch = [_share_right(batch, model.test_labels) for batch in batches]
-            accuracy = Accuracy(
-                **shares,
-                draws=_share_right(mean, model.test_labels),
-                error=float(np.std(by_batch, ddof=1) / np.sqrt(len(batches))),
-                gp_of_groups={
-                    name: _share_right(_gp_mean(model, group), model.test_labels)
-                    for name, group in model.path_groups.items()
-                },
-            )
+            accuracy = _accuracy(model, by_theory, batches)
     direction = np.asarray(corrected.order_parameter) - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
@@ -281,6 +271,53 @@ def _gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_exampl
     order_parameter, path_inputs, test = _gp_of_group(model, paths)
     fixed = (path_inputs, jnp.asarray(model.labels), test, model.architecture.variances[0], model.temperature)
     return np.asarray(conditional_means(order_parameter[None], *fixed)[0])
+
+
+def accuracy_on(model: Model, validation: Validation, draws: xr.DataTree) -> Accuracy:
+    """Accuracy on the test examples of `model`, with the saddle point, corrected theory and draws of the same posterior.
+
+    The corrected theory's predictor is here the one at its mean U, without the correction of the predictor itself.
+
+    Args:
+        model: the same training examples, architecture and temperature as `validation.model`, and test examples of another
+            kind, say images of another set.
+        validation: of the same posterior.
+        draws: of the same posterior.
+
+    Raises:
+        ValueError: other training examples, architecture or temperature; no test labels.
+    """
+    ours, theirs = model, validation.model
+    same = ours.architecture == theirs.architecture and ours.temperature == theirs.temperature
+    if not (
+        same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
+    ):
+        raise ValueError(
+            "model must have training examples, architecture and temperature of validation.model, got others"
+        )
+    if model.test_labels is None:
+        raise ValueError("model must have test_labels, got None")
+    problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
+    by_theory = {
+        "theory": np.asarray(theory.predict(validation.saddle, *problem).mean),
+        "corrected": np.asarray(theory.predict(validation.corrected, *problem).mean),
+        "gp": _gp_mean(model),
+    }
+    return _accuracy(
+        model, by_theory, _predictor_batches(model, draws["posterior"].to_dataset()["order_parameter"].values)
+    )
+
+
+def _accuracy(model: Model, by_theory: dict[str, np.ndarray], batches: np.ndarray) -> Accuracy:
+    by_batch = [_share_right(batch, model.test_labels) for batch in batches]
+    return Accuracy(
+        **{name: _share_right(values, model.test_labels) for name, values in by_theory.items()},
+        draws=_share_right(batches.mean(0), model.test_labels),
+        error=float(np.std(by_batch, ddof=1) / np.sqrt(len(batches))),
+        gp_of_groups={
+            name: _share_right(_gp_mean(model, group), model.test_labels) for name, group in model.path_groups.items()
+        },
+    )
 
 
 def _predictor_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch test_example"]:

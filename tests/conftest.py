@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -6,9 +7,13 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.samplers.run import _program
+from bayesattn.samplers.program import program
 
+# For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 DATA = Path(__file__).parent / "data"
+OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
+"""Omniglot's small sets, which are not part of the repository."""
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
 
 
@@ -44,7 +49,7 @@ def load_layers(name):
 def _forget_compiled_functions():
     """A run of all tests in one process aborted in XLA's compiler until this was added; it likely ran out of memory maps."""
     yield
-    _program.cache_clear()
+    program.cache_clear()
     jax.clear_caches()
 
 

@@ -63,9 +63,9 @@ def test_every_adjusted_sampler_is_calibrated(model, sampler):
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("sampler", ["nuts", "barker", "underdamped"])
-def test_samplers_are_calibrated_in_weight_space(model, simulations, sampler):
-    options = {} if sampler == "nuts" else {"steps": 20}
+@pytest.mark.parametrize("sampler", ADJUSTED)
+def test_adjusted_samplers_are_calibrated_in_weight_space(model, simulations, sampler):
+    options = {"steps": 20} if sampler in ("mala", "barker") else {}
     settings = {"sampler": sampler, "parameterisation": "path", "options": options}
     found = calibration.calibrate(model, simulations, thin=10, **settings)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
@@ -95,6 +95,24 @@ def test_the_band_holds_uniform_ranks():
     curves = [calibration.ecdf_difference(np.random.default_rng(s).integers(0, 20, 50), 19) for s in range(1000)]
     inside = np.mean([np.all((curve >= low - 1e-12) & (curve <= high + 1e-12)) for curve in curves])
     assert 0.93 < inside < 0.98
+
+
+def test_samples_of_one_law_with_heavy_tails_are_told_apart_as_seldom_as_they_should():
+    """Squares of products of chi-squared variables; a wrong location or spread is seen."""
+    rng = np.random.default_rng(0)
+
+    def sample(count):
+        return np.prod(rng.chisquare(3, size=(2, count, 4)), axis=0) ** 2
+
+    found = np.array([calibration.rank_errors(sample(3000), sample(300)) for _ in range(500)])
+    # 4000 numbers of a standard normal law, those of one quantity correlated at most.
+    assert abs(found.mean()) < 4 / np.sqrt(4000)
+    assert abs(np.mean(found**2) - 1) < 4 * np.sqrt(2 / 4000)
+    assert np.mean(np.abs(found) > 2.576) < 0.01 + 4 * np.sqrt(0.01 / 4000)
+    shifted, spread = rng.normal(0.3, 1, (1000, 1)), rng.normal(0, 1.2, (1000, 1))
+    normal = rng.normal(0, 1, (10_000, 1))
+    assert calibration.rank_errors(normal, shifted)[0] > 5
+    assert calibration.rank_errors(normal, spread)[1] > 5
 
 
 def test_bad_input_is_named(model, simulations):

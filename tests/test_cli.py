@@ -22,6 +22,23 @@ test_examples = 20
 dimension = 10
 tokens = 5
 """
+IMAGES = """
+temperature = 0.3
+[architecture]
+width = 8
+[task]
+name = "one_shot"
+examples = 12
+test_examples = 20
+validation_examples = 20
+width = 8
+key_width = 4
+heads = [2, 1]
+[task.training]
+steps = 4
+batch = 4
+width = 8
+"""
 QUICK = ("--warmup", "60", "--draws", "150")
 
 
@@ -108,10 +125,38 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     assert (tmp_path / "out" / "validate-small-2" / "figure.png").is_file()
 
 
+def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "images.toml").write_text(IMAGES)
+    status, out, err = run("train", "images.toml", "--out", "weights.safetensors")
+    assert status == 0, err
+    assert "accuracy on test classes" in out
+    status, _, err = run("train", "images.toml", "--out", "weights.safetensors")
+    assert (status, err) == (2, "bayesattn: out must be a new file, got weights.safetensors, which is there\n")
+    trained = IMAGES.split("[task.training]")[0] + 'attention = "weights.safetensors"\n'
+    (tmp_path / "trained.toml").write_text(trained)
+    status, out, err = run("prune", "trained.toml", "--width", "8", "--data-seed", "0", *QUICK, "--json")
+    assert status == 0, err
+    [result] = json.loads(out)["results"]
+    assert result["heads"] == [[0, 0], [0, 1], [1, 0]]
+    assert set(result["networks"]) == {"posterior", "trained"}
+    assert len(result["networks"]["trained"]["accuracies"]["magnitude"]) == 4
+    assert (tmp_path / "out" / "prune-trained" / "figure.png").stat().st_size > 10_000
+    status, out, err = run(
+        "validate", "trained.toml", "--width", "8", *QUICK, "--also-on", "digits[8-9]", "--out", "validated"
+    )
+    assert status in (0, 1), err
+    content = json.loads((tmp_path / "validated" / "result.json").read_text())
+    assert len(content["temperatures"][0]) == 6
+    assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
+    assert "Temperature by evidence" in out
+    assert not (tmp_path / "cache" / "bayesattn").exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("theory", "hidden_markow"), "model must be one of hidden_markov, hidden_markov_noisy or a path"),
+        (("theory", "hidden_markow"), "model must be one of hidden_markov, hidden_markov_noisy, one_shot_digits"),
         (("theory", "none.toml"), "No such file or directory: 'none.toml'"),
         (
             ("theory", "small.toml", "--width", "0"),

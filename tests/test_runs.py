@@ -63,14 +63,14 @@ def require_the_same_draws_after_kills(folder, job, kills, rng):
         where.append(sum(runs.Run(folder / "killed").done))
     assert run_process(folder / "killed", job).returncode == 0
     # A moment close to the end may come too late.
-    assert died >= 0.5 * kills
-    assert len(set(where)) >= kills / 2
+    assert died >= 0.7 * kills
+    assert len(set(where)) > kills / 2
     assert contents(folder / "killed") == contents(folder / "uninterrupted")
 
 
 def test_killed_and_resumed_draws_are_bit_identical(tmp_path):
     job = {"parameterisation": "collapsed", "chains": 2, "warmup": 60, "draws": 200}
-    require_the_same_draws_after_kills(tmp_path, job, 1, np.random.default_rng(1))
+    require_the_same_draws_after_kills(tmp_path, job, 2, np.random.default_rng(1))
 
 
 @pytest.mark.heavy
@@ -216,6 +216,31 @@ def test_vectorised_chains_resume_bit_identically(model, tmp_path):
     runs.sample(model, tmp_path / "whole", **job)
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
     assert resumed.draws()["posterior"]["order_parameter"].shape == (2, 20, 1, 1)
+
+
+def test_a_run_with_few_draws_or_weights_alone_is_described(model, tmp_path):
+    few = runs.sample(model, tmp_path / "few", chains=1, warmup=5, draws=2)
+    assert few.overview()["diagnostics"]["rhat"] is None
+    assert np.isnan([row["rhat"] for row in few.summary() if row["quantity"] == "lp"]).all()
+    job = {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}, "keep": ["weights"]}
+    weights = runs.sample(model, tmp_path / "weights", chains=2, warmup=5, draws=8, **job)
+    assert weights.diagnose().ess > 0
+    assert [row["quantity"] for row in weights.summary()] == ["lp"]
+
+
+def test_two_jobs_that_begin_at_one_moment_make_one_run(model, tmp_path, monkeypatch):
+    """The other one finishes while this one makes ready."""
+    ready = runs.plan(model, ba.samplers.Job(**JOB))
+
+    def slow(*arguments):
+        monkeypatch.setattr(runs, "plan", lambda *_: ready)
+        runs.sample(model, tmp_path / "run", **JOB)
+        return ready
+
+    monkeypatch.setattr(runs, "plan", slow)
+    assert runs.sample(model, tmp_path / "run", **JOB).complete
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+    assert [event["event"] for event in runs.Run(tmp_path / "run").events()].count("start") == 1
 
 
 def test_netcdf_holds_the_same_draws(complete, tmp_path):

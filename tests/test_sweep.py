@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 
 import numpy as np
 import pandas as pd
@@ -136,7 +135,6 @@ def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, 
         steps = sum(event["steps"] for event in run.events() if event["event"] == "block")
         total = run.job.chains * run.job.transitions
         assert steps == total if not was_killed else total <= steps <= total + 250 * run.job.chains
-    assert len({run.job.seed for run in map(runs.Run, folder.glob("*.zarr"))}) > 1
     pids = {e["pid"] for p in plan.runs for e in runs.Run(p.out).events() if e["event"] == "start"}
     assert len(pids) == workers + 1
     return plan, table
@@ -222,9 +220,7 @@ def test_the_cost_of_a_sweep_is_estimated(file, tmp_path, monkeypatch):
     assert first.steps == 300
     assert 0 < first.seconds == last.seconds < 60
     assert not (tmp_path / "out").exists()
-    began = time.perf_counter()
     run = runs.sample(plan.runs[0].model(), plan.runs[0].out, **vars(plan.runs[0].job))
-    assert time.perf_counter() - began > 0
     assert run.nbytes == pytest.approx(first.bytes, rel=0.1)
     again = next(iter(sweep.estimates(plan)))
     assert (again.state, again.steps, again.seconds) == ("complete", 0, 0.0)

@@ -30,6 +30,19 @@ def test_good_path_at_width_ten(reference_draws, hidden_markov):
     assert abs(float(entry.mean()) - hidden_markov["order_parameter_10"][0, 0]) > 10 * error
 
 
+def test_accuracy_on_other_test_examples(hidden_markov_model, reference_draws, reference_validation):
+    model = hidden_markov_model(10)
+    same = ba.validation.accuracy_on(model, reference_validation, reference_draws)
+    for name in ("theory", "draws", "error", "gp"):
+        assert getattr(same, name) == getattr(reference_validation.accuracy, name)
+    turned = ba.validation.accuracy_on(
+        model.replace(test_labels=-model.test_labels), reference_validation, reference_draws
+    )
+    assert turned.theory == pytest.approx(1 - same.theory)
+    with pytest.raises(ValueError, match="model must have training examples, architecture and temperature of"):
+        ba.validation.accuracy_on(hidden_markov_model(30), reference_validation, reference_draws)
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("parameterisation", ["path", "collapsed"])
 def test_good_path_at_width_ten_at_length(hidden_markov_model, parameterisation):

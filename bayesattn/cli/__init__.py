@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from bayesattn.cli import calibrate, runs, sample, sweep, theory, validate
+from bayesattn.cli import calibrate, prune, runs, sample, sweep, theory, train, validate
 from bayesattn.cli.screen import errors
 from bayesattn.models.ready import describe
 from bayesattn.theory import NotConverged
@@ -22,7 +22,16 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-for command in (theory.theory, sample.sample, runs.runs, sweep.sweep, validate.validate, calibrate.calibrate):
+for command in (
+    theory.theory,
+    sample.sample,
+    runs.runs,
+    sweep.sweep,
+    validate.validate,
+    calibrate.calibrate,
+    train.train,
+    prune.prune,
+):
     app.command()(command)
 
 

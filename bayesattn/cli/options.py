@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 import bayesattn as ba
+from bayesattn.cli.screen import training_progress
 from bayesattn.models import PARAMETERISATIONS, Model, ready_models
 from bayesattn.samplers import SAMPLERS
 
 Sampler = StrEnum("Sampler", sorted(SAMPLERS))
 Parameterisation = StrEnum("Parameterisation", sorted(PARAMETERISATIONS))
-NUTS, COLLAPSED = Sampler("nuts"), Parameterisation("collapsed")
+NUTS, HMC, COLLAPSED = Sampler("nuts"), Sampler("hmc"), Parameterisation("collapsed")
 
 ModelName = Annotated[
     str, typer.Argument(metavar="MODEL", help=f"{', '.join(ready_models())}, or a path to a .toml file.")
@@ -30,7 +31,11 @@ SamplerName = Annotated[Sampler, typer.Option("--sampler", help="Sampler.")]
 ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisation", help="Form of the posterior.")]
 
 
-def models(name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None) -> list[Model]:
-    """The model at each width, its data made once."""
-    first = ba.load_model(name, width=widths[0] if widths else None, temperature=temperature, seed=data_seed)
+def models(
+    name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None, quiet: bool = False
+) -> list[Model]:
+    """The model at each width, its data made once; training of its heads, where they need it, shows a progress bar."""
+    width = widths[0] if widths else None
+    with training_progress("training", quiet) as progress:
+        first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed, progress=progress)
     return [first, *(first.replace(width=width) for width in (widths or [])[1:])]

@@ -40,6 +40,22 @@ def sampling_progress(total: int, quiet: bool):
         yield add
 
 
+@contextmanager
+def training_progress(description: str, quiet: bool):
+    """A progress bar that shows up once training begins; yields a callback for `bayesattn.training.train`."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+    columns = (*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:
+
+        def tell(event: Any) -> None:
+            if not bars.tasks:
+                bars.add_task(description, total=event.total, loss="")
+            loss = f"loss {event.loss:.3f}, accuracy {100 * event.accuracy:.1f} %"
+            bars.update(bars.tasks[0].id, completed=event.done, loss=loss)
+
+        yield tell
+
+
 def print_json(content: Any) -> None:
     """JSON, and nothing else, to standard output."""
     print(json.dumps(content, indent=1))

@@ -1,5 +1,6 @@
 """bayesattn validate: does the theory hold?"""
 
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -28,7 +29,10 @@ from bayesattn.cli.options import (
     models,
 )
 from bayesattn.cli.screen import free_folder, print_json, refuse_to_overwrite, sampling_progress, screen
-from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling
+from bayesattn.models import Model
+from bayesattn.tasks.images import is_named
+from bayesattn.temperature import Candidate, by_evidence, by_validation, candidates
+from bayesattn.validation import MOST_ERRORS, Accuracy, Slope, Validation, accuracy_on, scaling
 
 HOLDS, FAILS = 0, 1
 MOST_PATHS_SHOWN = 4
@@ -45,6 +49,10 @@ def validate(
     warmup: Warmup = 200,
     draws: Draws = 1000,
     seed: Seed = 0,
+    also_on: Annotated[
+        list[str] | None,
+        typer.Option(help="Further test images of a one-shot model, such as digits; may be given several times."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for figure and results; by default out/validate-MODEL, numbered if taken."),
@@ -52,12 +60,26 @@ def validate(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not."""
+    """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not.
+
+    A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
+    unless --temperature is given.
+    """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
-    cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed)
-    results = []
+    cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed, as_json)
+    elsewhere = {
+        source: ba.load_model(model, seed=data_seed, task={"test_images": _found_from_here(source)})
+        for source in also_on or []
+    }
     start = time.perf_counter()
+    tried: list[list[Candidate]] = []
+    if temperature is None and cases[0].validation_labels is not None:
+        tried = [candidates(case) for case in cases]
+        cases = [
+            case.replace(temperature=by_evidence(found).temperature) for case, found in zip(cases, tried, strict=True)
+        ]
+    results, shares = [], []
     with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
         for case in cases:
             tree = ba.sample(
@@ -70,7 +92,10 @@ def validate(
                 seed=seed,
                 progress=progress(f"N = {case.architecture.widths[0]}"),
             )
-            results.append(ba.validate(case, tree))
+            result = ba.validate(case, tree)
+            results.append(result)
+            same = {"architecture": case.architecture, "temperature": case.temperature}
+            shares.append({name: accuracy_on(other.replace(**same), result, tree) for name, other in elsewhere.items()})
     holds = all(result.holds for result in results)
     slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
     content = {
@@ -78,6 +103,8 @@ def validate(
         "holds": holds,
         "seed": seed,
         "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
+        "temperatures": [[candidate._asdict() for candidate in found] for found in tried],
+        "also_on": [{name: dataclasses.asdict(found) for name, found in share.items()} for share in shares],
         "results": [result.to_dict() for result in results],
     }
     from bayesattn import plots
@@ -88,6 +115,9 @@ def validate(
     if as_json:
         print_json(content)
     else:
+        _print_temperatures(cases, tried)
+        for name in elsewhere:
+            _print_accuracy([share[name] for share in shares], cases, f"Accuracy on {name} (% of test examples)")
         _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
     raise typer.Exit(HOLDS if holds else FAILS)
 
@@ -95,18 +125,10 @@ def validate(
 def _print_validation(
     results: list[Validation], slopes: dict[str, Slope | None], model: str, holds: bool, seconds: float, folder: Path
 ) -> None:
-    if results[0].accuracy is not None:
-        table = Table(title="Accuracy of the mean predictor (% of test examples)")
-        for column in ("N", "saddle point", "1/N theory", "draws ± MC error", "GP limit"):
-            table.add_column(column, justify="right")
-        for result in results:
-            share = result.accuracy
-            assert share is not None
-            draws = f"{100 * share.draws:.2f} ± {100 * share.error:.2f}"
-            columns = (share.theory, share.corrected, share.gp)
-            by_theory, corrected, gp = (f"{100 * value:.2f}" for value in columns)
-            table.add_row(str(result.width), by_theory, corrected, draws, gp)
-        screen.print(table)
+    shares = [result.accuracy for result in results if result.accuracy is not None]
+    if shares:
+        title = "Accuracy of the mean predictor (% of test examples)"
+        _print_accuracy(shares, [result.model for result in results], title)
     names = results[0].model.path_names
     table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
     for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
@@ -152,3 +174,42 @@ def _print_validation(
         style="bold green" if holds else "bold red",
     )
     screen.print(f"{seconds:.0f} s; figure and results in {folder}")
+
+
+def _found_from_here(source: str) -> str:
+    """A file's path from the folder of the command, not of the model file."""
+    return source if is_named(source) else str(Path(source).absolute())
+
+
+def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> None:
+    table = Table(title=title)
+    for column in ("N", "T", "saddle point", "1/N theory", "draws ± MC error", "GP limit"):
+        table.add_column(column, justify="right")
+    for share, case in zip(shares, cases, strict=True):
+        draws = f"{100 * share.draws:.2f} ± {100 * share.error:.2f}"
+        by_theory, corrected, gp = (f"{100 * value:.2f}" for value in (share.theory, share.corrected, share.gp))
+        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", by_theory, corrected, draws, gp)
+    screen.print(table)
+
+
+def _print_temperatures(cases: list[Model], tried: list[list[Candidate]]) -> None:
+    if not tried:
+        return
+    table = Table(title="Temperature by evidence, and by accuracy on validation examples")
+    for column in ("N", "by evidence", "log p(Y)", "test %", "by validation", "validation %", "test %"):
+        table.add_column(column, justify="right")
+    for case, found in zip(cases, tried, strict=True):
+        evident, accurate = by_evidence(found), by_validation(found)
+        cells = [f"{evident.temperature:g}", f"{evident.log_evidence:.1f}", _percent(evident.test_accuracy)]
+        if accurate is not None:
+            cells += [
+                f"{accurate.temperature:g}",
+                _percent(accurate.validation_accuracy),
+                _percent(accurate.test_accuracy),
+            ]
+        table.add_row(str(case.architecture.widths[0]), *cells)
+    screen.print(table)
+
+
+def _percent(share: float | None) -> str:
+    return "" if share is None else f"{100 * share:.1f}"

@@ -2,7 +2,7 @@
 
 from bayesattn.models import collapsed, path, token
 from bayesattn.models.posterior import Model, Tokens
-from bayesattn.models.ready import load_model, ready_models
+from bayesattn.models.ready import load_model, load_task, ready_models
 
 PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
 """Modules with one grammar.
@@ -15,4 +15,14 @@ independent given the sites: the data of some examples; draw_prior(key, data, st
 draw_labels(key, sites, data, structure): a draw of the joint law of sites and labels.
 """
 
-__all__ = ["PARAMETERISATIONS", "Model", "Tokens", "collapsed", "load_model", "path", "ready_models", "token"]
+__all__ = [
+    "PARAMETERISATIONS",
+    "Model",
+    "Tokens",
+    "collapsed",
+    "load_model",
+    "load_task",
+    "path",
+    "ready_models",
+    "token",
+]

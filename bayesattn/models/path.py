@@ -10,8 +10,9 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
+from bayesattn.network import Weights, effective_weights, network
 
-Sites = dict[str, Array]
+Sites = Weights
 Structure = tuple[tuple[int, ...], tuple[int, ...]]
 
 
@@ -100,21 +101,3 @@ def observe(output: Float[Array, " example"], data: dict[str, Any]):
     """Y ~ Normal(f, T); a minibatch's log likelihood is scaled up to that of all examples."""
     with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
         numpyro.sample("labels", dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(1), obs=data["labels"])
-
-
-def effective_weights(weights: Sites) -> Float[Array, "path width"]:
-    """w^pi = a V_L^{h_L} .. V_1^{h_1} / sqrt(N_a N_L .. N_2), one row per path."""
-    paths = weights["a"][None, :] / jnp.sqrt(weights["a"].size)
-    depth = len(weights) - 2
-    for layer in range(depth, 0, -1):
-        values = weights[f"V_{layer}"]
-        scale = 1.0 if layer == 1 else 1 / jnp.sqrt(values.shape[2])
-        paths = jnp.einsum("pm,hmn->hpn", paths, values).reshape(-1, values.shape[2]) * scale
-    return paths
-
-
-def network(weights: Sites, path_inputs: Float[Array, "any_example path feature"]) -> Float[Array, " any_example"]:
-    """f = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 Pi)."""
-    width, features = weights["V_0"].shape
-    readout = effective_weights(weights) @ weights["V_0"] / jnp.sqrt(features * width * path_inputs.shape[1])
-    return path_inputs.reshape(len(path_inputs), -1) @ readout.reshape(-1)

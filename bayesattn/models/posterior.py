@@ -34,6 +34,8 @@ class Model:
         temperature: T, variance of the Gaussian likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
         test_labels: of shape (P_test,).
+        validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
+        validation_labels: of shape (P_validation,).
         head_names: names of the heads of each layer, from which paths get their names.
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
@@ -50,6 +52,8 @@ class Model:
     temperature: float
     test_path_inputs: Any = None
     test_labels: Any = None
+    validation_path_inputs: Any = None
+    validation_labels: Any = None
     head_names: Sequence[Sequence[str]] | None = None
     path_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     tokens: Tokens | None = None
@@ -66,14 +70,15 @@ class Model:
             "labels": finite_array("labels", self.labels, (len(path_inputs),)),
             "temperature": positive("temperature", self.temperature),
         }
-        if self.test_path_inputs is not None:
-            checked["test_path_inputs"] = checked_path_inputs(
-                "test_path_inputs", self.test_path_inputs, arch, features=path_inputs.shape[2]
-            )
-        if self.test_labels is not None:
-            if self.test_path_inputs is None:
-                raise ValueError("test_labels need test_path_inputs, got None for the latter")
-            checked["test_labels"] = finite_array("test_labels", self.test_labels, (len(checked["test_path_inputs"]),))
+        for part in ("test", "validation"):
+            inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
+            inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
+            if inputs is not None:
+                checked[inputs_name] = checked_path_inputs(inputs_name, inputs, arch, features=path_inputs.shape[2])
+            if labels is not None:
+                if inputs is None:
+                    raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
+                checked[labels_name] = finite_array(labels_name, labels, (len(checked[inputs_name]),))
         if self.tokens is not None:
             inputs = finite_array(
                 "tokens.inputs", self.tokens.inputs, (len(path_inputs), "tokens", path_inputs.shape[2])
@@ -96,7 +101,7 @@ class Model:
         cls, data: Dataset, widths: Sequence[int], variances: Sequence[float], temperature: float, name: str = "model"
     ) -> "Model":
         """The posterior of a network that reads a task's dataset; all parameterisations can sample it."""
-        arch = Architecture(tuple(map(len, data.weights)), tuple(widths), tuple(variances))
+        arch = Architecture(tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
         options = {"readout": data.readout, "nonlinearity": data.nonlinearity}
         return cls(
             path_inputs=attention.path_inputs(data.inputs, data.weights, **options),
@@ -105,6 +110,10 @@ class Model:
             temperature=temperature,
             test_path_inputs=attention.path_inputs(data.test_inputs, data.weights, **options),
             test_labels=data.test_labels,
+            validation_path_inputs=None
+            if data.validation_inputs is None
+            else attention.path_inputs(data.validation_inputs, data.weights, **options),
+            validation_labels=data.validation_labels,
             head_names=data.head_names,
             path_groups=data.path_groups,
             tokens=Tokens(

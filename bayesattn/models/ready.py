@@ -2,27 +2,30 @@
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bayesattn import tasks
+from bayesattn import tasks, training
 from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
+from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
 PositiveInt = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-class _Table(BaseModel):
+class Table(BaseModel):
+    """A table of a TOML file: unknown keys and values of another type are errors."""
+
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class ArchitectureTable(_Table):
+class ArchitectureTable(Table):
     """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays."""
 
     width: PositiveInt | None = None
@@ -37,7 +40,7 @@ class ArchitectureTable(_Table):
         return self
 
 
-class HiddenMarkovTable(_Table):
+class HiddenMarkovTable(Table):
     """[task] name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
 
     name: Literal["hidden_markov"]
@@ -54,7 +57,37 @@ class HiddenMarkovTable(_Table):
     seed: Annotated[int, Field(ge=0)] = 0
 
 
-class ArraysTable(_Table):
+class TrainingTable(Table):
+    """[task.training]: arguments of `bayesattn.training.Training`."""
+
+    steps: PositiveInt | None = None
+    batch: PositiveInt | None = None
+    learning_rate: PositiveFloat | None = None
+    width: PositiveInt | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class OneShotTable(Table):
+    """[task] name = "one_shot": arguments of `bayesattn.tasks.OneShot`; paths are relative to the model file."""
+
+    name: Literal["one_shot"]
+    train_images: str | None = None
+    test_images: str | None = None
+    examples: int | None = None
+    test_examples: int | None = None
+    validation_examples: int | None = None
+    side: int | None = None
+    patch: int | None = None
+    width: int | None = None
+    key_width: int | None = None
+    heads: list[int] | None = None
+    turned: bool | None = None
+    attention: str | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+    training: TrainingTable = TrainingTable()
+
+
+class ArraysTable(Table):
     """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels."""
 
     name: Literal["arrays"]
@@ -62,12 +95,12 @@ class ArraysTable(_Table):
     head_names: list[list[str]] | None = None
 
 
-class ModelTable(_Table):
+class ModelTable(Table):
     """A whole model file."""
 
     temperature: PositiveFloat
     architecture: ArchitectureTable
-    task: HiddenMarkovTable | ArraysTable = Field(discriminator="name")
+    task: HiddenMarkovTable | OneShotTable | ArraysTable = Field(discriminator="name")
 
 
 def ready_models() -> list[str]:
@@ -82,6 +115,7 @@ def load_model(
     temperature: float | None = None,
     seed: int | None = None,
     task: Mapping[str, Any] | None = None,
+    progress: Callable[[training.Progress], None] | None = None,
 ) -> Model:
     """A ready model by name, or the model described by a .toml file.
 
@@ -91,12 +125,41 @@ def load_model(
         temperature: replaces T.
         seed: replaces the seed of the task's data.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
+        progress: told how training goes, where the task's heads have to be trained first.
 
     Raises:
         ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
             pydantic ValidationError, which is a ValueError), arrays that do not fit.
         FileNotFoundError: a .toml or .npz file that is not there.
     """
+    file, content = _read(name, seed, task)
+    if width is not None:
+        content["architecture"] = {k: v for k, v in content.get("architecture", {}).items() if k != "widths"}
+        content["architecture"]["width"] = width
+    if temperature is not None:
+        content["temperature"] = float(temperature)
+    table = ModelTable.model_validate(content)
+    return _build(table, file, progress)
+
+
+def load_task(
+    name: str | Path, *, seed: int | None = None, steps: int | None = None
+) -> tuple[tasks.OneShot, training.Training]:
+    """A one-shot task, and how its heads are trained, from a model file; arguments and errors as for `load_model`.
+
+    Raises:
+        ValueError: a model of another task.
+    """
+    file, content = _read(name, seed, None)
+    table = ModelTable.model_validate(content).task
+    if not isinstance(table, OneShotTable):
+        raise ValueError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
+    task, settings = _one_shot(table, file)
+    return task, settings if steps is None else dataclasses.replace(settings, steps=steps)
+
+
+def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
+    """The model file and its content, with another seed of the data and other entries of [task]."""
     file = Path(name)
     if file.suffix != ".toml":
         file = FOLDER / f"{name}.toml"
@@ -108,17 +171,11 @@ def load_model(
         content: dict[str, Any] = tomllib.loads(file.read_text())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{file} is not valid TOML: {error}") from None
-    if width is not None:
-        content["architecture"] = {k: v for k, v in content.get("architecture", {}).items() if k != "widths"}
-        content["architecture"]["width"] = width
-    if temperature is not None:
-        content["temperature"] = float(temperature)
     if seed is not None and content.get("task", {}).get("name") != "arrays":
         content["task"] = content.get("task", {}) | {"seed": seed}
     if task:
         content["task"] = content.get("task", {}) | dict(task)
-    table = ModelTable.model_validate(content)
-    return _build(table, file)
+    return file, content
 
 
 def describe(error: ValidationError) -> str:
@@ -129,18 +186,36 @@ def describe(error: ValidationError) -> str:
     return f"{key}: {first['msg']}{got}"
 
 
-def _build(table: ModelTable, file: Path) -> Model:
+def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None) -> Model:
     task = table.task
     if isinstance(task, ArraysTable):
         return _from_arrays(table, task, file)
-    given = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
-    if "layers" in given:
-        given["layers"] = tuple(map(tuple, given["layers"]))
-    maker = tasks.HiddenMarkov(**given)
+    if isinstance(task, OneShotTable):
+        maker, settings = _one_shot(task, file)
+        if maker.attention is None:
+            maker = dataclasses.replace(maker, attention=str(training.cached(maker, settings, progress)))
+    else:
+        given: dict[str, Any] = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
+        if "layers" in given:
+            given["layers"] = tuple(map(tuple, given["layers"]))
+        maker = tasks.HiddenMarkov(**given)
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
     return model.replace(task={"name": task.name} | dataclasses.asdict(maker))
+
+
+def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
+    given: dict[str, Any] = {k: v for k, v in table.model_dump(exclude={"name", "training"}).items() if v is not None}
+    for name in ("train_images", "test_images"):
+        if name in given and not is_named(given[name]):
+            given[name] = str(file.parent / given[name])
+    if "attention" in given:
+        given["attention"] = str(file.parent / given["attention"])
+    if "heads" in given:
+        given["heads"] = tuple(given["heads"])
+    settings: dict[str, Any] = {k: v for k, v in table.training.model_dump().items() if v is not None}
+    return tasks.OneShot(**given), training.Training(**settings)
 
 
 def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[int], list[float]]:

@@ -11,7 +11,7 @@ from numpyro.infer import HMC, NUTS, init_to_sample
 class Nuts(NUTS):
     """No-U-Turn sampler (Hoffman & Gelman 2014); options are those of `numpyro.infer.NUTS`."""
 
-    def __init__(self, program: Callable, **options: Any):
+    def __init__(self, program: Callable | None = None, **options: Any):
         super().__init__(program, init_strategy=init_to_sample, **options)
 
     def statistics(self, state: Any) -> dict[str, Array]:
@@ -27,7 +27,7 @@ class Nuts(NUTS):
 class Hmc(HMC):
     """Hamiltonian Monte Carlo with a fixed trajectory length (2 pi unless given), options of `numpyro.infer.HMC`."""
 
-    def __init__(self, program: Callable, **options: Any):
+    def __init__(self, program: Callable | None = None, **options: Any):
         super().__init__(program, init_strategy=init_to_sample, **options)
 
     def statistics(self, state: Any) -> dict[str, Array]:

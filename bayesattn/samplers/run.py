@@ -1,9 +1,9 @@
 """Chains of draws, block by block.
 
-NumPyro's `MCMC.run` compiles anew at each call. Here a block of draws is one jitted `lax.scan` over `kernel.sample`,
-compiled once for all blocks, chains and models of the same shape. Whatever a kernel adapts, and its random key, live in the
-state that goes from block to block, so a chain continued from a state is bit-identical to one that never stopped. Where
-draws and states go is a `Recorder`'s business: memory here, a Zarr store in `bayesattn.runs`.
+NumPyro's `MCMC.run` compiles anew at each call; here all blocks and chains share one compiled function
+(`bayesattn.samplers.program`). Whatever a kernel adapts, and its random key, live in the state that goes from block to
+block, so a chain continued from a state is bit-identical to one that never stopped. Where draws and states go is a
+`Recorder`'s business: memory here, a Zarr store in `bayesattn.runs`.
 """
 
 import os
@@ -12,19 +12,18 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
 from typing import Any, NamedTuple, Protocol
 
 import arviz_base
 import jax
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
-from bayesattn.models import PARAMETERISATIONS, Model, path
+from bayesattn.models import PARAMETERISATIONS, Model
 from bayesattn.samplers import groups
-from bayesattn.samplers.job import BIASED, SAMPLERS, Job
+from bayesattn.samplers.job import Job
+from bayesattn.samplers.program import Program, program
 
 MOST_DRAWS = 250
 MOST_BYTES = 2**25
@@ -33,8 +32,6 @@ MOST_SECONDS = 5.0
 """Time that a block aims to stay below, so that little is lost with the machine and an interrupt is soon obeyed."""
 FIRST_STEPS = 5
 MOST_MEMORY = 2**33
-QUANTITY_OF = {"order_parameter": "order_parameter", "bartlett": "order_parameter", "prediction": "prediction"}
-"""What `Job.keep` calls each variable; all others are weights."""
 
 Chains = tuple[int, ...]
 """Chains that advance together: one, or all where they are vectorised."""
@@ -56,7 +53,7 @@ class Plan(NamedTuple):
     `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps.
     """
 
-    program: "_Program"
+    program: Program
     data: dict[str, Any]
     prepared: dict[str, Any]
     shapes: Outputs
@@ -183,7 +180,7 @@ class _Turn(NamedTuple):
 def plan(model: Model, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
     """Make a job ready; `prepared` is what an earlier plan of the same job found."""
     module, arch = PARAMETERISATIONS[job.parameterisation], model.architecture
-    program = _program(
+    compiled = program(
         job.sampler,
         job.parameterisation,
         module.structure(arch),
@@ -196,10 +193,10 @@ def plan(model: Model, job: Job, prepared: dict[str, Any] | None = None) -> Plan
     )
     found: dict[str, Any] = module.prepare(model) if prepared is None else prepared
     data = module.data(model, **found)
-    shapes = program.shapes(data)
+    shapes = compiled.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
-    return Plan(program, data, found, shapes, max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes))))
+    return Plan(compiled, data, found, shapes, max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes))))
 
 
 def advance(
@@ -217,10 +214,10 @@ def advance(
     stop, lock = threading.Event(), threading.Lock()
 
     def tell(turn: _Turn) -> None:
-        with lock:
-            for chain in turn.chains if progress else ():
-                assert progress is not None
-                progress(Progress(chain, turn.done, job.transitions))
+        if progress is not None:
+            with lock:
+                for chain in turn.chains:
+                    progress(Progress(chain, turn.done, job.transitions))
 
     def work() -> None:
         while not stop.is_set():
@@ -321,95 +318,3 @@ def _require_finite(values: Any, where: str, chains: Chains) -> None:
             f"sampling met a value that is not finite at {where} of chain {', '.join(map(str, chains))};"
             " a higher temperature or a smaller step size may help"
         )
-
-
-class _Program(NamedTuple):
-    """Compiled functions of a kind of job.
-
-    start(key, data) -> state; block(state, data, count, keep, slots) -> (state, outputs): the state `count` steps on, and
-    what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(data): what is kept of one draw.
-    """
-
-    start: Callable
-    block: Callable
-    shapes: Callable
-
-
-@lru_cache(maxsize=32)
-def _program(
-    sampler: str,
-    parameterisation: str,
-    structure: Any,
-    warmup: int,
-    options: tuple,
-    keep: tuple[str, ...],
-    thin: int,
-    widths: tuple[int, ...] | None,
-    vectorised: bool,
-) -> _Program:
-    module = PARAMETERISATIONS[parameterisation]
-
-    def new_kernel():
-        subset = {"subset": module.minibatch} if sampler == "sgld" else {}
-        try:
-            return SAMPLERS[sampler](module.program(structure), **subset, **dict(options))
-        except TypeError as error:
-            raise ValueError(f"options of sampler {sampler!r}: {error}") from None
-
-    described = new_kernel()
-
-    def start(key, data):
-        init_key, start_key = jax.random.split(key)
-        return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {}))
-
-    def describe(state, data):
-        # A key of its own for each draw, which the chain itself never uses.
-        key = jax.random.fold_in(state.rng_key, 0)
-        values = module.quantities(state.z, data, structure, key)
-        if "weights" in keep:
-            weights = module.network_weights(state.z, data, structure, widths, key)
-            values |= weights
-            if "prediction" in values:
-                values["prediction"] = path.network(weights, data["test_path_inputs"])
-        kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
-        outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
-        if sampler in BIASED and "order_parameter" in kept:
-            half = module.quantities(state.half.z, data, structure, key)["order_parameter"]
-            outputs["step_size_bias"] = {"order_parameter": described.bias(kept["order_parameter"], half)}
-        return outputs
-
-    def block(state, data, count, keep, slots):
-        kernel = new_kernel()
-        # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
-        kernel.init(state.rng_key, warmup, state.z, (data,), {})
-        shapes = jax.eval_shape(describe, state, data)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-
-        def step(state, slot):
-            steps = jnp.clip(count - slot * thin, 0, thin)
-            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(kernel.sample(s, (data,), {})), state)
-            return state, jax.lax.cond(keep & (steps == thin), lambda s: describe(s, data), lambda s: nothing, state)
-
-        return jax.lax.scan(step, state, jnp.arange(slots))
-
-    def shapes(data):
-        state = jax.eval_shape(start, jax.random.key(0), data)
-        return jax.eval_shape(describe, state, data)
-
-    def block_of_one(*arguments):
-        state, outputs = block(*arguments)
-        return state, jax.tree.map(lambda leaf: leaf[None], outputs)
-
-    def block_of_all(state, data, count, keep, slots):
-        return jax.vmap(partial(block, slots=slots), (0, None, None, None))(state, data, count, keep)
-
-    return _Program(
-        jax.jit(jax.vmap(start, (0, None)) if vectorised else start),
-        jax.jit(block_of_all if vectorised else block_of_one, static_argnums=4),
-        shapes,
-    )
-
-
-def _strong(state: Any) -> Any:
-    """Without JAX's weak types, which a state read from disk has lost."""
-    return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), state)

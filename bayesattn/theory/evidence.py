@@ -12,9 +12,8 @@ from bayesattn._checks import Checked, positive_integer
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.finite_width import Problem, Shapes, find_mode, potential
+from bayesattn.theory.finite_width import Problem, Shapes, find_mode, local_potential, potential
 from bayesattn.theory.kernels import cross_kernel, gaussian_energy
-from bayesattn.theory.minimise import hessian
 from bayesattn.theory.saddle_point import gp_order_parameter
 
 DIFFERENCE_STEP = 1e-2
@@ -100,8 +99,10 @@ def sampled_evidence(
 
 @partial(jax.jit, static_argnames="shapes")
 def _second_order(point, scale, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
+    local = local_potential(problem, shapes)
+
     def curvature(whitened: Float[Array, " coordinate"]) -> Float[Array, "coordinate coordinate"]:
-        return hessian(lambda z: potential(point + scale @ z, problem, shapes), whitened)
+        return scale.T @ local(point + scale @ whitened).hessian @ scale
 
     steps = DIFFERENCE_STEP * jnp.eye(len(point))
     centre, ahead, behind = curvature(0 * point), jax.lax.map(curvature, steps), jax.lax.map(curvature, -steps)

@@ -21,14 +21,15 @@ from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, unwhiten
-from bayesattn.theory.kernels import PathKernels, checked_path_inputs, path_kernels
-from bayesattn.theory.minimise import hessian, minimum
+from bayesattn.theory.kernels import PathKernels, checked_path_inputs, energy_model, is_singular, path_kernels
+from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.predictor import Prediction, conditional_prediction
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
     NotConverged,
     bartlett_energy,
+    composite,
     likely_cause,
 )
 
@@ -74,7 +75,7 @@ def finite_width(
     temperature: Checked,
     test_path_inputs: Any = None,
     *,
-    max_steps: int = 1000,
+    max_steps: int = 200,
 ) -> FiniteWidth:
     """Order parameter and predictor at finite width, to first order beyond the saddle point.
 
@@ -84,7 +85,7 @@ def finite_width(
         arch: the network.
         temperature: T, variance of the likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
-        max_steps: most quasi-Newton steps to the mode.
+        max_steps: most Newton steps to the mode.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
@@ -113,7 +114,7 @@ def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperatu
 
 
 def find_mode(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 1000
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 200
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
@@ -137,6 +138,20 @@ def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""
     return energy / 2 + len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
 
 
+def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
+    """Value, gradient and Hessian of `potential`, by `energy_model`."""
+    kernels, labels, widths, variances, temperature = problem
+
+    def model(point):
+        factor = cholesky_factors(point, shapes, widths, variances)[0]
+        return energy_model(kernels, factor, labels, temperature)
+
+    def rest(point):
+        return len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
+
+    return composite(model, 0.5, lambda point: _order_parameter_at(point, problem, shapes), rest)
+
+
 def expansion(function: Callable, potential: Callable, mode: Mode):
     """Posterior mean of a function of the point to first order, and its derivatives along the columns of `scale`."""
 
@@ -158,20 +173,32 @@ def expansion(function: Callable, potential: Callable, mode: Mode):
 def _mode(problem: Problem, shapes: Shapes, max_steps: int) -> Mode:
     kernels, labels, widths, variances, temperature = problem
 
-    def energy(whitened):
-        point = unwhiten(whitened, shapes, widths)
-        return bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
-
+    local = local_potential(problem, shapes)
     start = jnp.zeros(sum(shape.size for shape in shapes))
-    best, gradient, _ = minimum(lambda w: potential(unwhiten(w, shapes, widths), problem, shapes), start, max_steps)
-    point = unwhiten(best, shapes, widths)
+    origin = unwhiten(start, shapes, widths)
+    # Whitened coordinates are stretched, each by a factor of its own.
+    stretch = unwhiten(jnp.ones_like(start), shapes, widths) - origin
+
+    def whitened_local(whitened):
+        at = local(origin + stretch * whitened)
+        return Local(at.value, stretch * at.gradient, at.hessian * jnp.outer(stretch, stretch))
+
+    def whitened_potential(whitened):
+        return potential(origin + stretch * whitened, problem, shapes)
+
+    best, at, gradient, _ = minimum(whitened_potential, whitened_local, start, max_steps)
     # H = L L^T, S = L^-T L^-1: the columns of L^-T span S.
-    cholesky = jnp.linalg.cholesky(hessian(lambda p: potential(p, problem, shapes), point))
-    scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(point)), lower=True).T
-    norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))) / 2, SMALLEST_GRADIENT_SCALE)
+    cholesky = jnp.linalg.cholesky(at.hessian / jnp.outer(stretch, stretch))
+    scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(start)), lower=True).T
+    point = origin + stretch * best
+    slope = stretch * jax.grad(lambda p: bartlett_energy(p, kernels, labels, temperature, shapes, widths, variances))(
+        point
+    )
+    norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
-    norm = jnp.where(jnp.isfinite(scale).all(), norm, jnp.inf)
-    return Mode(point, scale, potential(point, problem, shapes), norm)
+    singular = is_singular(kernels(cholesky_factors(point, shapes, widths, variances)[0]), len(labels), temperature)
+    norm = jnp.where(jnp.isfinite(scale).all() & ~singular, norm, jnp.inf)
+    return Mode(point, scale, at.value, norm)
 
 
 def _order_parameter_at(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "path path"]:

@@ -91,13 +91,13 @@ def diagonal_kernel(
 class PathKernels(NamedTuple):
     """Everything K(U) on the training examples needs, in the cheaper of two exact forms.
 
-    Either `pairs` holds, for each pair of paths (pi <= pi'), the symmetrised kernel
-    s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its transpose), lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2);
-    or `features` holds the scaled path inputs, shape (P, Pi, N_0), and K is formed as a Gram matrix. The other is None.
+    `features` holds the path inputs times s_0 / sqrt(N_0 Pi), shape (P, Pi, N_0), from which K is formed as a Gram matrix
+    if `pairs` is None; otherwise `pairs` holds, for each pair of paths (pi <= pi'), the symmetrised kernel
+    s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its transpose), lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
     """
 
     pairs: Float[Array, "pair entry"] | None
-    features: Float[Array, "example path feature"] | None
+    features: Float[Array, "example path feature"]
 
     def __call__(self, factor: Float[Array, "path column"]) -> Float[Array, " entry"]:
         """Lower triangle, row by row, of K(U) for U = factor factor^T."""
@@ -105,7 +105,6 @@ class PathKernels(NamedTuple):
             order_parameter = factor @ factor.T
             rows, columns = np.tril_indices(len(factor))
             return order_parameter[rows, columns] @ self.pairs
-        assert self.features is not None
         mixed = jnp.einsum("epf,pq->eqf", self.features, factor).reshape(len(self.features), -1)
         return (mixed @ mixed.T)[np.tril_indices(len(mixed))]
 
@@ -125,7 +124,7 @@ def path_kernels(path_inputs: Float[Array, "example path feature"], arch: Archit
     pairs_bytes = 8 * (paths * (paths + 1) // 2) * (examples * (examples + 1) // 2)
     if features <= 4 * paths or pairs_bytes > PAIRS_BYTES:
         return PathKernels(None, scaled)
-    return PathKernels(_pair_kernels(scaled), None)
+    return PathKernels(_pair_kernels(scaled), scaled)
 
 
 @jax.jit
@@ -138,6 +137,67 @@ def _pair_kernels(scaled: Float[Array, "example path feature"]) -> Float[Array, 
         return symmetrised[rows, columns]
 
     return jax.lax.map(one_pair, jnp.stack(np.tril_indices(scaled.shape[1]), axis=1))
+
+
+class EnergyModel(NamedTuple):
+    """Second-order expansion of the energy in U: its value, dE/dU and d^2E/dU^2 (entries of U row by row)."""
+
+    value: Float[Array, ""]
+    slope: Float[Array, "path path"]
+    curvature: Float[Array, "path*path path*path"]
+
+
+BLOCK_BYTES = 2**27
+PIVOT_ROUNDING = 10.0
+
+
+def energy_model(
+    kernels: PathKernels, factor: Float[Array, "path column"], labels: Float[Array, " example"], temperature: Any
+) -> EnergyModel:
+    """The energy of THEORY section 4 around U = factor factor^T.
+
+    With A = K(U) + T I = L L^T, alpha = A^{-1} Y, X_p the scaled inputs of path p, Z_p = L^{-1} X_p and v_p = X_p^T alpha:
+    dE/dU_pq = tr(Z_p^T Z_q) - v_p . v_q, and
+    d^2E/dU_pq dU_rs = -tr(Z_q^T Z_r Z_s^T Z_p) + 2 v_p^T (Z_q^T Z_r) v_s, on changes of U that are symmetric.
+    All examples enter through the Gram matrix of the Z alone, so that this costs a few kernels, however many entries U has.
+    """
+    examples, paths, features = kernels.features.shape
+    kernel = unpack(kernels(factor), examples) + temperature * jnp.eye(examples)
+    cholesky = jnp.linalg.cholesky(kernel)
+    solution = jax.scipy.linalg.cho_solve((cholesky, True), labels)
+    energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ solution
+    flat = kernels.features.reshape(examples, -1)
+    whitened = jax.scipy.linalg.solve_triangular(cholesky, flat, lower=True).reshape(examples, paths, features)
+    weighted = (solution @ flat).reshape(paths, features)
+    slope = jnp.einsum("epf,eqf->pq", whitened, whitened) - weighted @ weighted.T
+    # Features f' in blocks: all of the Gram matrix at once may not fit into memory.
+    count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
+    padding = -features % count
+    padded = jnp.pad(whitened, ((0, 0), (0, 0), (0, padding)))
+    blocks = jnp.moveaxis(padded.reshape(examples, paths, -1, count), 2, 0)
+    weights = jnp.moveaxis(jnp.pad(weighted, ((0, 0), (0, padding))).reshape(paths, -1, count), 1, 0)
+
+    def add(total, block):
+        inputs, weight = block
+        gram = jnp.einsum("epf,eqg->pqfg", whitened, inputs)
+        rows = gram.reshape(paths**2, -1)
+        # Rows (q, r) and (p, s) of traces; (p; q, r; s) of the data term.
+        traces, data = total
+        traces = traces + rows @ rows.T
+        return (traces, data + jnp.einsum("pf,qrfg,sg->pqrs", weighted, gram, weight)), None
+
+    shape = (paths**2, paths**2)
+    (traces, data), _ = jax.lax.scan(add, (jnp.zeros(shape), jnp.zeros((paths,) * 4)), (blocks, weights))
+    trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4))
+    return EnergyModel(energy, slope, (2 * data - trace_term).reshape(shape))
+
+
+def is_singular(packed: Float[Array, " entry"], size: int, temperature: Any) -> Array:
+    """Whether K + T I has a pivot that may be rounding, so that its inverse means nothing."""
+    kernel = unpack(packed, size)
+    pivots = jnp.diag(jnp.linalg.cholesky(kernel + temperature * jnp.eye(size))) ** 2
+    # Written so that NaN is singular.
+    return ~(jnp.min(pivots) > PIVOT_ROUNDING * size * jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)))
 
 
 def unpack(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row"]:

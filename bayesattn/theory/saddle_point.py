@@ -1,6 +1,6 @@
 """The order parameter at large width: minimum of the action (THEORY section 4)."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -13,8 +13,8 @@ from bayesattn._checks import positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
-from bayesattn.theory.kernels import PathKernels, cross_kernel, gaussian_energy, path_kernels
-from bayesattn.theory.minimise import minimum
+from bayesattn.theory.kernels import PathKernels, cross_kernel, energy_model, gaussian_energy, is_singular, path_kernels
+from bayesattn.theory.minimise import Local, minimum
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
@@ -61,7 +61,7 @@ def solve(
     arch: Architecture | Sequence[Architecture],
     temperature: Any,
     *,
-    max_steps: int = 1000,
+    max_steps: int = 200,
     throw: bool = True,
 ) -> SaddlePoint:
     """Minimise the action from the GP limit (THEORY section 4).
@@ -71,7 +71,7 @@ def solve(
         labels: Y of shape (P,).
         arch: the network, or several networks with the same heads, solved in one call.
         temperature: T, or one T per network; several T may go with one network.
-        max_steps: most quasi-Newton steps.
+        max_steps: most Newton steps.
         throw: raise NotConverged on failure; otherwise `.converged` tells.
 
     Raises:
@@ -171,19 +171,52 @@ def bartlett_energy(point, kernels: PathKernels, labels, temperature, shapes, wi
     return gaussian_energy(kernels(cholesky_factors(point, shapes, widths, variances)[0]), labels, temperature)
 
 
+def composite(
+    model: Callable, weight: float, order_parameter: Callable, rest: Callable
+) -> Callable[[Float[Array, " coordinate"]], Local]:
+    """Value, gradient and Hessian of weight x energy(U(point)) + rest(point).
+
+    Differentiating the energy's second-order expansion in U, instead of the energy, leaves the examples out of it.
+
+    Args:
+        model: from a point to the `EnergyModel` at its U.
+        weight: of the energy.
+        order_parameter: from a point to U.
+        rest: from a point to a number that costs little.
+    """
+
+    def local(point):
+        at, here = model(point), order_parameter(point)
+
+        def expanded(other):
+            change = order_parameter(other) - here
+            flat = change.reshape(-1)
+            return weight * (jnp.sum(at.slope * change) + flat @ at.curvature @ flat / 2) + rest(other)
+
+        value = weight * at.value + rest(point)
+        return Local(value, jax.grad(expanded)(point), jax.hessian(expanded)(point))
+
+    return local
+
+
 def _solve_one(kernels, labels, widths, variances, temperature, shapes, max_steps) -> SaddlePoint:
+    def factor(whitened):
+        return cholesky_factors(unwhiten(whitened, shapes, widths), shapes, widths, variances)[0]
+
+    def order_parameter(whitened):
+        return factor(whitened) @ factor(whitened).T
+
     def energy(whitened):
-        point = unwhiten(whitened, shapes, widths)
-        return bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
+        return gaussian_energy(kernels(factor(whitened)), labels, temperature)
 
     def entropy(whitened):
         return _entropy(whitened, shapes, widths, variances)
 
-    def total(whitened):
-        return energy(whitened) + entropy(whitened)
-
-    best, gradient, iterations = minimum(total, jnp.zeros(sum(shape.size for shape in shapes)), max_steps)
+    local = composite(lambda w: energy_model(kernels, factor(w), labels, temperature), 1.0, order_parameter, entropy)
+    start = jnp.zeros(sum(shape.size for shape in shapes))
+    best, _, gradient, iterations = minimum(lambda w: energy(w) + entropy(w), local, start, max_steps)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))), SMALLEST_GRADIENT_SCALE)
+    norm = jnp.where(is_singular(kernels(factor(best)), len(labels), temperature), jnp.inf, norm)
     point = unwhiten(best, shapes, widths)
     factors = cholesky_factors(point, shapes, widths, variances)
     order_parameters = tuple(factor @ factor.T for factor in factors)

@@ -28,7 +28,10 @@ from tests.test_runs import StopAfter, contents
 
 ADJUSTED = {"mala": Mala, "barker": Barker, "underdamped": Underdamped, "adjusted_mclmc": AdjustedMclmc}
 UNADJUSTED = {"mclmc": Mclmc, "ula": Ula}
-STEPS = {"mala": 40, "barker": 60, "underdamped": 40, "adjusted_mclmc": 1, "mclmc": 20, "ula": 60}
+KERNELS = ADJUSTED | UNADJUSTED
+TRAJECTORIES = ("underdamped", "adjusted_mclmc")
+"""Samplers whose step is a whole trajectory."""
+STEPS = {"mala": 40, "barker": 60, "underdamped": 1, "adjusted_mclmc": 1, "mclmc": 20, "ula": 60}
 
 
 def column_errors(draws):
@@ -38,7 +41,7 @@ def column_errors(draws):
 
 def gaussian_draws(name, draws=1500):
     potential, start, mean, deviation = correlated_gaussian()
-    kernel = (ADJUSTED | UNADJUSTED)[name](potential_fn=potential, steps=STEPS[name])
+    kernel = KERNELS[name](potential_fn=potential, steps=STEPS[name])
     z, states = chains(kernel, start, 600, draws)
     return z, states, kernel, mean, deviation
 
@@ -52,7 +55,7 @@ def test_adjusted_samplers_on_a_correlated_gaussian(name):
     assert np.max(np.abs(squares.mean((0, 1)) - 1) / column_errors(squares)) < 4
 
 
-@pytest.mark.parametrize("name", UNADJUSTED)
+@pytest.mark.parametrize("name", ["ula", pytest.param("mclmc", marks=pytest.mark.heavy)])
 def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
     z, states, kernel, mean, deviation = gaussian_draws(name)
     at, half = (((values - mean) / deviation) ** 2 for values in (z, np.asarray(states.half.z)))
@@ -85,7 +88,7 @@ def test_the_bias_of_ula_is_seen_and_is_what_theory_says():
     ["adjusted_mclmc", *(pytest.param(name, marks=pytest.mark.heavy) for name in ("mala", "barker", "underdamped"))],
 )
 def test_eight_schools(name):
-    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name == "adjusted_mclmc" else 20)
+    kernel = ADJUSTED[name](potential_fn=eight_schools_potential, steps=1 if name in TRAJECTORIES else 20)
     z, _ = chains(kernel, jnp.zeros(10), 600, 3000)
     found = school_parameters(z)
     error = np.hypot(column_errors(found), SCHOOL_ERRORS)
@@ -110,7 +113,7 @@ def model():
 @pytest.mark.parametrize(("name", "parameterisation"), CASES)
 def test_network_posterior_by_quadrature(model, name, parameterisation):
     exact_u, exact_f, _ = exact_scalar_posterior(model)
-    options = {} if name == "adjusted_mclmc" else {"steps": 20}
+    options = {} if name in TRAJECTORIES else {"steps": 20}
     options |= {"minibatch": 3} if name == "sgld" else {}
     tree = ba.sample(model, name, parameterisation, **RUN, options=options)
     posterior = tree["posterior"]
@@ -181,6 +184,31 @@ def test_statistics_have_arviz_names(model):
     assert {"lp", "acceptance_rate", "n_steps", "step_size", "diverging"} <= set(tree["sample_stats"].data_vars)
     assert (tree["sample_stats"]["n_steps"] == 10).all()
     assert len(np.unique(tree["sample_stats"]["step_size"])) == 1
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_n_steps_counts_gradients(name, warmup):
+    counted = []
+
+    @jax.custom_vjp
+    def potential(x):
+        return x @ x / 2
+
+    def backward(x, cotangent):
+        jax.debug.callback(lambda: counted.append(1))
+        return (cotangent * x,)
+
+    potential.defvjp(lambda x: (x @ x / 2, x), backward)
+    kernel = KERNELS[name](potential_fn=potential, steps=3, step_size=0.3)
+    state = kernel.init(jax.random.key(0), warmup, jnp.ones(4))
+    sample = jax.jit(lambda state: kernel.sample(state, (), {}))
+    for _ in range(2):
+        jax.effects_barrier()
+        counted.clear()
+        state = sample(state)
+        jax.effects_barrier()
+        assert len(counted) == state.num_steps
 
 
 @pytest.mark.parametrize(

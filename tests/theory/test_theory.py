@@ -17,7 +17,7 @@ def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
     )
     dense = two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))]
     for form in (
-        kernels.PathKernels(kernels._pair_kernels(scaled), None),
+        kernels.PathKernels(kernels._pair_kernels(scaled), jnp.asarray(scaled)),
         kernels.PathKernels(None, jnp.asarray(scaled)),
     ):
         assert relative_error(form(jnp.asarray(factor)), dense) < 1e-13
@@ -116,3 +116,27 @@ XI, Y = np.ones((3, 2, 4)), np.ones(3)
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+@pytest.mark.parametrize("block", [12, 5])
+def test_the_energy_expansion_in_u_is_the_automatic_one(two_layers, monkeypatch, block):
+    """Slope and curvature along symmetric changes of U, with all 12 features at once and in blocks of 5, 5 and 2."""
+    case, rng = two_layers, np.random.default_rng(0)
+    made = kernels.path_kernels(jnp.asarray(case.path_inputs), case.arch)
+    _, paths, features = made.features.shape
+    assert features == 12
+    monkeypatch.setattr(kernels, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    factor = jnp.asarray(np.linalg.cholesky(case.order_parameters[0]))
+    labels, temperature = jnp.asarray(case.labels), jnp.asarray(case.temperature)
+    changes = rng.normal(size=(2, *factor.shape))
+    changes = jnp.asarray(changes + changes.transpose(0, 2, 1))
+
+    def energy(first, second):
+        changed = factor @ factor.T + first * changes[0] + second * changes[1]
+        return kernels.gaussian_energy(made(jnp.linalg.cholesky(changed)), labels, temperature)
+
+    found = kernels.energy_model(made, factor, labels, temperature)
+    first, second = changes.reshape(2, -1)
+    assert relative_error(found.value, energy(0.0, 0.0)) < 1e-12
+    assert relative_error(found.slope.reshape(-1) @ first, jax.grad(energy)(0.0, 0.0)) < 1e-9
+    assert relative_error(first @ found.curvature @ second, jax.grad(jax.grad(energy), 1)(0.0, 0.0)) < 1e-9

@@ -1,0 +1,113 @@
+"""bayesattn prune: which heads can go?"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.table import Table
+
+import bayesattn as ba
+from bayesattn import pruning, training
+from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
+from bayesattn.cli.screen import (
+    free_folder,
+    print_json,
+    refuse_to_overwrite,
+    sampling_progress,
+    screen,
+    training_progress,
+)
+from bayesattn.pruning import Comparison
+
+
+def prune(
+    model: ModelName,
+    width: Annotated[int, typer.Option(help="Width at which U is drawn and solved for.")] = 10,
+    temperature: Temperature = None,
+    data_seed: Annotated[
+        list[int] | None,
+        typer.Option(help="Seed of the task's data and training; several give means and errors. By default 0, 1, 2."),
+    ] = None,
+    sampler: SamplerName = HMC,
+    chains: Chains = 4,
+    warmup: Warmup = 200,
+    draws: Draws = 250,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for figure and results; by default out/prune-MODEL, numbered if taken.")
+    ] = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Do head scores tell which heads can go? Remove heads of the trained network and of the posterior's mean predictor."""
+    folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
+    refuse_to_overwrite(folder, overwrite)
+    seeds, found = data_seed or [0, 1, 2], []
+    for each in seeds:
+        with training_progress(f"training, seed {each}", quiet=as_json) as trained:
+            case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
+        with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
+            tree = ba.sample(
+                case,
+                sampler.value,
+                chains=chains,
+                warmup=warmup,
+                draws=draws,
+                seed=seed,
+                progress=progress(f"sampling, seed {each}"),
+            )
+        weights = training.weights_of(case.task.get("attention"))
+        found.append(pruning.compare(case, tree["posterior"]["order_parameter"].values, weights, seed))
+    content = {"model": model, "width": width, "data_seeds": seeds, "results": [each.to_dict() for each in found]}
+    from bayesattn import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(content, indent=1))
+    plots.pruning_figure(found).savefig(folder / "figure.png", dpi=150)
+    if as_json:
+        print_json(content)
+    else:
+        _print(found, model, folder)
+
+
+def _print(found: list[Comparison], model: str, folder: Path) -> None:
+    networks = found[0].networks
+    heads = pruning.heads_of(found[0].model.architecture)
+    table = Table(title=f"Heads of {model}, N = {found[0].model.architecture.widths[0]}, {len(found)} seeds", box=None)
+    for heading in ("layer", "head", "by theory", "by draws", *(f"lost, {name}" for name in networks)):
+        table.add_column(heading, justify="right")
+    for number, (layer, head) in enumerate(heads):
+        scores = [[np.concatenate(each.scores[name])[number] for each in found] for name in ("theory", "draws")]
+        drops = [[100 * each.networks[name].drops[number] for each in found] for name in networks]
+        cells = [_mean(values, ".2f") for values in scores] + [_mean(values, ".1f") for values in drops]
+        table.add_row(str(layer + 1), str(head + 1), *cells)
+    screen.print(table)
+    table = Table(title="Accuracy (%), and how many heads go in which order", box=None)
+    for heading in ("network", "accuracy", "rank corr.", *(order for order in _orders(found))):
+        table.add_column(heading, justify="right" if heading != "network" else "left")
+    for name in networks:
+        pruned = [each.networks[name] for each in found]
+        go = [
+            _mean([each.dispensable(order) for each in pruned], ".1f") if order in pruned[0].accuracies else ""
+            for order in _orders(found)
+        ]
+        accuracy = _mean([100 * each.accuracy for each in pruned], ".1f")
+        table.add_row(name, accuracy, _mean([each.correlation(name, "theory") for each in found], ".2f"), *go)
+    screen.print(table)
+    screen.print(
+        "by theory, by draws: head scores; lost: points of test accuracy without the head alone; rank corr.: Spearman's, of"
+        f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
+        f" {100 * pruning.MOST_LOST:.0f} points are lost; ±: standard error over {len(found)} seeds"
+    )
+    screen.print(f"figure and results in {folder}")
+
+
+def _orders(found: list[Comparison]) -> list[str]:
+    return list(dict.fromkeys(order for network in found[0].networks.values() for order in network.accuracies))
+
+
+def _mean(values: list[float], form: str) -> str:
+    error = f" ± {np.std(values, ddof=1) / np.sqrt(len(values)):{form}}" if len(values) > 1 else ""
+    return f"{np.mean(values):{form}}{error}"

@@ -1,0 +1,29 @@
+"""bayesattn train: queries and keys by gradient descent."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesattn import training
+from bayesattn.cli.options import DataSeed, ModelName
+from bayesattn.cli.screen import screen, training_progress
+from bayesattn.models import load_task
+
+
+def train(
+    model: ModelName,
+    out: Annotated[Path, typer.Option(help="New .safetensors file for all weights of the network.")],
+    data_seed: DataSeed = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps, instead of the model's.")] = None,
+) -> None:
+    """Train the network of a one-shot task; [task] attention = FILE then uses its queries and keys.
+
+    The same command goes on with training that was interrupted.
+    """
+    task, settings = load_task(model, seed=data_seed, steps=steps)
+    with training_progress("training", quiet=False) as progress:
+        weights = training.train(task, settings, out, progress)
+    for part in ("validation", "test"):
+        screen.print(f"accuracy on {part} classes: {100 * training.accuracy(task, weights, part):.1f} %")
+    screen.print(f"weights in {out}")

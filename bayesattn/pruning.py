@@ -1,0 +1,203 @@
+"""Which heads can go? Scores of the theory against what is lost when heads are removed (THEORY sections 5 and 7).
+
+Whatever its weights, a network is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path.
+Those of a trained network follow from its weights, those of the posterior's mean predictor from the draws of U:
+g^pi = s_0^2 / (N_0 Pi) E[ sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu ]. A head is removed, without any
+training or sampling afterwards, by leaving out the paths that use it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Array, Float
+from scipy import stats
+
+from bayesattn import theory
+from bayesattn._checks import finite_array
+from bayesattn.architecture import Architecture
+from bayesattn.models import Model
+from bayesattn.network import effective_weights
+from bayesattn.theory.kernels import cross_kernel
+
+Readout = Float[np.ndarray, "path feature"]
+MOST_LOST = 0.02
+"""Accuracy that removing heads may cost for them to count as dispensable."""
+RANDOM_ORDERS = 200
+READOUT_DRAWS = 400
+"""Draws of U that the mean predictor is averaged over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pruned:
+    """A network that loses heads, layer by layer and head by head in the order of `theory.head_scores`.
+
+    `drops` is the accuracy lost with each head alone; `accuracies` maps each order of removal, by scores or by a baseline,
+    to the accuracies after 0, 1, .. heads are gone, the last of them 0.5 by guessing; that of random orders is a mean.
+    """
+
+    accuracy: float
+    drops: Float[np.ndarray, " head"]
+    accuracies: dict[str, Float[np.ndarray, " removed"]]
+
+    def dispensable(self, order: str) -> int:
+        """How many heads go, in this order, before more than two points of accuracy are lost."""
+        return int(np.argmax(np.append(self.accuracies[order] < self.accuracy - MOST_LOST, True))) - 1
+
+
+def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
+    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.training.train` returns."""
+    values = {name: jnp.asarray(value, float) for name, value in weights.items() if name[0] not in "QK"}
+    width, features = values["V_0"].shape
+    return np.asarray(effective_weights(values) @ values["V_0"] / np.sqrt(features * width * arch.paths))
+
+
+def posterior_readout(model: Model, order_parameters: Any) -> Readout:
+    """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw."""
+    paths = model.architecture.paths
+    draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
+    return np.asarray(_mean_readout(jnp.asarray(draws), *_data(model)))
+
+
+def _data(model: Model) -> tuple[Any, ...]:
+    variance = model.architecture.variances[0]
+    return jnp.asarray(model.path_inputs), jnp.asarray(model.labels), variance, model.temperature
+
+
+@jax.jit
+def _mean_readout(draws: Float[Array, "draw path path"], path_inputs, labels, variance, temperature):
+    examples, paths, features = path_inputs.shape
+
+    def readout(order_parameter):
+        kernel = cross_kernel(order_parameter, path_inputs, path_inputs, variance)
+        residual = cho_solve(cho_factor(kernel + temperature * jnp.eye(examples)), labels)
+        return order_parameter @ jnp.einsum("epf,e->pf", path_inputs, residual)
+
+    return variance / (features * paths) * jnp.mean(jax.lax.map(readout, draws), 0)
+
+
+def heads_of(arch: Architecture) -> list[tuple[int, int]]:
+    """(layer, head) of all heads, both from 0, first layer first."""
+    return [(layer, head) for layer, count in enumerate(arch.heads) for head in range(count)]
+
+
+def accuracy_without(readout: Readout, model: Model, removed: Sequence[tuple[int, int]]) -> float:
+    """Test accuracy of a network without some heads; an output of 0 is a guess, right half of the time."""
+    assert model.test_path_inputs is not None
+    kept = [not any(heads[layer] == head for layer, head in removed) for heads in model.architecture.path_heads()]
+    output = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
+    return float(np.mean((1 + np.sign(output) * np.sign(model.test_labels)) / 2))
+
+
+def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:
+    """Remove heads one by one, and from the lowest score up.
+
+    Args:
+        readout: g^pi of a network, by `trained_readout` or `posterior_readout`.
+        model: whose test examples measure the accuracy.
+        scores: by name, scores of all heads, layer by layer; heads go from the lowest up.
+        seed: of the random orders.
+
+    Raises:
+        ValueError: no test examples and labels, scores that do not fit.
+    """
+    if model.test_path_inputs is None or model.test_labels is None:
+        raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
+    arch, heads = model.architecture, heads_of(model.architecture)
+    for name, found in scores.items():
+        if tuple(map(len, found)) != arch.heads:
+            raise ValueError(f"scores[{name!r}] must hold {arch.heads} numbers per layer, got {tuple(map(len, found))}")
+    known: dict[frozenset, float] = {}
+
+    def accuracies(order: Any) -> np.ndarray:
+        removed = [frozenset(order[:count]) for count in range(len(order) + 1)]
+        for gone in removed:
+            if gone not in known:
+                known[gone] = accuracy_without(readout, model, [heads[number] for number in gone])
+        return np.array([known[gone] for gone in removed])
+
+    rng, numbers = np.random.default_rng(seed), range(len(heads))
+    by_order = {name: accuracies(np.argsort(np.concatenate(found)).tolist()) for name, found in scores.items()}
+    by_order["random"] = np.mean([accuracies(rng.permutation(numbers).tolist()) for _ in range(RANDOM_ORDERS)], 0)
+    full = by_order["random"][0]
+    drops = np.array([full - accuracies([number])[1] for number in numbers])
+    return Pruned(float(full), drops, by_order)
+
+
+def value_magnitudes(weights: Mapping[str, Any], arch: Architecture) -> list[np.ndarray]:
+    """Baseline: norm of the values V_l^h of each head, layer by layer."""
+    return [np.linalg.norm(weights[f"V_{layer + 1}"], axis=(1, 2)) for layer in range(arch.depth)]
+
+
+def rank_correlation(scores: Sequence[np.ndarray], drops: np.ndarray) -> float:
+    """Spearman's rank correlation of scores and of what is lost with each head; NaN if all lose the same."""
+    if np.ptp(drops) == 0:
+        return float("nan")
+    found: Any = stats.spearmanr(np.concatenate(scores), drops)
+    return float(found.statistic)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """Scores of all heads by the saddle point and by draws, and the networks that lost heads: "posterior", "trained"."""
+
+    model: Model
+    scores: dict[str, list[np.ndarray]]
+    networks: dict[str, Pruned]
+
+    def correlation(self, network: str, score: str) -> float:
+        """Spearman's rank correlation of a score with what the network loses without each head."""
+        return rank_correlation(self.scores[score], self.networks[network].drops)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers and lists, for JSON."""
+        return {
+            "heads": heads_of(self.model.architecture),
+            "scores": {name: np.concatenate(found).tolist() for name, found in self.scores.items()},
+            "networks": {
+                name: {
+                    "accuracy": found.accuracy,
+                    "drops": found.drops.tolist(),
+                    "accuracies": {order: values.tolist() for order, values in found.accuracies.items()},
+                    "dispensable": {order: found.dispensable(order) for order in found.accuracies},
+                    "correlation": {
+                        score: None if np.ptp(found.drops) == 0 else self.correlation(name, score)
+                        for score in self.scores
+                    },
+                }
+                for name, found in self.networks.items()
+            },
+        }
+
+
+def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | None = None, seed: int = 0) -> Comparison:
+    """Prune the posterior's mean predictor, and a network trained on the same attention, by the scores of theory and draws.
+
+    Args:
+        model: with test examples and labels.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi).
+        weights: of the trained network, as `bayesattn.training.train` returns them.
+        seed: of the random orders.
+
+    Raises:
+        ValueError: no test examples, shapes that do not fit.
+        NotConverged: the saddle point was not found.
+    """
+    arch = model.architecture
+    draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.paths, arch.paths))
+    saddle = theory.solve(model.path_inputs, model.labels, arch, model.temperature).order_parameter
+    scores = {
+        "theory": theory.head_scores(saddle, arch),
+        "draws": theory.head_scores(draws.mean((0, 1)), arch),
+    }
+    flat = draws.reshape(-1, arch.paths, arch.paths)
+    chosen = flat[np.linspace(0, len(flat) - 1, min(len(flat), READOUT_DRAWS)).astype(int)]
+    networks = {"posterior": prune(posterior_readout(model, chosen), model, scores, seed)}
+    if weights is not None:
+        magnitude = {"magnitude": value_magnitudes(weights, arch)}
+        networks["trained"] = prune(trained_readout(weights, arch), model, scores | magnitude, seed)
+    return Comparison(model, scores, networks)

@@ -1,0 +1,308 @@
+"""Langevin algorithms as NumPyro kernels: what they all share.
+
+All of them move in coordinates y = x / s, where s is the standard deviation of each coordinate by NumPyro's warm-up
+windows, so that one step size fits all. Step size and s are found in warm-up and live in the state with the random key,
+so a chain continued from a state is bit-identical to one that never stopped. One transition of a kernel makes `steps`
+steps of its algorithm, so that a draw costs about as much as one of NUTS.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key
+from numpyro.infer import init_to_sample
+from numpyro.infer.hmc_util import IntegratorState, warmup_adapter
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import initialize_model
+
+from bayesattn._checks import positive, positive_integer
+
+Vector = Float[Array, " coordinate"]
+MOST_ENERGY_ERROR = 1000.0
+"""Error of the energy at which NumPyro calls a trajectory divergent."""
+
+
+class Point(NamedTuple):
+    """Where a chain is: scaled coordinates y, log density of x, its gradient in y, momentum in y."""
+
+    position: Vector
+    logdensity: Float[Array, ""]
+    gradient: Vector
+    momentum: Vector
+
+
+class Move(NamedTuple):
+    """Outcome of one step: the next point, its acceptance probability, error of the energy, gradients evaluated."""
+
+    point: Point
+    accept_prob: Float[Array, ""]
+    energy_error: Float[Array, ""]
+    gradients: Any
+
+
+class LangevinState(NamedTuple):
+    """State of a chain; fields that NumPyro's HMCState has mean the same.
+
+    `tuning` is what a kernel tunes besides step size and scale, `half` the sites and momentum of a biased kernel's second
+    chain, which takes two steps of half the size for each of the first.
+    """
+
+    i: Array
+    z: Any
+    potential_energy: Array
+    z_grad: Any
+    momentum: Vector
+    num_steps: Array
+    accept_prob: Array
+    mean_accept_prob: Array
+    energy_error: Array
+    diverging: Array
+    adapt_state: Any
+    tuning: Any
+    half: Any
+    rng_key: Array
+
+
+class Langevin(MCMCKernel):
+    """What the kernels share.
+
+    Args:
+        program: NumPyro program.
+        potential_fn: potential energy of unconstrained sites, instead of a program.
+        step_size: where the search for the step size begins; fixed if `adapt_step_size` is false.
+        steps: steps of the algorithm in each transition.
+        adapt_step_size: whether warm-up looks for the step size that is accepted as often as `target_accept_prob`.
+        adapt_mass_matrix: whether warm-up estimates the scale of each coordinate.
+        target_accept_prob: mean acceptance probability to aim at.
+
+    Raises:
+        ValueError: a step size that is not above 0, fewer than one step, a probability outside (0, 1).
+    """
+
+    target: ClassVar[float] = 0.8
+
+    def __init__(
+        self,
+        program: Callable | None = None,
+        potential_fn: Callable | None = None,
+        *,
+        step_size: float = 1.0,
+        steps: int = 1,
+        adapt_step_size: bool = True,
+        adapt_mass_matrix: bool = True,
+        target_accept_prob: float | None = None,
+    ):
+        self._program = program
+        self.step_size, self.steps = positive("step_size", step_size), positive_integer("steps", steps)
+        self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
+        self.target_accept_prob = positive("target_accept_prob", target_accept_prob or self.target)
+        if self.target_accept_prob >= 1:
+            raise ValueError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+        self._potential_of: Callable = lambda *args, **kwargs: potential_fn
+        self._postprocess: Callable | None = None
+
+    @abstractmethod
+    def step(self, key: Key[Array, ""], point: Point, step_size: Array, logdensity: Callable) -> Move:
+        """One step of the algorithm in scaled coordinates."""
+
+    def start_tuning(self) -> Any:
+        """What a kernel tunes besides step size and scale, before warm-up."""
+        return ()
+
+    @property
+    def sample_field(self) -> str:
+        """Field of the state that holds a draw."""
+        return "z"
+
+    @property
+    def default_fields(self) -> tuple[str, ...]:
+        """Fields that `numpyro.infer.MCMC` collects."""
+        return ("z", "diverging")
+
+    @property
+    def model(self) -> Callable | None:
+        """The NumPyro program."""
+        return self._program
+
+    def get_diagnostics_str(self, state: LangevinState) -> str:
+        """For NumPyro's progress bar."""
+        size = state.adapt_state.step_size
+        return f"{state.num_steps} gradients, step size {size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
+
+    def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
+        """From unconstrained sites to those of the program."""
+        return (lambda z: z) if self._postprocess is None else self._postprocess(*args, **kwargs)
+
+    def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> LangevinState:
+        """State before the first step; warm-up takes `num_warmup` transitions."""
+        key, program_key, adapt_key, momentum_key = jax.random.split(rng_key, 4)
+        kwargs = model_kwargs or {}
+        if self._program is not None:
+            found = initialize_model(
+                program_key,
+                self._program,
+                dynamic_args=True,
+                init_strategy=init_to_sample,
+                model_args=model_args,
+                model_kwargs=kwargs,
+            )
+            self._potential_of, self._postprocess = found.potential_fn, found.postprocess_fn
+            init_params = found.param_info.z if init_params is None else init_params
+        self.warmup = num_warmup
+        flat = ravel_pytree(init_params)[0]
+        adapt_init, self._adapt = warmup_adapter(
+            num_warmup,
+            adapt_step_size=self.adapt_step_size,
+            adapt_mass_matrix=self.adapt_mass_matrix,
+            target_accept_prob=self.target_accept_prob,
+        )
+        potential, gradient = jax.value_and_grad(self._potential_of(*model_args, **kwargs))(init_params)
+        return LangevinState(
+            jnp.array(0),
+            init_params,
+            potential,
+            gradient,
+            self.start_momentum(momentum_key, flat),
+            jnp.array(0),
+            jnp.zeros(()),
+            jnp.zeros(()),
+            jnp.zeros(()),
+            jnp.array(False),
+            adapt_init(IntegratorState(flat, flat, potential, flat), adapt_key, self.step_size, None, flat.size),
+            self.start_tuning(),
+            self.start_half(init_params, flat),
+            key,
+        )
+
+    def start_half(self, z: Any, flat: Vector) -> Any:
+        """The second chain of a biased kernel."""
+        return ()
+
+    def start_momentum(self, key: Key[Array, ""], flat: Vector) -> Vector:
+        """Momentum before the first step."""
+        return jax.random.normal(key, flat.shape)
+
+    def refresh(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+        """The state with energy and gradient of other data."""
+        potential = self._potential_of(*model_args, **(model_kwargs or {}))
+        value, gradient = jax.value_and_grad(potential)(state.z)
+        return state._replace(potential_energy=value, z_grad=gradient)
+
+    def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+        """The state one transition on."""
+        key, step_key = jax.random.split(state.rng_key)
+        scaled = Scaled(state, self._potential_of(*model_args, **(model_kwargs or {})))
+        size, warming = state.adapt_state.step_size, state.i < self.warmup
+
+        def one(point: Point, key: Array) -> tuple[Point, Move]:
+            move = self.step(key, point, size, scaled.logdensity)
+            move = move._replace(accept_prob=jnp.nan_to_num(move.accept_prob))
+            return move.point, move
+
+        point, moves = jax.lax.scan(one, scaled.point, jax.random.split(step_key, self.steps))
+        accept_prob = jnp.mean(moves.accept_prob)
+        following = scaled.state_at(point)._replace(
+            i=state.i + 1,
+            num_steps=jnp.sum(moves.gradients),
+            accept_prob=accept_prob,
+            energy_error=jnp.max(jnp.abs(moves.energy_error)),
+            diverging=jnp.any(jnp.abs(moves.energy_error) > MOST_ENERGY_ERROR),
+            rng_key=key,
+        )
+        count = jnp.where(warming, state.i, state.i - self.warmup) + 1
+        mean = state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count
+        return jax.lax.cond(
+            warming,
+            lambda s: self.adapted(s, moves),
+            lambda s: s,
+            following._replace(mean_accept_prob=mean),
+        )
+
+    def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
+        """The state with step size and scale as warm-up finds them, after transition i."""
+        at = IntegratorState(ravel_pytree(state.z)[0], 0.0, 0.0, 0.0)
+        return state._replace(adapt_state=self._adapt(state.i - 1, state.accept_prob, at, state.adapt_state))
+
+    def statistics(self, state: LangevinState) -> dict[str, Array]:
+        """Sample statistics of one draw, under ArviZ's names; n_steps counts gradients."""
+        return {
+            "lp": -state.potential_energy,
+            "acceptance_rate": state.accept_prob,
+            "n_steps": state.num_steps,
+            "step_size": state.adapt_state.step_size,
+            "diverging": state.diverging,
+        }
+
+
+class Scaled:
+    """A state in scaled coordinates."""
+
+    def __init__(self, state: LangevinState, potential: Callable):
+        self.state = state
+        flat, self.unravel = ravel_pytree(state.z)
+        self.scale = jnp.sqrt(state.adapt_state.inverse_mass_matrix)
+
+        def logdensity(position: Vector) -> Array:
+            value = -potential(self.unravel(position * self.scale))
+            return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+        self.logdensity = logdensity
+        gradient = -ravel_pytree(state.z_grad)[0] * self.scale
+        self.point = Point(flat / self.scale, -state.potential_energy, gradient, state.momentum)
+
+    def state_at(self, point: Point) -> LangevinState:
+        """The state with the chain at another point."""
+        return self.state._replace(
+            z=self.unravel(point.position * self.scale),
+            potential_energy=-point.logdensity,
+            z_grad=self.unravel(-point.gradient / self.scale),
+            momentum=point.momentum,
+        )
+
+
+class Half(NamedTuple):
+    """The second chain of a biased kernel."""
+
+    z: Any
+    momentum: Vector
+
+
+class Unadjusted(Langevin):
+    """A kernel without a Metropolis correction, whose draws are biased by its step size.
+
+    Beside its chain runs a second one at half the step size. If the bias of a mean is of order eps^p, it is
+    2^p / (2^p - 1) times the mean difference between the two chains (Richardson), to the leading order.
+    """
+
+    order: ClassVar[int] = 1
+    """p of the step-size bias."""
+
+    def start_half(self, z: Any, flat: Vector) -> Half:
+        """Where the chain itself begins."""
+        return Half(z, jnp.zeros_like(flat))
+
+    def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
+        """Until warm-up ends, the second chain follows the first."""
+        return super().adapted(state, moves)._replace(half=Half(state.z, state.momentum))
+
+    def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+        """The state one transition on: of the kernel's warm-up, or of both chains."""
+        return jax.lax.cond(
+            state.i < self.warmup,
+            lambda s: super(Unadjusted, self).sample(s, model_args, model_kwargs),
+            lambda s: self.free(s, model_args, model_kwargs or {}),
+            state,
+        )
+
+    @abstractmethod
+    def free(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+        """The state one transition on, after warm-up."""
+
+    def bias(self, values: Any, half: Any) -> Any:
+        """Estimate of the bias of a draw's values, from theirs and from those of the second chain."""
+        factor = 2**self.order / (2**self.order - 1)
+        return jax.tree.map(lambda at, at_half: factor * (at - at_half), values, half)

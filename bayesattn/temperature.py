@@ -1,0 +1,70 @@
+"""Choosing the temperature without a test set: by the finite-width evidence, or by accuracy on validation examples."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bayesattn import theory
+from bayesattn._checks import positive
+from bayesattn.models import Model
+
+TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
+
+
+class Candidate(NamedTuple):
+    """A temperature: log p(Y) at finite width and in the GP limit; accuracies of the saddle point's mean predictor.
+
+    Accuracies are None without such examples. A temperature at which the theory's solver fails has evidence -inf.
+    """
+
+    temperature: float
+    log_evidence: float
+    gp_log_evidence: float
+    validation_accuracy: float | None
+    test_accuracy: float | None
+
+
+def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES) -> list[Candidate]:
+    """Evidence and accuracy of a model at each of some temperatures.
+
+    Args:
+        model: whose own temperature does not matter.
+        temperatures: to be tried.
+
+    Raises:
+        ValueError: no temperatures, or one that is not above 0.
+    """
+    if not len(temperatures):
+        raise ValueError("temperatures must hold at least one number above 0, got none")
+    return [_candidate(model, positive("temperature", each)) for each in temperatures]
+
+
+def by_evidence(tried: Sequence[Candidate]) -> Candidate:
+    """The one with the greatest evidence at finite width."""
+    return max(tried, key=lambda each: each.log_evidence)
+
+
+def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
+    """The one most accurate on the validation examples, None where there are none; of equals the more evident."""
+    known = [each for each in tried if each.validation_accuracy is not None]
+    return max(known, key=lambda each: (each.validation_accuracy, each.log_evidence), default=None)
+
+
+def _candidate(model: Model, temperature: float) -> Candidate:
+    problem = (model.path_inputs, model.labels, model.architecture, temperature)
+    gp = theory.gp_evidence(*problem)
+    try:
+        evidence = theory.laplace_evidence(*problem).log_evidence
+        saddle = theory.solve(*problem).order_parameter
+    except theory.NotConverged:
+        return Candidate(temperature, -np.inf, gp, None, None)
+
+    def accuracy(path_inputs: Any, labels: Any) -> float | None:
+        if path_inputs is None or labels is None:
+            return None
+        mean = theory.predict(saddle, *problem[:2], path_inputs, model.architecture, temperature).mean
+        return float(np.mean(np.sign(mean) == np.sign(labels)))
+
+    validation = accuracy(model.validation_path_inputs, model.validation_labels)
+    return Candidate(temperature, evidence, gp, validation, accuracy(model.test_path_inputs, model.test_labels))

@@ -1,0 +1,250 @@
+"""Gradient descent on the one-shot task: where queries and keys come from, and the network whose heads are pruned.
+
+The network is the one whose posterior is sampled (THEORY section 1): attention of each layer is a function of the bare
+tokens, and the output goes through path inputs. All its weights, queries and keys are learnt on the mean squared error of
+labels +1 and -1, each batch made of new episodes.
+"""
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import filelock
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pooch
+from jaxtyping import Array, Float, Key
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from bayesattn import attention
+from bayesattn._checks import positive, positive_integer
+from bayesattn._files import replace_file
+from bayesattn.network import Weights, network
+from bayesattn.tasks.one_shot import OneShot, embedded
+
+BLOCK = 50
+"""Steps between two calls of the progress callback."""
+TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
+"""Fields of a task on which training depends, besides the training images themselves."""
+CHECKPOINT_BLOCKS = 10
+"""Blocks between two checkpoints."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """Settings of the optimiser: Adam (Kingma & Ba 2015) with a cosine schedule after a linear rise.
+
+    Args:
+        steps: gradient steps.
+        batch: episodes of each step.
+        learning_rate: greatest learning rate.
+        width: N_1 = .. = N_a of the trained network.
+        seed: of initial weights and episodes.
+
+    Raises:
+        ValueError: a count below 1, a learning rate that is not above 0.
+    """
+
+    steps: int = 3000
+    batch: int = 128
+    learning_rate: float = 3e-3
+    width: int = 128
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("steps", "batch", "width"):
+            positive_integer(name, getattr(self, name))
+        positive("learning_rate", self.learning_rate)
+        positive_integer("seed", self.seed, minimum=0)
+
+
+class Progress(NamedTuple):
+    """What a progress callback is told: steps done, all steps, mean loss and accuracy on the last block's batches."""
+
+    done: int
+    total: int
+    loss: float
+    accuracy: float
+
+
+def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
+    """V_0, V_l, a from a prior of variance 1; queries equal to keys, so that tokens attend to those that are like them."""
+    shapes: dict[str, tuple[int, ...]] = {"V_0": (width, task.width), "a": (width,)}
+    for layer, count in enumerate(task.heads, 1):
+        shapes |= {f"V_{layer}": (count, width, width), f"Q_{layer}": (count, task.key_width, task.width)}
+    keys = jax.random.split(key, len(shapes))
+    drawn = {
+        name: jax.random.normal(each, shape, jnp.float32)
+        for each, (name, shape) in zip(keys, shapes.items(), strict=True)
+    }
+    # Logits of order 1.
+    queries = {name: value / np.sqrt(task.width) for name, value in drawn.items() if name[0] == "Q"}
+    return drawn | queries | {name.replace("Q", "K"): value for name, value in queries.items()}
+
+
+def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> Float[Array, " episode"]:
+    """f of the network on tokens."""
+    depth = sum(name.startswith("Q_") for name in weights)
+    heads = tuple((weights[f"Q_{layer}"], weights[f"K_{layer}"]) for layer in range(1, depth + 1))
+    values = {name: value for name, value in weights.items() if name[0] not in "QK"}
+    return network(values, attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
+
+
+def train(
+    task: OneShot,
+    training: Training,
+    out: str | Path,
+    progress: Callable[[Progress], None] | None = None,
+) -> dict[str, np.ndarray]:
+    """Train the network and write its weights to a .safetensors file.
+
+    Training that was interrupted goes on from its last checkpoint, `out` with ".checkpoint" added, and ends with the
+    same weights as one that was not; the checkpoint is removed at the end.
+
+    Args:
+        task: whose training classes are seen.
+        training: settings of the optimiser.
+        out: the file, which must not be there yet.
+        progress: called every 50 steps.
+
+    Returns:
+        V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,), Q_l and K_l (H_l, G, N_0).
+
+    Raises:
+        FileExistsError: there is such a file.
+        ValueError: a checkpoint of other settings.
+        FloatingPointError: the loss is not finite.
+    """
+    out = Path(out)
+    if out.exists():
+        raise FileExistsError(f"out must be a new file, got {out}, which is there")
+    about = description(task, training)
+    checkpoint = out.with_name(out.name + ".checkpoint")
+    schedule = optax.warmup_cosine_decay_schedule(0.0, training.learning_rate, training.steps // 20, training.steps)
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+    weights = initial_weights(jax.random.key(training.seed), task, training.width)
+    state, done = (weights, optimiser.init(weights)), 0
+    if checkpoint.exists():
+        state, done = _restored(checkpoint, state, about)
+    images = task.classes["train"]
+    patches = jnp.asarray(task.patches(images), jnp.float32)
+    embedding = {name: jnp.asarray(value, jnp.float32) for name, value in task.embedding.items()}
+
+    def loss(weights, shown, labels):
+        found = output(weights, embedded(patches[shown], **embedding))
+        return jnp.mean((found - labels) ** 2), jnp.mean(found * labels > 0)
+
+    @jax.jit
+    def block(state, shown, labels):
+        def step(state, batch):
+            weights, moments = state
+            found, gradient = jax.value_and_grad(loss, has_aux=True)(weights, *batch)
+            updates, moments = optimiser.update(gradient, moments, weights)
+            return (optax.apply_updates(weights, updates), moments), found
+
+        return jax.lax.scan(step, state, (shown, labels))
+
+    out.parent.mkdir(parents=True, exist_ok=True)
+    while done < training.steps:
+        count = min(BLOCK, training.steps - done)
+        rng = np.random.default_rng([training.seed, done])
+        episodes = task.episodes(images, count * training.batch, rng)
+        shape = (count, training.batch)
+        state, (losses, hits) = block(
+            state,
+            jnp.asarray(episodes.shown.reshape(*shape, -1)),
+            jnp.asarray(episodes.labels.reshape(shape), jnp.float32),
+        )
+        done += count
+        if not np.isfinite(losses).all():
+            raise FloatingPointError(
+                f"the loss is not finite at step {done}; a smaller learning_rate than {training.learning_rate:g} may help"
+            )
+        if progress is not None:
+            progress(Progress(done, training.steps, float(losses.mean()), float(hits.mean())))
+        if done % (BLOCK * CHECKPOINT_BLOCKS) == 0 and done < training.steps:
+            _write(checkpoint, _named(state), about | {"done": str(done)})
+    found = {name: np.asarray(value) for name, value in state[0].items()}
+    _write(out, found, about)
+    checkpoint.unlink(missing_ok=True)
+    return found
+
+
+def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
+    """Share of "train", "validation" or "test" episodes that a trained network gets right."""
+    tokens, labels = task.sample(part)
+    found = output({name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(tokens, jnp.float32))
+    return float(np.mean(np.asarray(found) * labels > 0))
+
+
+def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
+    """All weights of the network whose attention a file holds; None if it holds queries and keys alone."""
+    if file is None or Path(file).suffix != ".safetensors":
+        return None
+    weights, _ = load_weights(file)
+    return weights if "V_0" in weights else None
+
+
+def cached(task: OneShot, training: Training, progress: Callable[[Progress], None] | None = None) -> Path:
+    """The file of weights that `train` writes for a task, in the user's cache folder; trained now unless it is there."""
+    about = json.dumps(description(task, training), sort_keys=True)
+    name = f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
+    file = Path(pooch.os_cache("bayesattn")) / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with filelock.FileLock(f"{file}.lock"):
+        if not file.exists():
+            train(task, training, file, progress)
+    return file
+
+
+def description(task: OneShot, training: Training) -> dict[str, str]:
+    """What a file of weights says about itself: all that they depend on, as JSON."""
+    images = task.classes["train"]
+    # The images, not where they lay: another file may come to have the same name.
+    digest = hashlib.sha256(images.pixels.tobytes() + images.classes.tobytes()).hexdigest()
+    about = {
+        "task": {name: getattr(task, name) for name in TRAINED_BY} | {"images": digest},
+        "training": dataclasses.asdict(training),
+    }
+    return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
+
+
+def load_weights(file: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays of a .safetensors file, and what it says about itself.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that cannot be read.
+    """
+    try:
+        with safe_open(file, "numpy") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"weights must be a .safetensors file, got {file}: {error}") from None
+
+
+def _named(state: Any) -> dict[str, np.ndarray]:
+    return {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
+
+
+def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[Any, int]:
+    arrays, found = load_weights(checkpoint)
+    for name, value in about.items():
+        if found.get(name) != value:
+            raise ValueError(
+                f"{checkpoint} is of another {name}: remove it, or choose another out;"
+                f" expected {value}, got {found.get(name)}"
+            )
+    leaves = [jnp.asarray(arrays[str(number)]) for number in range(len(arrays))]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves), int(found["done"])
+
+
+def _write(file: Path, arrays: dict[str, np.ndarray], about: Mapping[str, str]) -> None:
+    replace_file(file, save(arrays, dict(about)))

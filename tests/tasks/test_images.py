@@ -1,0 +1,127 @@
+"""Images from scikit-learn, folders and zips, and what is said about other contents."""
+
+import os
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from bayesattn.tasks import load_images
+from bayesattn.tasks.images import OMNIGLOT, is_named
+from tests.conftest import OMNIGLOT_FOLDER
+
+
+def draw_characters(folder, alphabets=("Alpha", "Beta"), characters=3, drawings=4):
+    """Black strokes on white, 105 x 105 pixels and 1 bit, in Omniglot's folders; a character is a line of its own slope."""
+    rng = np.random.default_rng(0)
+    for alphabet in alphabets:
+        for character in range(characters):
+            place = folder / alphabet / f"character{character + 1:02}"
+            place.mkdir(parents=True)
+            ends = rng.uniform(10, 95, (2, 2))
+            for drawing in range(drawings):
+                image = Image.new("1", (105, 105), 1)
+                points = ends + rng.normal(0, 3, (2, 2))
+                ImageDraw.Draw(image).line([tuple(point) for point in points], fill=0, width=3)
+                image.save(place / f"{drawing:02}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def characters(tmp_path_factory):
+    return draw_characters(tmp_path_factory.mktemp("images") / "characters")
+
+
+def packed(folder, target):
+    return shutil.make_archive(str(target), "zip", folder.parent, folder.name)
+
+
+def test_digits():
+    images = load_images("digits", 32)
+    assert images.pixels.shape == (1797, 32, 32)
+    assert 0 <= images.pixels.min() < images.pixels.max() <= 1
+    assert images.names == tuple("0123456789")
+    some = load_images("digits[3-5]", 16)
+    assert some.names == ("3", "4", "5")
+    np.testing.assert_array_equal(np.bincount(some.classes), np.bincount(images.classes)[3:6])
+
+
+def test_folder_and_zip_are_the_same_images(characters, tmp_path):
+    images = load_images(characters)
+    assert images.pixels.shape == (24, 32, 32)
+    assert images.names[0] == "Alpha/character01"
+    assert images.groups == ["Alpha"] * 3 + ["Beta"] * 3
+    np.testing.assert_array_equal(np.bincount(images.classes), [4] * 6)
+    # A thin line: mostly background, which is 0.
+    assert 0 < images.pixels.mean() < 0.1
+    zipped = load_images(packed(characters, tmp_path / "characters"))
+    np.testing.assert_array_equal(zipped.pixels, images.pixels)
+    assert zipped.names == images.names
+
+
+def test_turned_images_are_further_classes(characters):
+    images = load_images(characters)
+    turned = images.turned()
+    assert len(turned.names) == len(set(turned.names)) == 24
+    np.testing.assert_array_equal(turned.pixels[24 + 5], np.rot90(images.pixels[5]))
+    assert turned.classes[24 + 5] == images.classes[5] + 6
+    assert set(turned.groups) == {"Alpha", "Beta"}
+
+
+def test_what_is_not_there_or_not_images_is_named(characters, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"images must be 'digits'.*which is not there"):
+        load_images(tmp_path / "none.zip")
+    with pytest.raises(ValueError, match=r"images must be one of omniglot:images_background,.*got 'omniglot:other'"):
+        load_images("omniglot:other")
+    (tmp_path / "text.zip").write_text("no zip")
+    with pytest.raises(ValueError, match=r"text\.zip must be a folder or a zip of images"):
+        load_images(tmp_path / "text.zip")
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+        file.writestr("readme.txt", "other contents")
+    with pytest.raises(ValueError, match=r"must hold ALPHABET/CHARACTER/\*.png.*got no .png at all"):
+        load_images(tmp_path / "other.zip")
+    with zipfile.ZipFile(tmp_path / "flat.zip", "w") as file:
+        file.writestr("one.png", b"")
+    with pytest.raises(ValueError, match=r"must hold ALPHABET/CHARACTER/\*.png.*got 'one.png'"):
+        load_images(tmp_path / "flat.zip")
+    damaged = tmp_path / "damaged"
+    shutil.copytree(characters, damaged)
+    file = damaged / "Beta" / "character02" / "01.png"
+    file.write_bytes(file.read_bytes()[:60])
+    with pytest.raises(ValueError, match=r"damaged/Beta/character02/01.png in .* got a file that cannot be read"):
+        load_images(damaged)
+    zipped = packed(characters, tmp_path / "cut")
+    os.truncate(zipped, os.path.getsize(zipped) // 2)
+    with pytest.raises(ValueError, match="must be a folder or a zip of images"):
+        load_images(zipped)
+
+
+def test_too_few_classes_or_images_are_named(characters, tmp_path):
+    with pytest.raises(ValueError, match=r"images must be of at least 2 classes, got 1"):
+        load_images(f"{characters}[2-2]")
+    with pytest.raises(ValueError, match=r"classes of digits must be within 0-9, got \[7-12\]"):
+        load_images("digits[7-12]")
+    alone = tmp_path / "alone"
+    shutil.copytree(characters, alone)
+    for drawing in ("01", "02", "03"):
+        (alone / "Alpha" / "character02" / f"{drawing}.png").unlink()
+    with pytest.raises(ValueError, match="at least 2 images, got 1 of 'Alpha/character02'"):
+        load_images(alone)
+
+
+def test_names_are_told_from_files():
+    assert all(is_named(f"omniglot:{name}") for name in OMNIGLOT)
+    assert is_named("digits[0-3]")
+    assert not is_named("digits.zip")
+
+
+def test_omniglot():
+    if not OMNIGLOT_FOLDER.is_dir():
+        pytest.skip(f"needs Omniglot's small sets in {OMNIGLOT_FOLDER}")
+    images = load_images(OMNIGLOT_FOLDER / "images_background_small1.zip")
+    assert images.pixels.shape == (2720, 32, 32)
+    assert set(images.groups) == {"Balinese", "Early_Aramaic", "Greek", "Korean", "Latin"}
+    np.testing.assert_array_equal(np.bincount(images.classes), [20] * 136)
+    assert 0.03 < images.pixels.mean() < 0.15

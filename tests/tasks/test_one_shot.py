@@ -1,0 +1,210 @@
+"""Episodes, tokens and trained heads of the one-shot task."""
+
+import dataclasses
+import shutil
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+import bayesattn as ba
+from bayesattn import training
+from bayesattn.models import token
+from bayesattn.tasks import OneShot
+from tests.conftest import OMNIGLOT_FOLDER, relative_error
+from tests.tasks.test_images import draw_characters
+
+SMALL = {"examples": 20, "test_examples": 10, "validation_examples": 6, "width": 16, "key_width": 4, "heads": (2, 3)}
+FEW = training.Training(steps=100, batch=8, width=8)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return OneShot(**SMALL)
+
+
+@pytest.fixture(scope="module")
+def trained(task, tmp_path_factory):
+    file = tmp_path_factory.mktemp("trained") / "weights.safetensors"
+    return file, training.train(task, FEW, file)
+
+
+def test_episodes_ask_for_another_image_of_one_of_two_classes(task):
+    images = task.classes["train"]
+    found = task.episodes(images, 400, np.random.default_rng(0))
+    classes = images.classes[found.shown]
+    assert (classes[:, 0] != classes[:, 1]).all()
+    np.testing.assert_array_equal(classes[:, 2], np.where(found.labels > 0, classes[:, 0], classes[:, 1]))
+    assert (found.shown[:, 2] != found.shown[:, 0]).all()
+    assert (found.shown[:, 2] != found.shown[:, 1]).all()
+    assert found.labels.sum() == 0
+    # All 20 training classes (5 digits, turned) come up, and about as often: 1200 shown, 60 each, Poisson.
+    counts = np.bincount(classes.ravel(), minlength=20)
+    assert counts.min() > 60 - 4.5 * np.sqrt(60)
+    assert counts.max() < 60 + 4.5 * np.sqrt(60)
+
+
+def test_classes_of_training_validation_and_test_are_different(task):
+    names = [{name.split()[0] for name in task.classes[part].names} for part in ("train", "validation", "test")]
+    assert [len(part) for part in names] == [5, 2, 3]
+    assert len(set.union(*names)) == 10
+    train = task.classes["train"].pixels
+    assert train.mean() == pytest.approx(0, abs=1e-12)
+    assert train.std() == pytest.approx(1)
+
+
+def test_alphabets_of_training_are_left_out_of_the_test(tmp_path):
+    known = draw_characters(tmp_path / "known", ("Alpha", "Beta"))
+    unseen = draw_characters(tmp_path / "unseen", ("Beta", "Gamma"))
+    task = OneShot(str(known), str(unseen), **SMALL)
+    assert set(task.classes["test"].groups) == {"Gamma"}
+    with pytest.raises(ValueError, match=r"test_images must hold at least two classes of groups.*got 0"):
+        _ = OneShot(str(known), str(known), **SMALL).classes
+
+
+def test_tokens_are_patches_in_reading_order(task):
+    images = task.classes["test"]
+    patches = task.patches(images)
+    assert patches.shape == (len(images.pixels), 16, 64)
+    # The second row of patches, third column.
+    np.testing.assert_array_equal(patches[7, 6].reshape(8, 8), images.pixels[7, 8:16, 16:24])
+    episodes = task.episodes(images, 4, np.random.default_rng(0))
+    tokens = task.inputs(images, episodes)
+    assert tokens.shape == (4, 48, 16)
+    query = tokens[2, 32 + 6] - task.embedding["offsets"][32 + 6]
+    assert relative_error(query, patches[episodes.shown[2, 2], 6] @ task.embedding["projection"]) < 1e-12
+
+
+def test_same_seed_same_episodes(task):
+    again, other = OneShot(**SMALL), OneShot(**SMALL, seed=1)
+    for part in ("train", "validation", "test"):
+        for ours, same in zip(task.sample(part), again.sample(part), strict=True):
+            np.testing.assert_array_equal(ours, same)
+        assert not np.array_equal(task.sample(part)[0], other.sample(part)[0])
+
+
+def test_the_trained_network_is_the_one_whose_posterior_is_sampled(task, trained):
+    file, weights = trained
+    data = dataclasses.replace(task, attention=str(file)).dataset()
+    model = ba.Model.from_dataset(data, (8, 8, 8), (1.0,) * 4, 0.1)
+    assert model.path_inputs.shape == (20, 6, 16)
+    sites = {name: jnp.asarray(value, float) for name, value in weights.items() if name[0] not in "QK"}
+    tokens = token.data(model)
+    by_tokens = token.network(sites, tokens["inputs"], tokens["matrices"], tokens["readout"])
+    found = training.output(
+        {name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(data.inputs, jnp.float32)
+    )
+    # Single precision.
+    assert relative_error(found, np.asarray(by_tokens)) < 1e-4
+
+
+def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "BLOCK", 25)
+    monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)
+    whole = training.train(task, FEW, tmp_path / "whole.safetensors")
+
+    def stop(progress):
+        if progress.done == 50:
+            raise KeyboardInterrupt
+
+    out = tmp_path / "stopped.safetensors"
+    with pytest.raises(KeyboardInterrupt):
+        training.train(task, FEW, out, stop)
+    assert not out.exists()
+    with pytest.raises(ValueError, match="is of another training: remove it, or choose another out"):
+        training.train(task, dataclasses.replace(FEW, seed=1), out)
+    seen = []
+    resumed = training.train(task, FEW, out, lambda progress: seen.append(progress.done))
+    assert seen == [50, 75, 100]
+    assert [path.name for path in sorted(tmp_path.iterdir())] == ["stopped.safetensors", "whole.safetensors"]
+    for name, values in whole.items():
+        np.testing.assert_array_equal(resumed[name], values)
+    with pytest.raises(FileExistsError, match="out must be a new file"):
+        training.train(task, FEW, out)
+
+
+def test_training_learns(tmp_path):
+    task = OneShot(examples=2, test_examples=400, width=32, key_width=16, heads=(2, 2))
+    losses = []
+    settings = training.Training(steps=400, batch=32, width=32)
+    training.train(task, settings, tmp_path / "weights.safetensors", lambda p: losses.append((p.loss, p.accuracy)))
+    # 50 steps of 32 episodes: standard error of an accuracy 0.0125.
+    assert losses[-1][1] > 0.6
+    assert losses[-1][0] < 0.95
+
+
+def test_a_ready_model_is_trained_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'temperature = 0.1\n[architecture]\nwidth = 5\n[task]\nname = "one_shot"\nexamples = 8\ntest_examples = 4\n'
+        "width = 8\nkey_width = 2\nheads = [1, 2]\n[task.training]\nsteps = 2\nbatch = 4\nwidth = 4\n"
+    )
+    seen = []
+    model = ba.load_model(file, progress=seen.append)
+    assert [progress.done for progress in seen] == [2]
+    assert model.architecture.heads == (1, 2)
+    assert model.path_inputs.shape == (8, 2, 8)
+    again = ba.load_model(file, progress=seen.append)
+    assert len(seen) == 1
+    np.testing.assert_array_equal(again.path_inputs, model.path_inputs)
+    other = ba.load_model(file, task={"test_images": "digits[8-9]"}, progress=seen.append)
+    assert len(seen) == 1
+    assert not np.array_equal(other.test_path_inputs, model.test_path_inputs)
+
+
+def test_training_is_known_by_its_images_not_by_where_they_lay(tmp_path):
+    def known(folder):
+        return training.description(OneShot(str(folder), "digits", **SMALL), FEW)
+
+    first = known(draw_characters(tmp_path / "first"))
+    assert known(draw_characters(tmp_path / "second")) == first
+    shutil.rmtree(tmp_path / "first")
+    assert known(draw_characters(tmp_path / "first", drawings=5)) != first
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"patch": 5}, "patch must divide side = 32, got 5"),
+        ({"examples": 3}, "examples must be even, got 3"),
+        ({"heads": ()}, "heads must have an entry for each layer, got none"),
+        ({"heads": (2, 0)}, r"heads\[1\] must be a whole number of at least 1, got 0"),
+        ({"key_width": 0}, "key_width must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_sizes_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        OneShot(**SMALL | change)
+
+
+def test_heads_that_do_not_fit_are_named(task, trained, tmp_path):
+    file, weights = trained
+    with pytest.raises(ValueError, match=r"attention must be a file of queries and keys.*got None"):
+        task.dataset()
+
+    def load(path, **change):
+        return dataclasses.replace(task, attention=str(path), **change).dataset()
+
+    with pytest.raises(FileNotFoundError, match="which is not there"):
+        load(tmp_path / "none.safetensors")
+    (tmp_path / "text.safetensors").write_text("no arrays")
+    with pytest.raises(ValueError, match=r"attention must be a .safetensors or .npz file of arrays"):
+        load(tmp_path / "text.safetensors")
+    save_file({"Q_1": weights["Q_1"]}, tmp_path / "part.safetensors")
+    with pytest.raises(ValueError, match="attention must hold K_1, got only Q_1"):
+        load(tmp_path / "part.safetensors")
+    with pytest.raises(ValueError, match=r"Q_1 of .* must have shape \(4, key_features, 16\), got \(2, 4, 16\)"):
+        load(file, heads=(4, 3))
+    np.savez(tmp_path / "mine.npz", **{name: value for name, value in weights.items() if name[0] in "QK"})
+    np.testing.assert_array_equal(load(tmp_path / "mine.npz").weights[0], load(file).weights[0])
+
+
+def test_unseen_alphabets_of_omniglot():
+    if not OMNIGLOT_FOLDER.is_dir():
+        pytest.skip(f"needs Omniglot's small sets in {OMNIGLOT_FOLDER}")
+    sources = [str(OMNIGLOT_FOLDER / f"images_background_small{number}.zip") for number in (1, 2)]
+    classes = OneShot(*sources, **SMALL).classes
+    assert set(classes["test"].groups) == {"Japanese_(katakana)", "Sanskrit", "Tagalog"}
+    assert len(classes["train"].names) + 4 * len(classes["validation"].names) == 4 * 136

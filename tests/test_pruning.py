@@ -1,0 +1,94 @@
+"""Removing heads: the same as setting their values to zero, in a trained network and in every draw of the posterior."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import pruning
+from bayesattn.models import path
+from tests.conftest import relative_error
+from tests.posteriors import tiny_model
+
+REMOVED = [(0, 1), (1, 0)]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model(heads=(2, 3), widths=(5, 4, 3), variances=(1.3, 0.7, 1.1, 0.9))
+
+
+@pytest.fixture(scope="module")
+def weights(model):
+    sites = path.draw_prior(jax.random.key(1), path.data(model), path.structure(model.architecture))
+    return {name: np.asarray(value) for name, value in sites.items()}
+
+
+def without(weights, removed):
+    changed = {name: value.copy() for name, value in weights.items()}
+    for layer, head in removed:
+        changed[f"V_{layer + 1}"][head] = 0
+    return changed
+
+
+def test_removing_heads_is_setting_their_values_to_zero(model, weights):
+    readout = pruning.trained_readout(weights, model.architecture)
+    found = np.einsum("epf,pf->e", model.test_path_inputs, readout)
+    assert relative_error(found, np.asarray(path.network(weights, model.test_path_inputs))) < 1e-12
+    output = path.network(without(weights, REMOVED), jnp.asarray(model.test_path_inputs))
+    expected = np.mean(np.sign(output) == model.test_labels)
+    assert pruning.accuracy_without(readout, model, REMOVED) == pytest.approx(expected)
+
+
+def test_the_posterior_readout_gives_the_mean_predictor(model):
+    arch = model.architecture
+    factors = np.random.default_rng(0).normal(size=(3, 6, 6))
+    draws = factors @ factors.transpose(0, 2, 1)
+    readout = pruning.posterior_readout(model, draws)
+    found = np.einsum("epf,pf->e", model.test_path_inputs, readout)
+    problem = (model.path_inputs, model.labels, model.test_path_inputs, arch, model.temperature)
+    assert relative_error(found, np.mean([ba.theory.predict(u, *problem).mean for u in draws], 0)) < 1e-12
+
+
+def test_a_predictor_without_a_head_is_the_mean_over_networks_without_it(model):
+    """Posterior mean of f with a head's values set to zero in every exact draw of the weights."""
+    draws = ba.sample(model, warmup=200, draws=1000, chains=4)
+    sampled = ba.collapsed.weights(draws, model, seed=3)
+    flat = {name: values.values.reshape(-1, *values.shape[2:]).copy() for name, values in sampled.items()}
+    for layer, head in REMOVED:
+        flat[f"V_{layer + 1}"][:, head] = 0
+    outputs = jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs)))(flat)
+    readout = pruning.posterior_readout(model, draws["posterior"]["order_parameter"].values.reshape(-1, 6, 6))
+    kept = [i for i, (first, second) in enumerate(model.architecture.path_heads()) if first == 0 and second != 0]
+    expected = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
+    outputs = np.asarray(outputs)
+    # Draws of a chain are all but independent here; twice the naive error is on the safe side.
+    error = 2 * outputs.std(0) / np.sqrt(len(outputs))
+    assert np.max(np.abs(outputs.mean(0) - expected) / error) < 4
+
+
+def test_orders_of_removal(model, weights):
+    scores = {"given": [np.array([0.1, 0.9]), np.array([0.5, 0.2, 0.3])]}
+    readout = pruning.trained_readout(weights, model.architecture)
+    found = pruning.prune(readout, model, scores)
+    heads = [(0, 0), (1, 1), (1, 2), (1, 0), (0, 1)]
+    expected = [pruning.accuracy_without(readout, model, heads[:count]) for count in range(6)]
+    np.testing.assert_array_equal(found.accuracies["given"], expected)
+    assert found.accuracies["given"][-1] == found.accuracies["random"][-1] == 0.5
+    np.testing.assert_allclose(found.drops[0], found.accuracy - pruning.accuracy_without(readout, model, [(0, 0)]))
+
+
+def test_dispensable_heads_end_where_two_points_are_lost():
+    orders = {"late": np.array([0.9, 0.89, 0.885, 0.87, 0.9]), "never": np.array([0.9, 0.9, 0.9, 0.9, 0.9])}
+    found = pruning.Pruned(0.9, np.zeros(4), orders)
+    assert found.dispensable("late") == 2
+    assert found.dispensable("never") == 4
+
+
+def test_bad_input_is_named(model, weights):
+    readout = pruning.trained_readout(weights, model.architecture)
+    with pytest.raises(ValueError, match=r"scores\['given'\] must hold \(2, 3\) numbers per layer, got \(3, 2\)"):
+        pruning.prune(readout, model, {"given": [np.ones(3), np.ones(2)]})
+    with pytest.raises(ValueError, match="pruning needs test_path_inputs and test_labels"):
+        pruning.prune(readout, model.replace(test_labels=None), {})
