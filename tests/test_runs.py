@@ -46,8 +46,12 @@ def run_process(out, job, moment="never"):
 
 
 def random_moments(count, steps, rng):
-    """Moments spread over a run: half by the clock, the others in the course of writing a file."""
-    for number, at in enumerate(np.sort(rng.integers(0, steps, count))):
+    """Moments spread over a run, far enough from each other for a block between any two.
+
+    Half go by the clock, the others come in the course of writing a file.
+    """
+    for number in range(count):
+        at = int((number + rng.uniform(0, 0.5)) * steps / count)
         writes, part = rng.integers(1, 15), rng.choice([0.0, 0.5, 1.0, 2.0])
         yield f"{at}:{rng.uniform(0, 0.02):.4f}" if number % 2 else f"{at}/{writes}/{part}"
 
