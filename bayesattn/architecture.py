@@ -73,6 +73,14 @@ class Architecture:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
         return [" -> ".join(names) for names in itertools.product(*head_names)]
 
+    def weight_dims(self) -> dict[str, list[str]]:
+        """Names of the axes of each weight."""
+        dims = {"V_0": ["width_1", "feature"], "a": ["readout_width"]}
+        for layer in range(1, self.depth + 1):
+            outward = f"width_{layer + 1}" if layer < self.depth else "readout_width"
+            dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
+        return dims
+
     def with_width(self, width: int) -> "Architecture":
         """The same network with every width set to `width`."""
         return dataclasses.replace(self, widths=(width,) * (self.depth + 1))

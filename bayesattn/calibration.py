@@ -92,7 +92,7 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         ValueError: fewer than one simulation.
     """
     positive_integer("simulations", simulations)
-    data, structure = path.data(model), path.structure(model.architecture)
+    data, structure = path.data(model), path.structure(model)
 
     def one(key):
         weights_key, labels_key = jax.random.split(key)
@@ -181,7 +181,7 @@ def joint_test(
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
     module = PARAMETERISATIONS[job.parameterisation]
-    structure = module.structure(model.architecture)
+    structure = module.structure(model)
     tuning_key, start_key, fresh_key = jax.random.split(jax.random.key(seed), 3)
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Whitening by the prior does not depend on the labels, as the transition may not either.

@@ -97,12 +97,12 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     rhat = ess = tail = bfmi = float("nan")
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
-        if "order_parameter" in posterior:
-            watched["order_parameter"] = posterior["order_parameter"]
+        watched |= {name: posterior[name] for name in ("order_parameter", "latent") if name in posterior}
         if "prediction" in posterior:
-            examples = posterior.sizes["test_example"]
+            axis = posterior["prediction"].dims[2]
+            examples = posterior.sizes[axis]
             chosen = np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
-            watched["prediction"] = posterior["prediction"].isel(test_example=chosen)
+            watched["prediction"] = posterior["prediction"].isel({axis: chosen})
         watched = {name: values.compute() for name, values in watched.items()}
         rhat = max(float(np.max(arviz_stats.rhat(values).values)) for values in watched.values())
         ess = min(float(np.min(arviz_stats.ess(values).values)) for values in watched.values())

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
-from bayesattn.models import Model
+from bayesattn.models import LatentModel, Model
 from bayesattn.samplers import Job
 
 PACKAGE = Path(__file__).parent
@@ -22,12 +22,9 @@ DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "source", "dtype", "device"
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
 
 
-def model_table(model: Model) -> dict[str, Any]:
-    """The resolved model in the form of a model file; without [task] where the data came as arrays."""
-    arch = model.architecture
-    shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
-    table: dict[str, Any] = {"temperature": model.temperature, "architecture": shape}
-    return table | ({"task": _plain(model.task)} if model.task else {})
+def model_table(model: Model | LatentModel) -> dict[str, Any]:
+    """The resolved model, in the form of a model file where there is one."""
+    return _plain(model.table())
 
 
 def job_table(job: Job) -> dict[str, Any]:
@@ -40,11 +37,11 @@ def to_toml(table: dict[str, Any]) -> str:
     return tomli_w.dumps(table)
 
 
-def identity(model: Model, job: Job) -> str:
-    """SHA-256 of all that decides the draws but the environment: data, architecture, temperature, settings."""
+def identity(model: Model | LatentModel, job: Job) -> str:
+    """SHA-256 of all that decides the draws but the environment: data, model, settings."""
     digest = hashlib.sha256(json.dumps([model_table(model) | {"task": {}}, job_table(job)], sort_keys=True).encode())
-    arrays = [model.path_inputs, model.labels, model.test_path_inputs]
-    if model.tokens is not None and job.parameterisation == "token":
+    arrays = [getattr(model, name) for name in model.data_names]
+    if isinstance(model, Model) and model.tokens is not None and job.parameterisation == "token":
         arrays += [model.tokens.inputs, *model.tokens.matrices]
     for array in arrays:
         digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())

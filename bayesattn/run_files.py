@@ -27,8 +27,8 @@ import zarr
 
 from bayesattn import provenance
 from bayesattn._files import replace_file
-from bayesattn.models import Model
-from bayesattn.samplers import Job, groups
+from bayesattn.models import LatentModel, Model
+from bayesattn.samplers import Job
 from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_region
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class RunBusy(RunError):
     """Another process is at work on the run."""
 
 
-def create(out: Path, model: Model, job: Job, ready: Plan) -> None:
+def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None:
     """Make a run with all its arrays, nothing drawn yet, in a hidden folder beside `out` that a rename turns into it."""
     needed = job.chains * job.kept * bytes_per_draw(ready.shapes)
     out = out.absolute()
@@ -62,20 +62,14 @@ def create(out: Path, model: Model, job: Job, ready: Plan) -> None:
         )
     new = out.with_name(f".{out.name}.{uuid.uuid4().hex}.new")
     try:
-        about = {
-            "head_names": model.head_names,
-            "path_groups": {name: list(paths) for name, paths in model.path_groups.items()},
-            "name": model.name,
-            "task": model.task,
-            "readout": model.tokens.readout if model.tokens and job.parameterisation == "token" else None,
-        }
         description = {
             "format": FORMAT,
             "identity": provenance.identity(model, job),
             "model": provenance.to_toml(provenance.model_table(model)),
             "sampler": provenance.to_toml(provenance.job_table(job)),
             "environment": provenance.environment(),
-            "about_model": about,
+            "kind": type(model).__name__,
+            "about_model": model.about(job.parameterisation == "token"),
         }
         root = zarr.create_group(new, zarr_format=3, attributes={KEY: description})
         _write_groups(root, model, job, ready)
@@ -95,10 +89,10 @@ def create(out: Path, model: Model, job: Job, ready: Plan) -> None:
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _write_groups(root: zarr.Group, model: Model, job: Job, ready: Plan) -> None:
+def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
     """ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
-    dims = groups.dims(model)
-    names = groups.coords(model) | {"chain": np.arange(job.chains), "draw": np.arange(0, job.draws, job.thin)}
+    dims = model.dims()
+    names = model.coords() | {"chain": np.arange(job.chains), "draw": np.arange(0, job.draws, job.thin)}
 
     def add(group: zarr.Group, name: str, values: Any, axes: list[str]) -> None:
         values = np.asarray(values)
@@ -111,7 +105,7 @@ def _write_groups(root: zarr.Group, model: Model, job: Job, ready: Plan) -> None
         for dim, size in sizes.items():
             add(group, dim, names.get(dim, np.arange(size)), [dim])
 
-    for name, variables in groups.data(model, tokens=job.parameterisation == "token").items():
+    for name, variables in model.groups(tokens=job.parameterisation == "token").items():
         group, sizes = root.create_group(name), {}
         for variable, values in variables.items():
             add(group, variable, values, dims.get(variable, []))

@@ -21,9 +21,8 @@ import zarr
 
 from bayesattn import provenance
 from bayesattn._files import replace_file
-from bayesattn.architecture import Architecture
 from bayesattn.diagnostics import Diagnostics, diagnose, summary
-from bayesattn.models import Model, Tokens
+from bayesattn.models import LatentModel, Model
 from bayesattn.run_files import (
     FOLDER,
     FORMAT,
@@ -38,12 +37,13 @@ from bayesattn.run_files import (
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import Chains, advance, plan, units
 
+MODELS = {kind.__name__: kind for kind in (Model, LatentModel)}
 LOCK_SECONDS = 2.0
 """A lock that someone merely looks at is free again long before."""
 
 
 def sample(
-    model: Model,
+    model: Model | LatentModel,
     out: str | Path,
     *,
     progress: Callable[[Progress], None] | None = None,
@@ -130,7 +130,7 @@ class Run:
         return Job(**tomllib.loads(self.description["sampler"]))
 
     @cached_property
-    def model(self) -> Model:
+    def model(self) -> Any:
         """The posterior, with the data that the store holds."""
         with self.reading("the data of the model"):
             model = self._stored_model()
@@ -138,24 +138,13 @@ class Run:
             raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with")
         return model
 
-    def _stored_model(self) -> Model:
-        about, arrays = self.description["about_model"], {}
+    def _stored_model(self) -> Model | LatentModel:
+        arrays: dict[str, np.ndarray] = {}
         tree = zarr.open_group(self.path, mode="r")
         for group in ("observed_data", "constant_data"):
             arrays |= {name: np.asarray(array[...]) for name, array in tree[group].arrays()}  # pyright: ignore
-        shape = tomllib.loads(self.description["model"])["architecture"]
-        tokens = None
-        if about["readout"]:
-            matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
-            tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
-        wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
-        return Model(
-            **{name: arrays[name] for name in wanted if name in arrays},
-            temperature=float(arrays["temperature"]),
-            architecture=Architecture(*(tuple(shape[key]) for key in ("heads", "widths", "variances"))),
-            tokens=tokens,
-            **{key: about[key] for key in ("head_names", "path_groups", "name", "task")},
-        )
+        kind = MODELS[self.description["kind"]]
+        return kind.restored(tomllib.loads(self.description["model"]), self.description["about_model"], arrays)
 
     @property
     def done(self) -> list[int]:
@@ -245,8 +234,8 @@ class Run:
         shape = tomllib.loads(self.description["model"])
         return {
             "model": self.description["about_model"]["name"],
-            "width": shape["architecture"]["widths"][0],
-            "temperature": shape["temperature"],
+            "width": shape["architecture"]["widths"][0] if "architecture" in shape else None,
+            "temperature": shape.get("temperature"),
             "sampler": self.job.sampler,
             "parameterisation": self.job.parameterisation,
             "seed": self.job.seed,
@@ -257,18 +246,17 @@ class Run:
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
 
-    def require_same(self, model: Model, job: Job) -> None:
+    def require_same(self, model: Model | LatentModel, job: Job) -> None:
         """Raise RunError, naming the first difference, unless the run is of this model, settings and environment."""
         asked, has = provenance.job_table(job), provenance.job_table(self.job)
-        asked |= provenance.model_table(model)["architecture"] | {"temperature": model.temperature}
-        has |= provenance.model_table(self.model)["architecture"] | {"temperature": self.model.temperature}
+        asked, has = asked | _settings(model), has | _settings(self.model)
         for name, value in has.items():
             if asked.get(name) != value:
                 raise RunError(
                     f"{self.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, or choose"
                     " another folder"
                 )
-        for name in ("labels", "path_inputs", "test_path_inputs"):
+        for name in self.model.data_names:
             ours, theirs = getattr(self.model, name), getattr(model, name)
             if not _close(ours, theirs):
                 raise RunError(f"{self.path} holds a run on other data: its {name} differ; choose another folder")
@@ -380,6 +368,13 @@ def discard(path: str | Path) -> None:
         doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
         path.rename(doomed)
     shutil.rmtree(doomed)
+
+
+def _settings(model: Model | LatentModel) -> dict[str, Any]:
+    """Entries of a model's table, without [task], those of [architecture] among the others."""
+    table = provenance.model_table(model)
+    table.pop("task", None)
+    return table.pop("architecture", {}) | table
 
 
 def _close(ours: Any, theirs: Any) -> bool:

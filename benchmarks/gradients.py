@@ -14,7 +14,7 @@ from bayesattn.models import PARAMETERISATIONS, path
 def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
     """A function that evaluates the gradient `repeats` times, from the first point of a chain."""
     module = PARAMETERISATIONS[parameterisation]
-    structure = module.structure(model.architecture)
+    structure = module.structure(model)
     program, data = module.program(structure), module.data(model, **module.prepare(model))
     key = jax.random.key(0)
     sites = module.initial(key, data)
@@ -40,7 +40,7 @@ def main() -> None:
     print("| --- | --- | --- | --- | --- | --- |")
     for width in (10, 100):
         wide = model.replace(width=width)
-        seconds = interleaved_seconds({name: gradient(wide, name) for name in PARAMETERISATIONS}, repeats=9)
+        seconds = interleaved_seconds({name: gradient(wide, name) for name in model.parameterisations}, repeats=9)
         each = {name: 1e3 * value / 20 for name, value in seconds.items()}
         ratios = (each["token"] / each["path"], each["token"] / each["collapsed"])
         print(f"| {width} | " + " | ".join(f"{each[name]:.3f} ms" for name in ("token", "path", "collapsed")), end="")

@@ -29,7 +29,7 @@ def one_case(examples: int, heads: int, features: int) -> None:
         temperature=0.1,
     )
     data = collapsed.data(model, **collapsed.prepare(model, whitening="prior"))
-    program = collapsed.program(collapsed.structure(model.architecture))
+    program = collapsed.program(collapsed.structure(model))
     value_and_grad = jax.jit(lambda z, data: jax.value_and_grad(lambda s: potential_energy(program, (data,), {}, s))(z))
     sites = {"whitened": jnp.zeros(data["centre"].shape)}
     seconds = interleaved_seconds({"gradient": lambda: value_and_grad(sites, data)})["gradient"]

@@ -7,11 +7,11 @@ import typer
 
 import bayesattn as ba
 from bayesattn.cli.screen import training_progress
-from bayesattn.models import PARAMETERISATIONS, Model, ready_models
+from bayesattn.models import Model, ready_models
 from bayesattn.samplers import SAMPLERS
 
 Sampler = StrEnum("Sampler", sorted(SAMPLERS))
-Parameterisation = StrEnum("Parameterisation", sorted(PARAMETERISATIONS))
+Parameterisation = StrEnum("Parameterisation", sorted(Model.parameterisations))
 NUTS, HMC, COLLAPSED = Sampler("nuts"), Sampler("hmc"), Parameterisation("collapsed")
 
 ModelName = Annotated[

@@ -69,7 +69,9 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         sampler = (
             row["sampler"] if row["parameterisation"] == "collapsed" else f"{row['sampler']} {row['parameterisation']}"
         )
-        table.add_row(row["run"], row["model"], str(row["width"]), f"{row['temperature']:g}", sampler, state, *numbers)
+        table.add_row(
+            row["run"], row["model"], _cell(row["width"]), _cell(row["temperature"]), sampler, state, *numbers
+        )
         if row["error"]:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
         # A run that goes on may yet do better.
@@ -84,3 +86,7 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         more = f" (and {len(warnings) - 1} more runs alike)" if len(warnings) > 1 else ""
         notes.append(Text(warnings[0] + more, style="yellow"))
     return Group(table, *notes)
+
+
+def _cell(number: float | None) -> str:
+    return "" if number is None else f"{number:g}"

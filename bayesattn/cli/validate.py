@@ -11,6 +11,7 @@ import typer
 from rich.table import Table
 
 import bayesattn as ba
+from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -35,10 +36,12 @@ from bayesattn.temperature import Candidate, by_evidence, by_validation, candida
 from bayesattn.validation import MOST_ERRORS, Accuracy, Slope, Validation, accuracy_on, scaling
 
 HOLDS, FAILS = 0, 1
+FOR_CLAIMS = ("context", "model", "seed", "out", "overwrite", "as_json")
 MOST_PATHS_SHOWN = 4
 
 
 def validate(
+    context: typer.Context,
     model: ModelName,
     width: Widths = None,
     temperature: Temperature = None,
@@ -62,11 +65,19 @@ def validate(
 ) -> None:
     """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not.
 
+    MODEL may be "exchangeable" too: every claim about attention as inference of a latent posterior, law by law.
+
     A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
     unless --temperature is given.
     """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    if model == exchangeable.NAME:
+        sources = {name: context.get_parameter_source(name) for name in context.params if name not in FOR_CLAIMS}
+        if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
+            option = given[0].replace("_", "-")
+            raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
+        exchangeable.validate_claims(seed, folder, as_json)
     cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed, as_json)
     elsewhere = {
         source: ba.load_model(model, seed=data_seed, task={"test_images": _found_from_here(source)})

@@ -1,13 +1,14 @@
 """Posteriors, and the parameterisations in which they can be sampled."""
 
-from bayesattn.models import collapsed, path, token
+from bayesattn.models import collapsed, latent, path, token
+from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model, Tokens
 from bayesattn.models.ready import load_model, load_task, ready_models
 
-PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed}
+PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed, "latent": latent}
 """Modules with one grammar.
 
-structure(architecture): what the compiled program depends on; prepare(model): arrays to compute before sampling begins;
+structure(model): what the compiled program depends on; prepare(model): arrays to compute before sampling begins;
 data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
 initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
 a draw; network_weights(sites, data, structure, widths, key): its weights; minibatch(data, chosen), where labels are
@@ -17,9 +18,11 @@ draw_labels(key, sites, data, structure): a draw of the joint law of sites and l
 
 __all__ = [
     "PARAMETERISATIONS",
+    "LatentModel",
     "Model",
     "Tokens",
     "collapsed",
+    "latent",
     "load_model",
     "load_task",
     "path",

@@ -5,7 +5,6 @@ whitened: point = centre + scale z, by default around the mode with the Laplace 
 wants; this changes no probability.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +17,6 @@ import xarray as xr
 from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import positive_integer
-from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
 from bayesattn.theory.finite_width import checked_problem, find_mode
@@ -28,9 +26,9 @@ Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
 
 
-def structure(arch: Architecture) -> Structure:
+def structure(model: Model) -> Structure:
     """Shapes of the Bartlett factors: all that the compiled program depends on."""
-    return bartlett.layer_shapes(arch)
+    return bartlett.layer_shapes(model.architecture)
 
 
 def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
@@ -44,7 +42,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     if whitening == "laplace":
         mode, _ = find_mode(*arrays)
         return {"centre": mode.point, "scale": mode.scale}
-    shapes, widths = structure(arch), checked_problem(*arrays).widths
+    shapes, widths = structure(model), checked_problem(*arrays).widths
     origin = jnp.zeros(sum(shape.size for shape in shapes))
     scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(origin)
     return {"centre": bartlett.unwhiten(origin, shapes, widths), "scale": scale}
@@ -193,7 +191,7 @@ def weights(
     positive_integer("thin", thin)
     if "bartlett" not in draws["posterior"]:
         raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
-    arch, shapes = model.architecture, structure(model.architecture)
+    arch, shapes = model.architecture, structure(model)
     points = draws["posterior"]["bartlett"].isel(draw=slice(None, None, thin))
     if points.shape[-1] != sum(shape.size for shape in shapes):
         raise ValueError(
@@ -216,22 +214,13 @@ def weights(
     return xr.Dataset(
         {
             name: (
-                ("chain", "draw", *weight_dims(arch)[name]),
+                ("chain", "draw", *arch.weight_dims()[name]),
                 np.asarray(value).reshape(*points.shape[:2], *value.shape[1:]),
             )
             for name, value in drawn.items()
         },
         coords,
     )
-
-
-def weight_dims(arch: Architecture) -> Mapping[str, list[str]]:
-    """Names of the axes of each weight."""
-    dims = {"V_0": ["width_1", "feature"], "a": ["readout_width"]}
-    for layer in range(1, arch.depth + 1):
-        outward = f"width_{layer + 1}" if layer < arch.depth else "readout_width"
-        dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
-    return dims
 
 
 @partial(jax.jit, static_argnames=("widths", "shapes"))

@@ -8,7 +8,6 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
-from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 from bayesattn.network import Weights, effective_weights, network
 
@@ -37,9 +36,9 @@ def data(model: Model) -> dict[str, Any]:
     }
 
 
-def structure(arch: Architecture) -> Structure:
+def structure(model: Model) -> Structure:
     """Heads and widths: the shapes of the weights."""
-    return arch.heads, arch.widths
+    return model.architecture.heads, model.architecture.widths
 
 
 def initial(key: Any, data: dict[str, Any]) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -45,6 +45,10 @@ class Model:
     Raises:
         ValueError: shapes that do not fit, entries that are not finite, a temperature that is not above 0.
     """
+
+    parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
+    data_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs", "test_path_inputs")
+    """Arrays that decide the draws."""
 
     path_inputs: Any
     labels: Any
@@ -122,6 +126,75 @@ class Model:
                 data.readout,
             ),
             name=name,
+        )
+
+    def table(self) -> dict[str, Any]:
+        """The resolved model in the form of a model file; without [task] where the data came as arrays."""
+        arch = self.architecture
+        shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
+        table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
+        return table | ({"task": self.task} if self.task else {})
+
+    def dims(self) -> dict[str, list[str]]:
+        """Names of the axes of each variable in ArviZ's groups, without chain and draw."""
+        return {
+            "order_parameter": ["path", "other_path"],
+            "prediction": ["test_example"],
+            "labels": ["example"],
+            "path_inputs": ["example", "path", "feature"],
+            "test_path_inputs": ["test_example", "path", "feature"],
+            "test_labels": ["test_example"],
+            "bartlett": ["coordinate"],
+            "token_inputs": ["example", "token", "feature"],
+            **{
+                f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
+                for layer in range(self.architecture.depth)
+            },
+            **self.architecture.weight_dims(),
+        }
+
+    def coords(self) -> dict[str, list[str]]:
+        """Names along axes: those of the paths."""
+        return {"path": self.path_names, "other_path": self.path_names}
+
+    def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
+        """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
+        constant = {"temperature": self.temperature, "path_inputs": self.path_inputs}
+        for name in ("test_path_inputs", "test_labels"):
+            if getattr(self, name) is not None:
+                constant[name] = getattr(self, name)
+        if tokens and self.tokens is not None:
+            constant["token_inputs"] = self.tokens.inputs
+            constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(self.tokens.matrices)}
+        return {
+            "observed_data": {"labels": np.asarray(self.labels)},
+            "constant_data": {name: np.asarray(value) for name, value in constant.items()},
+        }
+
+    def about(self, tokens: bool = False) -> dict[str, Any]:
+        """What, besides `table` and the arrays of `groups`, makes the model; plain values."""
+        return {
+            "head_names": self.head_names,
+            "path_groups": {name: list(paths) for name, paths in self.path_groups.items()},
+            "name": self.name,
+            "task": self.task,
+            "readout": self.tokens.readout if self.tokens and tokens else None,
+        }
+
+    @classmethod
+    def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
+        """The model of which `table`, `about` and the arrays of `groups` were stored."""
+        shape, tokens = table["architecture"], None
+        if about["readout"]:
+            matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
+            tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
+        wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
+        return cls(
+            **{name: arrays[name] for name in wanted if name in arrays},
+            temperature=float(arrays["temperature"]),
+            architecture=Architecture(*(tuple(shape[key]) for key in ("heads", "widths", "variances"))),
+            tokens=tokens,
+            **{key: about[key] for key in ("head_names", "path_groups", "name", "task")},
         )
 
     @property

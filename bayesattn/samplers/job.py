@@ -15,7 +15,7 @@ from bayesattn.samplers import hmc, langevin
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, **langevin.KERNELS}
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
-QUANTITIES = ("order_parameter", "prediction", "weights")
+QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +24,13 @@ class Job:
 
     Args:
         sampler: "nuts", "hmc" or one of the Langevin samplers, see `SAMPLERS`.
-        parameterisation: "collapsed", "path" or "token".
+        parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
         draws: draws of each chain after warm-up.
         seed: same seed, same draws.
-        keep: which quantities of a draw are kept, of "order_parameter", "prediction" and "weights"; the last can be large.
+        keep: which quantities of a draw are kept, of "order_parameter" (or "latent", of a LatentModel),
+            "prediction" and "weights"; the last can be large.
         thin: every thin-th draw is kept; divides `draws`.
         chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
             second elsewhere.
@@ -45,7 +46,7 @@ class Job:
     warmup: int = 500
     draws: int = 1000
     seed: int = 0
-    keep: Sequence[str] = ("order_parameter", "prediction")
+    keep: Sequence[str] = ("order_parameter", "latent", "prediction")
     thin: int = 1
     chain_method: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)

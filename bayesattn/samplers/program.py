@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 
 from bayesattn.models import PARAMETERISATIONS, path
-from bayesattn.samplers.job import BIASED, SAMPLERS
+from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 
-QUANTITY_OF = {"order_parameter": "order_parameter", "bartlett": "order_parameter", "prediction": "prediction"}
+QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter"}
 """What `Job.keep` calls each variable; all others are weights."""
 
 

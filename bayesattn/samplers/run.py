@@ -20,8 +20,8 @@ import numpy as np
 import xarray as xr
 from threadpoolctl import threadpool_limits
 
-from bayesattn.models import PARAMETERISATIONS, Model
-from bayesattn.samplers import groups
+from bayesattn._checks import one_of
+from bayesattn.models import PARAMETERISATIONS, LatentModel, Model
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
 
@@ -77,7 +77,7 @@ class Recorder(Protocol):
 
 
 def sample(
-    model: Model,
+    model: Model | LatentModel,
     sampler: str = "nuts",
     parameterisation: str = "collapsed",
     chains: int = 4,
@@ -93,7 +93,7 @@ def sample(
     Args:
         model: the posterior.
         sampler: "nuts", "hmc", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`).
-        parameterisation: "collapsed", "path" or "token".
+        parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
         draws: draws of each chain after warm-up.
@@ -125,9 +125,9 @@ def sample(
     recorder = InMemory(job, ready.shapes)
     advance(ready, job, recorder, progress)
     return arviz_base.from_dict(
-        recorder.outputs | groups.data(model),
-        coords=groups.coords(model) | {"draw": np.arange(0, job.draws, job.thin)},
-        dims=groups.dims(model),
+        recorder.outputs | model.groups(),
+        coords=model.coords() | {"draw": np.arange(0, job.draws, job.thin)},
+        dims=model.dims(),
     )
 
 
@@ -177,18 +177,19 @@ class _Turn(NamedTuple):
     seconds_per_step: float = MOST_SECONDS / FIRST_STEPS
 
 
-def plan(model: Model, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
+def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
     """Make a job ready; `prepared` is what an earlier plan of the same job found."""
-    module, arch = PARAMETERISATIONS[job.parameterisation], model.architecture
+    one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
+    module = PARAMETERISATIONS[job.parameterisation]
     compiled = program(
         job.sampler,
         job.parameterisation,
-        module.structure(arch),
+        module.structure(model),
         job.warmup,
         tuple(sorted(job.options.items())),
         job.keep,
         job.thin,
-        arch.widths if "weights" in job.keep else None,
+        model.architecture.widths if "weights" in job.keep and isinstance(model, Model) else None,
         job.chain_method == "vectorised",
     )
     found: dict[str, Any] = module.prepare(model) if prepared is None else prepared

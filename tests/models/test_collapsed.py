@@ -110,7 +110,7 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
     """Prior draws of the Bartlett factors, temperature so high that labels say nothing: all weights are normal again."""
     heads, widths, variances = (2, 2), (4, 5, 3), (1.3, 0.7, 1.1, 0.9)
     model = tiny_model(temperature=1e12, heads=heads, widths=widths, variances=variances)
-    shapes = collapsed.structure(model.architecture)
+    shapes = collapsed.structure(model)
     keys = jax.random.split(jax.random.key(7), 3000)
     points = jax.vmap(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)))(keys)
     tree = ba.sample(model, chains=1, warmup=0, draws=1)

@@ -166,7 +166,7 @@ def test_they_are_numpyro_kernels(model):
     """The same kernel under numpyro.infer.MCMC."""
     data = path.data(model)
     mcmc = MCMC(
-        Mala(path.program(path.structure(model.architecture)), steps=20),
+        Mala(path.program(path.structure(model)), steps=20),
         num_warmup=300,
         num_samples=1000,
         progress_bar=False,

@@ -1,0 +1,85 @@
+"""bayesattn validate exchangeable: does attention infer a latent posterior?"""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.table import Table
+
+from bayesattn.cli.screen import errors, print_json, screen
+from bayesattn.exchangeable.claims import Claim
+from bayesattn.exchangeable.validation import SECTIONS, validate
+
+HOLDS, FAILS = 0, 1
+NAME = "exchangeable"
+
+
+def validate_claims(seed: int, folder: Path, as_json: bool) -> None:
+    """Check every claim, print the table, draw the figure; ends with exit status 0 if all is as it should be."""
+    start = time.perf_counter()
+    with errors.status("checking") as status:
+        found = validate(seed, progress=lambda name: status.update(f"checking: {name}"))
+    holds = all(claim.as_expected for claim in found.claims)
+    content: dict[str, Any] = {
+        "model": NAME,
+        "holds": holds,
+        "seed": seed,
+        "claims": [claim.to_dict() for claim in found.claims],
+        "panels": {
+            name: [
+                {
+                    key: None if value is None else value if key == "label" else list(map(float, value))
+                    for key, value in curve._asdict().items()
+                }
+                for curve in panel
+            ]
+            for name, panel in found.panels.items()
+        },
+    }
+    from bayesattn.exchangeable import plots
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(content, indent=1))
+    plots.figure(found).savefig(folder / "figure.png", dpi=150)
+    if as_json:
+        print_json(content)
+    else:
+        _print(found.claims, holds)
+        screen.print(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
+    raise typer.Exit(HOLDS if holds else FAILS)
+
+
+def _print(claims: list[Claim], holds: bool) -> None:
+    for section, title in SECTIONS.items():
+        table = Table(title=f"{section} {title}", title_justify="left", box=None, padding=(0, 2, 0, 0), expand=True)
+        table.add_column("claim", ratio=5)
+        table.add_column("law", ratio=4)
+        table.add_column("predicted", justify="right", no_wrap=True)
+        table.add_column("measured", justify="right", no_wrap=True)
+        table.add_column("", no_wrap=True)
+        for claim in claims:
+            if claim.section != section:
+                continue
+            relation = "" if claim.relation == "=" else f"{claim.relation} "
+            measured = f"{claim.measured:.4g}" + (f" ± {claim.error:.1g}" if claim.error else "")
+            verdict = {
+                (True, False): "holds",
+                (False, False): "FAILS",
+                (False, True): "fails, literally taken",
+                (True, True): "HOLDS, but should fail",
+            }[claim.holds, claim.literal]
+            style = None if claim.as_expected and not claim.literal else "yellow" if claim.as_expected else "bold red"
+            table.add_row(
+                claim.statement, claim.law, f"{relation}{claim.predicted:.4g}", measured, verdict, style=style
+            )
+        screen.print(table)
+        screen.print()
+    plain, literal = ([claim for claim in claims if claim.literal == kind] for kind in (False, True))
+    screen.print(
+        f"Does attention infer the latent posterior? {sum(c.holds for c in plain)} of {len(plain)} claims hold, within 3"
+        f" standard errors or the tolerance stated; {sum(not c.holds for c in literal)} of {len(literal)} published wordings"
+        " fail if taken literally, and hold with the qualification beside them.",
+        style="bold green" if holds else "bold red",
+    )

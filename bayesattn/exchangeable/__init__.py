@@ -1,0 +1,69 @@
+"""Attention as inference of a latent posterior from exchangeable tokens (EXCHANGEABILITY; arXiv:2212.14852).
+
+The latent-variable model and its exact posterior, two attentions, the laws of their errors, sufficiency by enumeration,
+and how attention's parameters are learnt. `bayesattn.exchangeable.validate` checks every claim.
+"""
+
+from bayesattn.exchangeable.attention import cme_attention, same_ridge, softmax_attention
+from bayesattn.exchangeable.claims import Claim
+from bayesattn.exchangeable.finite import (
+    FiniteLatent,
+    Transfer,
+    cells,
+    least_loss,
+    merged,
+    mutual_information,
+    transfer,
+    type_classes,
+)
+from bayesattn.exchangeable.kernels import gram
+from bayesattn.exchangeable.posterior import (
+    LatentPosterior,
+    QueryPosterior,
+    dual_posterior,
+    latent_posterior,
+    log_evidence,
+    posterior_error,
+    query_posterior,
+)
+from bayesattn.exchangeable.sphere import (
+    bessel_ratio,
+    effective_dimension,
+    eigenvalues,
+    harmonics,
+    log_partition,
+    noise_factor,
+    uniform,
+)
+from bayesattn.exchangeable.validation import validate
+
+__all__ = [
+    "Claim",
+    "FiniteLatent",
+    "LatentPosterior",
+    "QueryPosterior",
+    "Transfer",
+    "bessel_ratio",
+    "cells",
+    "cme_attention",
+    "dual_posterior",
+    "effective_dimension",
+    "eigenvalues",
+    "gram",
+    "harmonics",
+    "latent_posterior",
+    "least_loss",
+    "log_evidence",
+    "log_partition",
+    "merged",
+    "mutual_information",
+    "noise_factor",
+    "posterior_error",
+    "query_posterior",
+    "same_ridge",
+    "softmax_attention",
+    "transfer",
+    "type_classes",
+    "uniform",
+    "validate",
+]

@@ -1,0 +1,102 @@
+"""Two attentions over tokens: conditional mean embedding and softmax (EXCHANGEABILITY section 2)."""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.scipy.linalg import cho_factor, cho_solve
+from jaxtyping import Array, Float
+
+from bayesattn._checks import positive
+from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram
+
+
+def cme_attention(
+    queries: Any, keys: Any, values: Any, *, ridge: float, kernel: str = "exponential", bandwidth: float = 1.0
+) -> Float[Array, "... query value"]:
+    """Conditional mean embedding V^T (G + lambda I)^{-1} k(q): with lambda = sigma^2 / tau^2 the posterior mean of z phi(q).
+
+    Args:
+        queries: q of shape (.., m, d); any leading axes, such as batch and head, that fit those of the keys.
+        keys: k of shape (.., n, d).
+        values: v of shape (.., n, d_v).
+        ridge: lambda, at least 0; 0 for the linear kernel only, and no fewer tokens than features.
+        kernel: "linear", "exponential" or "gaussian" (on the unit sphere).
+        bandwidth: gamma of the kernel; the linear one has none.
+
+    Raises:
+        ValueError: shapes that do not fit, no tokens, entries that are not finite, an unknown kernel, a ridge below 0 or
+            too small for so few tokens, a bandwidth that is not above 0, vectors off the sphere where the kernel needs it.
+    """
+    queries, keys, values = _checked(queries, keys, values)
+    checked_kernel(kernel, bandwidth, queries=queries, keys=keys)
+    if not isinstance(ridge, Tracer):
+        if not (np.isfinite(ridge) and ridge >= 0):
+            raise ValueError(f"ridge must be a finite number of at least 0, got {ridge}")
+        tokens, features = keys.shape[-2], keys.shape[-1] if kernel == "linear" else np.inf
+        if ridge == 0 and tokens < features:
+            raise ValueError(
+                f"ridge must be above 0 where there are fewer tokens than features, got 0 with {tokens} tokens and"
+                f" {features:g} features of the {kernel} kernel"
+            )
+    return _cme(queries, keys, values, ridge, bandwidth, kernel)
+
+
+def softmax_attention(
+    queries: Any, keys: Any, values: Any, *, bandwidth: float = 1.0
+) -> Float[Array, "... query value"]:
+    """Softmax attention V^T softmax(K q / gamma), a Nadaraya-Watson estimate.
+
+    On the unit sphere the exponential and the Gaussian kernel of bandwidth gamma give the same weights. Arguments and errors
+    as for `cme_attention`.
+    """
+    queries, keys, values = _checked(queries, keys, values)
+    checked_kernel("exponential", bandwidth)
+    return _softmax(queries, keys, values, bandwidth)
+
+
+def same_ridge(ridge: float, bandwidth: float) -> float:
+    """lambda e^(1/gamma): with it the exponential kernel attends as the Gaussian one with lambda, on the unit sphere."""
+    return ridge * float(np.exp(1 / positive("bandwidth", bandwidth)))
+
+
+def _checked(queries: Any, keys: Any, values: Any) -> tuple[Array, Array, Array]:
+    keys, values = checked_tokens(keys, values)
+    queries = checked_batch("queries", queries)
+    if queries.shape[-1] != keys.shape[-1]:
+        raise ValueError(f"queries must have {keys.shape[-1]} features, as keys have, got {queries.shape[-1]}")
+    try:
+        np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
+    except ValueError:
+        leading = ", ".join(
+            f"{name} {array.shape[:-2]}" for name, array in (("queries", queries), ("keys", keys), ("values", values))
+        )
+        raise ValueError(
+            f"queries, keys and values must have leading axes that fit each other, got {leading}"
+        ) from None
+    return queries, keys, values
+
+
+@partial(jax.jit, static_argnames="kernel")
+def _cme(queries, keys, values, ridge, bandwidth, kernel: str):
+    batch = np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
+    queries, keys, values = (jnp.broadcast_to(array, (*batch, *array.shape[-2:])) for array in (queries, keys, values))
+    if kernel == "linear":
+        # Through features: as many as keys have, however many tokens there are, and sound at ridge zero.
+        precision = jnp.einsum("...nd,...ne->...de", keys, keys) + ridge * jnp.eye(keys.shape[-1])
+        return queries @ _solve(precision, jnp.einsum("...nd,...nv->...dv", keys, values))
+    weights = _solve(gram(kernel, keys, keys, bandwidth) + ridge * jnp.eye(keys.shape[-2]), values)
+    return gram(kernel, queries, keys, bandwidth) @ weights
+
+
+def _solve(matrix, right):
+    return cho_solve(cho_factor(matrix, lower=True), right)
+
+
+@jax.jit
+def _softmax(queries, keys, values, bandwidth):
+    weights = jax.nn.softmax(jnp.einsum("...md,...nd->...mn", queries, keys) / bandwidth, axis=-1)
+    return weights @ values

@@ -1,0 +1,183 @@
+"""The bridge to part I: a softmax head of an attention network against draws of the latent that it would infer.
+
+Tokens of the network hold a key, a query and a value part. Context tokens have a key and a value; the token that asks has a
+query alone. A head whose query and key projections pick those parts then attends with softmax(kappa q . k), the asking
+token itself being one more, with logit 0 and value 0.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import arviz_stats
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn import attention, runs
+from bayesattn import exchangeable as ex
+from bayesattn.exchangeable import rates
+from bayesattn.exchangeable.claims import Claim, Curve, Findings, mean_of
+from bayesattn.models import LatentModel
+
+NOISE, PRIOR = 0.5, 1.0
+DIMENSION, VALUES, TOKENS = 3, 1, 64
+SEQUENCES, QUERIES = 12, 8
+KAPPAS = (2.0, 6.0)
+"""Inverse bandwidths of the heads."""
+MOST_ERRORS = 4.5
+"""Of the worst of SEQUENCES x QUERIES means; as unlikely for one that is right as 1.5 errors for a single one."""
+
+
+class Context(NamedTuple):
+    """A sequence: keys (n, d), values (n, d_v), queries (m, d), and z q (m, d_v), which nobody is told."""
+
+    keys: Float[np.ndarray, "token feature"]
+    values: Float[np.ndarray, "token value"]
+    queries: Float[np.ndarray, "query feature"]
+    truth: Float[np.ndarray, "query value"]
+
+
+class Reading(NamedTuple):
+    """What heads return at the queries of a context (head, query, d_v), and draws of z q: mean, sd and Monte Carlo error."""
+
+    heads: Float[np.ndarray, "head query value"]
+    mean: Float[np.ndarray, "query value"]
+    deviation: Float[np.ndarray, "query value"]
+    error: Float[np.ndarray, "query value"]
+
+
+def draw_context(rng: np.random.Generator) -> Context:
+    """Keys and queries uniform on the sphere, v = z k + noise."""
+    latent = PRIOR * rng.normal(size=(DIMENSION, VALUES))
+    keys, queries = ex.uniform(rng, TOKENS, DIMENSION), ex.uniform(rng, QUERIES, DIMENSION)
+    return Context(keys, keys @ latent + NOISE * rng.normal(size=(TOKENS, VALUES)), queries, queries @ latent)
+
+
+def heads_return(context: Context, kappas: tuple[float, ...] = KAPPAS) -> Float[np.ndarray, "head query value"]:
+    """Through the network's own attention: one example for each query, whose asking token is the last."""
+    key, query, value = (np.arange(DIMENSION), DIMENSION + np.arange(DIMENSION), 2 * DIMENSION + np.arange(VALUES))
+    width = 2 * DIMENSION + VALUES
+    inputs = np.zeros((len(context.queries), TOKENS + 1, width))
+    inputs[:, :-1, key], inputs[:, :-1, value] = context.keys, context.values
+    inputs[:, -1, query] = context.queries
+    identity = np.eye(width)
+    # Logits of the network are divided by sqrt(G).
+    scales = np.sqrt(np.sqrt(DIMENSION) * np.array(kappas))[:, None, None]
+    projections = scales * identity[query], scales * identity[key]
+    (patterns,) = attention.matrices(inputs, [projections])
+    return np.einsum("ehk,ekv->hev", np.asarray(patterns)[:, :, -1], inputs[..., value])
+
+
+def read(context: Context, folder: Path, seed: int) -> Reading:
+    """Heads, and HMC draws of the latent given the same tokens, from a run on disk."""
+    model = LatentModel(
+        features=context.keys, values=context.values, noise=NOISE, prior=PRIOR, query_features=context.queries
+    )
+    run = runs.sample(
+        model, folder, sampler="hmc", parameterisation="latent", chains=4, warmup=200, draws=500, seed=seed
+    )
+    drawn = run.draws()["posterior"]["prediction"].compute()
+    over = ("chain", "draw")
+    return Reading(
+        heads_return(context), drawn.mean(over).values, drawn.std(over).values, arviz_stats.mcse(drawn).values
+    )
+
+
+def bridge(seed: int) -> Findings:
+    """Section 7 of the outcome: heads read as posterior inference."""
+    rng = np.random.default_rng(seed)
+    contexts = [draw_context(rng) for _ in range(SEQUENCES)]
+    with tempfile.TemporaryDirectory() as folder:
+        readings = [read(each, Path(folder) / str(number), seed) for number, each in enumerate(contexts)]
+    apart = [
+        np.max(np.abs(reading.mean - _cme(each)) / reading.error)
+        for each, reading in zip(contexts, readings, strict=True)
+    ]
+    claims = [
+        Claim(
+            7,
+            f"HMC draws of z q, {SEQUENCES} sequences: off CME attention, in Monte Carlo errors",
+            "V^T (G + lambda I)^-1 k(q)",
+            MOST_ERRORS,
+            float(max(apart)),
+            "<=",
+        )
+    ]
+    sinks = [
+        ex.softmax_attention(
+            each.queries,
+            np.vstack([each.keys, np.zeros(DIMENSION)]),
+            np.vstack([each.values, np.zeros(VALUES)]),
+            bandwidth=1 / KAPPAS[0],
+        )
+        for each in contexts
+    ]
+    off = max(float(np.max(np.abs(r.heads[0] - np.asarray(s)))) for r, s in zip(readings, sinks, strict=True))
+    claims.append(Claim(7, "a head of the network is softmax attention", "0", 0.0, off, tolerance=1e-12))
+    panel = []
+    posterior, deviation = (
+        np.concatenate([getattr(r, name) for r in readings])[:, 0] for name in ("mean", "deviation")
+    )
+    truth = np.concatenate([each.truth for each in contexts])[:, 0]
+    for number, kappa in enumerate(KAPPAS):
+        returned = np.concatenate([r.heads[number] for r in readings])[:, 0]
+        panel.append(Curve(f"head, kappa = {kappa:g}", posterior, returned, deviation))
+        panel.append(Curve(f"head / a_1, kappa = {kappa:g}", posterior, returned / _kept(kappa), deviation))
+        law = rates.softmax_variance(kappa, DIMENSION, NOISE, PRIOR, VALUES) / _kept(kappa) ** 2
+        squares = []
+        for _ in range(400):
+            each = draw_context(rng)
+            squares.append(TOKENS * np.mean((heads_return(each, (kappa,))[0] / _kept(kappa) - each.truth) ** 2))
+        measured = mean_of(squares)
+        # Next order in 1/n: fewer tokens than all count, by Z(2 kappa) / Z(kappa)^2.
+        claims.append(
+            Claim(
+                7,
+                f"n x |head / a_1 - z q|^2, kappa = {kappa:g}, n = {TOKENS}",
+                "law of section 3 / a_1^2",
+                law,
+                measured.value,
+                error=measured.error,
+                tolerance=law * ex.noise_factor(kappa, DIMENSION) / TOKENS,
+            )
+        )
+    shifts = np.concatenate([r.heads[0][:, 0] for r in readings]) - posterior
+    distance = mean_of((shifts / deviation) ** 2)
+    claims.append(
+        Claim(
+            7,
+            "a head returns the posterior mean: mean squared distance, in posterior deviations",
+            "0",
+            0.0,
+            distance.value,
+            error=distance.error,
+            literal=True,
+        )
+    )
+    within = mean_of(((truth - posterior) / deviation) ** 2)
+    claims.append(
+        Claim(
+            7,
+            "z q itself is as far off as the draws say: mean squared distance, in deviations",
+            "1",
+            1.0,
+            within.value,
+            error=_clustered(truth, posterior, deviation),
+        )
+    )
+    return Findings(claims, {"bridge": panel})
+
+
+def _clustered(truth: np.ndarray, posterior: np.ndarray, deviation: np.ndarray) -> float:
+    """Standard error of a mean over queries whose sequences, not queries, are independent."""
+    each = (((truth - posterior) / deviation) ** 2).reshape(SEQUENCES, QUERIES).mean(1)
+    return mean_of(each).error
+
+
+def _kept(kappa: float) -> float:
+    return float(ex.bessel_ratio(1, kappa, DIMENSION))
+
+
+def _cme(context: Context) -> np.ndarray:
+    ridge = NOISE**2 / PRIOR**2
+    return np.asarray(ex.cme_attention(context.queries, context.keys, context.values, ridge=ridge, kernel="linear"))

@@ -1,0 +1,146 @@
+"""Finite latents and vocabularies, by enumeration (EXCHANGEABILITY sections 4 and 6)."""
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float, Int
+from scipy import linalg, special
+
+from bayesattn._checks import finite_array, positive_integer
+
+SAME_POSTERIOR = 1e-9
+"""Posteriors closer than this in every entry count as one."""
+
+
+@dataclass(frozen=True, eq=False)
+class FiniteLatent:
+    """A latent z of finitely many values, and tokens that are independent given z.
+
+    Args:
+        prior: p(z), shape (Z,).
+        emission: T[x, z] = p(x | z), shape (vocabulary, Z), columns summing to 1.
+
+    Raises:
+        ValueError: shapes that do not fit, entries below 0, sums that are not 1.
+    """
+
+    prior: Any
+    emission: Any
+
+    def __post_init__(self):
+        prior = finite_array("prior", self.prior, ("latents",))
+        emission = finite_array("emission", self.emission, ("vocabulary", len(prior)))
+        for name, array in (("prior", prior), ("emission", emission)):
+            if (array < 0).any() or not np.allclose(array.sum(0), 1, rtol=0, atol=1e-9):
+                raise ValueError(f"{name} must hold probabilities that sum to 1, got sums {array.sum(0)}")
+        object.__setattr__(self, "prior", prior)
+        object.__setattr__(self, "emission", emission)
+
+    def sequences(self, tokens: int) -> Int[np.ndarray, "sequence token"]:
+        """All sequences of so many tokens."""
+        positive_integer("tokens", tokens)
+        return np.array(list(itertools.product(range(len(self.emission)), repeat=tokens)))
+
+    def joint(self, sequences: Any) -> Float[np.ndarray, "latent sequence"]:
+        """p(z, X) of each sequence."""
+        return self.prior[:, None] * np.prod(self.emission[np.asarray(sequences)], axis=1).T
+
+    def posterior(self, sequences: Any) -> Float[np.ndarray, "latent sequence"]:
+        """pi(X) = p(z | X)."""
+        joint = self.joint(sequences)
+        return joint / joint.sum(0)
+
+    def log_odds(self, counts: Any, truth: int) -> Float[np.ndarray, " sequence"]:
+        """log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
+        scores = np.log(self.prior) + np.asarray(counts) @ np.log(self.emission)
+        return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
+
+    def divergence(self, truth: int) -> float:
+        """min over z' of KL(P_z* || P_z'), natural logarithm."""
+        own, others = self.emission[:, [truth]], np.delete(self.emission, truth, axis=1)
+        return float(special.rel_entr(own, others).sum(0).min())
+
+
+def cells(values: Any, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " sequence"]:
+    """Number of the cell of each sequence: those whose columns of `values` (.., sequence) agree share one."""
+    columns = np.atleast_2d(values).T
+    representatives: list[np.ndarray] = []
+    numbers = np.empty(len(columns), int)
+    for index, column in enumerate(columns):
+        same = [number for number, other in enumerate(representatives) if np.max(np.abs(column - other)) <= tolerance]
+        numbers[index] = same[0] if same else len(representatives)
+        if not same:
+            representatives.append(column)
+    return numbers
+
+
+def type_classes(tokens: int, vocabulary: int) -> int:
+    """Number of count vectors of so many tokens: (n + V - 1 choose V - 1)."""
+    return int(special.comb(tokens + vocabulary - 1, vocabulary - 1, exact=True))
+
+
+def merged(joint: Any, partition: Any) -> Float[np.ndarray, "latent cell"]:
+    """Joint law of the latent and the cell of a partition of sequences."""
+    joint = np.asarray(joint)
+    found = np.zeros((len(joint), int(np.max(partition)) + 1))
+    np.add.at(found.T, np.asarray(partition), joint.T)
+    return found
+
+
+def mutual_information(joint: Any) -> float:
+    """I of the two variables of a joint law (row, column), in nats."""
+    joint = np.asarray(joint)
+    return float(special.rel_entr(joint, np.outer(joint.sum(1), joint.sum(0))).sum())
+
+
+def least_loss(joint: Any, partition: Any) -> float:
+    """Least information about the latent that is lost by merging any two cells of a partition."""
+    together = merged(joint, partition)
+    full = mutual_information(together)
+    losses = []
+    for first, second in itertools.combinations(range(together.shape[1]), 2):
+        fewer = np.delete(together, second, axis=1)
+        fewer[:, first] = together[:, first] + together[:, second]
+        losses.append(full - mutual_information(fewer))
+    return min(losses)
+
+
+class Transfer(NamedTuple):
+    """How far an error of masked prediction can grow downstream.
+
+    `factor` is |H Q (T Q)^+|, or infinity where masked prediction does not see a direction that the task reads; `direction`
+    is the change of the posterior, of entries summing to 0, that attains it; `weakest` is sigma_min(T Q).
+    """
+
+    factor: float
+    direction: Float[np.ndarray, " latent"]
+    weakest: float
+
+
+def transfer(emission: Any, readout: Any) -> Transfer:
+    """|H (pi_hat - pi)| <= factor |T (pi_hat - pi)|, sharp.
+
+    Args:
+        emission: T of shape (vocabulary, Z): masked prediction identifies T pi.
+        readout: H of shape (task, Z): the downstream task needs H pi.
+
+    Raises:
+        ValueError: shapes that do not fit.
+    """
+    emission = finite_array("emission", emission, ("vocabulary", "latents"))
+    size = emission.shape[1]
+    readout = finite_array("readout", readout, ("tasks", size))
+    basis = linalg.null_space(np.ones((1, size)))
+    _, singular, right = np.linalg.svd(emission @ basis)
+    seen = np.append(singular, np.zeros(size - 1 - len(singular)))
+    unseen = seen <= np.finfo(float).eps * size * max(seen[0], 1.0)
+    if unseen.any():
+        blind = right.T[:, unseen]
+        _, gains, directions = np.linalg.svd(readout @ basis @ blind)
+        if gains[0] > np.finfo(float).eps * size * np.linalg.norm(readout):
+            return Transfer(np.inf, basis @ blind @ directions[0], float(seen.min()))
+    inverse = np.linalg.pinv(emission @ basis)
+    _, gains, directions = np.linalg.svd(readout @ basis @ inverse)
+    return Transfer(float(gains[0]), basis @ inverse @ directions[0], float(seen.min()))

@@ -1,0 +1,71 @@
+"""Kernels between keys, and checks of tokens (EXCHANGEABILITY sections 1 and 2)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array, one_of, positive
+
+KERNELS = ("linear", "exponential", "gaussian")
+OFF_SPHERE = 1e-6
+"""Most that the norm of a key may differ from 1 where a formula holds on the unit sphere only."""
+
+
+def gram(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
+    """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks.
+
+    "linear": k . k'; "exponential": exp(k . k' / gamma); "gaussian": exp(-|k - k'|^2 / (2 gamma)), which on the unit sphere
+    is e^(-1/gamma) times the exponential one, and is computed as such.
+    """
+    products = jnp.einsum("...nd,...md->...nm", keys, other)
+    if kernel == "linear":
+        return products
+    return jnp.exp((products - (1.0 if kernel == "gaussian" else 0.0)) / bandwidth)
+
+
+def checked_tokens(keys: Any, values: Any) -> tuple[Any, Any]:
+    """Keys (.., n, d) and values (.., n, d_v); raises ValueError if they do not fit or there are none.
+
+    Arrays that JAX traces are checked for their shapes alone.
+    """
+    keys, values = checked_batch("keys", keys), checked_batch("values", values)
+    if keys.shape[-2] == 0:
+        raise ValueError("keys must hold at least one token, got an empty sequence")
+    if values.shape[-2] != keys.shape[-2]:
+        raise ValueError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
+    return keys, values
+
+
+def checked_batch(name: str, value: Any) -> Any:
+    """`value` as an array of at least two axes (.., vector, feature), finite and not empty."""
+    if isinstance(value, Tracer):
+        return value
+    shape = np.shape(value)
+    if len(shape) < 2:
+        raise ValueError(f"{name} must have shape (.., tokens, features), got {shape}")
+    if shape[-2] == 0:
+        raise ValueError(f"{name} must hold at least one token, got an empty sequence of shape {shape}")
+    return jnp.asarray(finite_array(name, value, shape))
+
+
+def checked_kernel(kernel: str, bandwidth: Any, **vectors: Any) -> None:
+    """Raise ValueError unless the kernel exists, the bandwidth is above 0, and vectors lie where the kernel needs them."""
+    one_of("kernel", kernel, KERNELS)
+    if not isinstance(bandwidth, Tracer):
+        positive("bandwidth", bandwidth)
+    if kernel == "gaussian":
+        on_sphere(**vectors)
+
+
+def on_sphere(**vectors: Any) -> None:
+    """Raise ValueError unless all vectors have norm 1."""
+    for name, value in vectors.items():
+        if isinstance(value, Tracer):
+            continue
+        norms = np.linalg.norm(np.asarray(value), axis=-1)
+        worst = norms.flat[np.argmax(np.abs(norms - 1))]
+        if not abs(worst - 1) <= OFF_SPHERE:
+            raise ValueError(f"{name} must lie on the unit sphere here, got a vector of norm {worst:.6g}")

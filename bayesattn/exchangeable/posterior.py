@@ -1,0 +1,100 @@
+"""Exact posterior of the Gaussian latent-variable model (EXCHANGEABILITY section 1).
+
+Tokens are pairs of a key and a value, v_i = z phi(k_i) + noise, with noise ~ N(0, sigma^2 I) and entries of z ~ N(0, tau^2).
+Value coordinates are independent of each other and have the same posterior covariance.
+"""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from jax.scipy.linalg import cho_solve
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array, positive
+
+
+class LatentPosterior(NamedTuple):
+    """Posterior of z: mean (d_v, d_phi), covariance (d_phi, d_phi) of each of its rows."""
+
+    mean: Float[Array, "value feature"]
+    covariance: Float[Array, "feature feature"]
+
+
+class QueryPosterior(NamedTuple):
+    """Posterior of z phi(q): mean (query, d_v), variance (query,) of each value coordinate, without the noise."""
+
+    mean: Float[Array, "query value"]
+    variance: Float[Array, " query"]
+
+
+def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> LatentPosterior:
+    """Posterior of z given tokens: mean V^T Phi M, covariance sigma^2 M, with M = (Phi^T Phi + sigma^2/tau^2 I)^{-1}.
+
+    Args:
+        features: Phi of shape (n, d_phi).
+        values: V of shape (n, d_v).
+        noise: sigma.
+        prior: tau.
+
+    Raises:
+        ValueError: shapes that do not fit, no tokens, a standard deviation that is not above 0.
+    """
+    features, values, noise, prior = _checked(features, values, noise, prior)
+    precision = features.T @ features + (noise / prior) ** 2 * jnp.eye(features.shape[1])
+    cholesky = (jnp.linalg.cholesky(precision), True)
+    return LatentPosterior(
+        cho_solve(cholesky, features.T @ values).T, noise**2 * cho_solve(cholesky, jnp.eye(len(precision)))
+    )
+
+
+def query_posterior(features: Any, values: Any, query_features: Any, noise: float, prior: float) -> QueryPosterior:
+    """Posterior of z phi(q) for query features (m, d_phi), through the posterior of z; otherwise as `latent_posterior`."""
+    found = latent_posterior(features, values, noise, prior)
+    queries = jnp.asarray(finite_array("query_features", query_features, ("queries", found.mean.shape[1])))
+    return QueryPosterior(queries @ found.mean.T, jnp.einsum("qf,fg,qg->q", queries, found.covariance, queries))
+
+
+def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: float, prior: float) -> QueryPosterior:
+    """The same through kernels alone, for features of any number, infinite included: a Gaussian process.
+
+    Args:
+        gram: K(k_i, k_j), shape (n, n).
+        cross: K(k_i, q), shape (n, m).
+        diagonal: K(q, q), shape (m,).
+        values: V of shape (n, d_v).
+        noise: sigma.
+        prior: tau.
+
+    Raises:
+        ValueError: as `latent_posterior`.
+    """
+    gram = jnp.asarray(finite_array("gram", gram, (len(np.asarray(values)),) * 2))
+    _, values, noise, prior = _checked(gram, values, noise, prior)
+    cross = jnp.asarray(finite_array("cross", cross, (len(gram), "queries")))
+    diagonal = jnp.asarray(finite_array("diagonal", diagonal, (cross.shape[1],)))
+    cholesky = (jnp.linalg.cholesky(gram + (noise / prior) ** 2 * jnp.eye(len(gram))), True)
+    weights = cho_solve(cholesky, cross)
+    return QueryPosterior(weights.T @ values, prior**2 * (diagonal - jnp.einsum("nq,nq->q", cross, weights)))
+
+
+def log_evidence(gram: Any, values: Any, noise: float, prior: float) -> float:
+    """log p(V | keys) = sum over value coordinates of log N(V_j; 0, tau^2 G + sigma^2 I); arguments as `dual_posterior`."""
+    gram = jnp.asarray(finite_array("gram", gram, (len(np.asarray(values)),) * 2))
+    _, values, noise, prior = _checked(gram, values, noise, prior)
+    cholesky = jnp.linalg.cholesky(prior**2 * gram + noise**2 * jnp.eye(len(gram)))
+    fit = jnp.sum(values * cho_solve((cholesky, True), values))
+    size = values.shape[1] * (2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + len(gram) * np.log(2 * np.pi))
+    return -float(fit + size) / 2
+
+
+def posterior_error(mean: Any, exact: QueryPosterior, noise: float) -> Float[Array, " query"]:
+    """KL divergence of the predictive N(mean, s^2 I) from the exact one: |m - m'|^2 / (2 s^2), s^2 = variance + sigma^2."""
+    difference = jnp.asarray(mean) - exact.mean
+    return jnp.sum(difference**2, -1) / (2 * (exact.variance + positive("noise", noise) ** 2))
+
+
+def _checked(features: Any, values: Any, noise: Any, prior: Any) -> tuple[Array, Array, float, float]:
+    features = finite_array("features", features, ("tokens", "features"))
+    values = finite_array("values", values, (len(features), "value_features"))
+    return jnp.asarray(features), jnp.asarray(values), positive("noise", noise), positive("prior", prior)

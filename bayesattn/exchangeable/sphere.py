@@ -1,0 +1,71 @@
+"""Kernels that depend on q . k alone, for keys uniform on the unit sphere of R^d (EXCHANGEABILITY section 3).
+
+By the Funk-Hecke formula averaging f(k) with weight exp(kappa q . k) multiplies each spherical harmonic of degree l by a
+Bessel function; here kappa = 1 / gamma, and all are scaled so that large kappa does not overflow.
+"""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special
+
+from bayesattn._checks import finite_array, positive, positive_integer
+
+EIGENVALUE_ROUNDING = 1e-30
+
+
+def bessel_ratio(degree: Any, inverse_bandwidth: float, dimension: int) -> Any:
+    """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): what softmax smoothing leaves of a harmonic of degree l."""
+    kappa, order = _checked(inverse_bandwidth, dimension)
+    return special.ive(np.asarray(degree) + order, kappa) / special.ive(order, kappa)
+
+
+def log_partition(inverse_bandwidth: float, dimension: int) -> float:
+    """log Z(kappa) = log E exp(kappa q . k) = log [Gamma(d/2) (2/kappa)^{d/2-1} I_{d/2-1}(kappa)]."""
+    kappa, order = _checked(inverse_bandwidth, dimension)
+    return float(special.gammaln(dimension / 2) + order * np.log(2 / kappa) + np.log(special.ive(order, kappa)) + kappa)
+
+
+def noise_factor(inverse_bandwidth: float, dimension: int) -> float:
+    """Z(2 kappa) / Z(kappa)^2: n times the sum of squared softmax weights, for many tokens."""
+    return float(
+        np.exp(log_partition(2 * inverse_bandwidth, dimension) - 2 * log_partition(inverse_bandwidth, dimension))
+    )
+
+
+def eigenvalues(inverse_bandwidth: float, dimension: int) -> tuple[Float[np.ndarray, " degree"], np.ndarray]:
+    """Eigenvalues Z(kappa) a_l(kappa) of the exponential kernel's covariance C, l = 0, 1, .., and multiplicities."""
+    kappa, _ = _checked(inverse_bandwidth, dimension)
+    degrees = np.arange(int(20 + 4 * kappa))
+    values = np.exp(log_partition(kappa, dimension)) * bessel_ratio(degrees, kappa, dimension)
+    kept = values > EIGENVALUE_ROUNDING
+    return values[kept], harmonics(degrees[kept], dimension)
+
+
+def harmonics(degree: Any, dimension: int) -> np.ndarray:
+    """Number of linearly independent spherical harmonics of a degree on the sphere of R^d."""
+    degree = np.asarray(degree)
+    lower = np.where(degree >= 2, special.comb(degree + dimension - 3, dimension - 1), 0)
+    return np.round(special.comb(degree + dimension - 1, dimension - 1) - lower).astype(int)
+
+
+def effective_dimension(spectrum: Any, level: float, multiplicities: Any = 1) -> float:
+    """N(e) = tr(C (C + e)^{-1}) for the eigenvalues of C.
+
+    Raises:
+        ValueError: eigenvalues that are not finite, a level that is not above 0.
+    """
+    spectrum = finite_array("spectrum", spectrum, ("eigenvalues",))
+    return float(np.sum(multiplicities * spectrum / (spectrum + positive("level", level))))
+
+
+def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    """Points uniform on the unit sphere, the last axis being that of coordinates."""
+    points = rng.normal(size=shape)
+    return points / np.linalg.norm(points, axis=-1, keepdims=True)
+
+
+def _checked(inverse_bandwidth: Any, dimension: Any) -> tuple[float, float]:
+    kappa = positive("inverse_bandwidth", inverse_bandwidth)
+    return kappa, positive_integer("dimension", dimension, minimum=2) / 2 - 1
