@@ -78,9 +78,8 @@ def read(context: Context, folder: Path, seed: int) -> Reading:
     )
     drawn = run.draws()["posterior"]["prediction"].compute()
     over = ("chain", "draw")
-    return Reading(
-        heads_return(context), drawn.mean(over).values, drawn.std(over).values, arviz_stats.mcse(drawn).values
-    )
+    moments = (np.asarray(each) for each in (drawn.mean(over), drawn.std(over), arviz_stats.mcse(drawn)))
+    return Reading(heads_return(context), *moments)
 
 
 def bridge(seed: int) -> Findings:

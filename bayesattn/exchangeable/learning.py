@@ -4,7 +4,7 @@ f_theta(X, q) = W sum_i softmax(q^T A k_i) v_i, learnt on the mean squared error
 own latent. The generalisation laws were derived for this project.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,7 @@ def _moments(parameters, data):
 
 
 class Generalisation(NamedTuple):
-    """Of R replicates: test minus training risk (R,) and excess test risk (R,) of the empirical risk's minimum (R, parameter)."""
+    """Of R replicates: test minus training risk and excess test risk (R,) of the empirical minimum (R, parameter)."""
 
     gap: Any
     excess: Any
