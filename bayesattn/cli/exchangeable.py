@@ -7,6 +7,7 @@ from typing import Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from bayesattn.cli.screen import errors, print_json, screen
 from bayesattn.exchangeable.claims import Claim
@@ -71,15 +72,15 @@ def _print(claims: list[Claim], holds: bool) -> None:
                 (True, True): "HOLDS, but should fail",
             }[claim.holds, claim.literal]
             style = None if claim.as_expected and not claim.literal else "yellow" if claim.as_expected else "bold red"
-            table.add_row(
-                claim.statement, claim.law, f"{relation}{claim.predicted:.4g}", measured, verdict, style=style
-            )
+            cells = (claim.statement, claim.law, f"{relation}{claim.predicted:.4g}", measured, verdict)
+            table.add_row(*map(Text, cells), style=style)
         screen.print(table)
         screen.print()
     plain, literal = ([claim for claim in claims if claim.literal == kind] for kind in (False, True))
     screen.print(
         f"Does attention infer the latent posterior? {sum(c.holds for c in plain)} of {len(plain)} claims hold, within 3"
-        f" standard errors or the tolerance stated; {sum(not c.holds for c in literal)} of {len(literal)} published wordings"
-        " fail if taken literally, and hold with the qualification beside them.",
+        f" standard errors or the tolerance stated;"
+        f" {sum(not c.holds for c in literal)} of {len(literal)} literal readings fail,"
+        " and hold with the qualification beside them.",
         style="bold green" if holds else "bold red",
     )

@@ -46,11 +46,11 @@ def supervised(seed: int) -> Findings:
             Claim(
                 5,
                 f"m x excess risk, n = {tokens}, m = {SEQUENCES}",
-                "tr(H^-1 J) / 2",
+                "tr(H^-1 J) / 2, within 15 %",
                 traces[-1] / 2,
                 excess.value,
                 error=excess.error,
-                tolerance=AGREEMENT * traces[-1] / 2,
+                within=AGREEMENT * traces[-1] / 2,
             )
         )
     for tokens, gap in zip(TOKENS[1:], gaps[1:], strict=True):
@@ -218,7 +218,7 @@ def pretrained(seed: int) -> Findings:
     x = np.array(CONDITIONS)
     panel = [
         Curve("pretraining excess", x, excess, errors),
-        Curve("downstream excess, weak direction", x, *np.array(downstream).T, law=excess * x),
+        Curve("downstream excess, weak direction (line: bound)", x, *np.array(downstream).T, law=excess * x),
     ]
     return Findings(claims + _finite(rng), {"condition": panel})
 

@@ -57,10 +57,26 @@ class FiniteLatent:
         scores = np.log(self.prior) + np.asarray(counts) @ np.log(self.emission)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 
+    def mean_log_odds(self, tokens: int, truth: int) -> float:
+        """E of the log-odds of z* against its best rival over sequences drawn given z*, by enumeration of counts."""
+        counts = _compositions(positive_integer("tokens", tokens), len(self.emission))
+        weights = special.gammaln(tokens + 1) - special.gammaln(counts + 1).sum(1)
+        probabilities = np.exp(weights + special.xlogy(counts, self.emission[:, truth]).sum(1))
+        return float(probabilities @ self.log_odds(counts, truth))
+
     def divergence(self, truth: int) -> float:
         """min over z' of KL(P_z* || P_z'), natural logarithm."""
         own, others = self.emission[:, [truth]], np.delete(self.emission, truth, axis=1)
         return float(special.rel_entr(own, others).sum(0).min())
+
+
+def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]:
+    """All ways to write a total as an ordered sum of so many whole numbers of at least 0."""
+    if parts == 1:
+        return np.array([[total]])
+    heads = np.arange(total + 1)
+    tails = [_compositions(total - int(head), parts - 1) for head in heads]
+    return np.column_stack([np.repeat(heads, list(map(len, tails))), np.concatenate(tails)])
 
 
 def cells(values: Any, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " sequence"]:

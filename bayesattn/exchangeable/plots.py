@@ -42,6 +42,10 @@ def figure(findings: Findings) -> Figure:
     for panel, (name, settings) in zip(axes.flat, PANELS.items(), strict=False):
         curves(panel, findings.panels[name])
         panel.set(**{"xscale": "log", "yscale": "log"} | settings)
+        if settings.get("yscale") == "linear":
+            places = findings.panels[name][0].x
+            panel.set_xticks(places, [f"{place:g}" for place in places])
+            panel.set_xticks([], minor=True)
         panel.legend(fontsize=8, frameon=False)
     bridge(axes.flat[6], findings.panels["bridge"])
     _reading(axes.flat[7], findings.claims)
