@@ -1,0 +1,81 @@
+"""Both attentions: batches, traces, and what they refuse."""
+
+import jax
+import numpy as np
+import pytest
+
+from bayesattn import exchangeable as ex
+
+RNG = np.random.default_rng(0)
+KEYS, QUERIES, VALUES = ex.uniform(RNG, 6, 3), ex.uniform(RNG, 2, 3), RNG.normal(size=(6, 4))
+
+
+@pytest.mark.parametrize("kernel", ["linear", "exponential", "gaussian"])
+def test_batches_and_heads_are_attended_one_by_one(kernel):
+    keys, queries = ex.uniform(RNG, 2, 3, 6, 3), ex.uniform(RNG, 2, 3, 5, 3)
+    values = RNG.normal(size=(2, 1, 6, 4))  # shared by heads
+    found = ex.cme_attention(queries, keys, values, ridge=0.3, kernel=kernel, bandwidth=0.7)
+    smooth = ex.softmax_attention(queries, keys, values, bandwidth=0.7)
+    assert found.shape == smooth.shape == (2, 3, 5, 4)
+    for batch, head in np.ndindex(2, 3):
+        gram = np.asarray(ex.gram(kernel, keys[batch, head], keys[batch, head], 0.7))
+        cross = np.asarray(ex.gram(kernel, keys[batch, head], queries[batch, head], 0.7))
+        expected = cross.T @ np.linalg.solve(gram + 0.3 * np.eye(6), values[batch, 0])
+        np.testing.assert_allclose(found[batch, head], expected, rtol=1e-9, atol=1e-11)
+        weights = np.exp(queries[batch, head] @ keys[batch, head].T / 0.7)
+        expected = weights / weights.sum(1, keepdims=True) @ values[batch, 0]
+        np.testing.assert_allclose(smooth[batch, head], expected, rtol=1e-12)
+
+
+def test_ridge_zero_is_least_squares_where_there_are_tokens_enough():
+    found = ex.cme_attention(QUERIES, KEYS, VALUES, ridge=0.0, kernel="linear")
+    np.testing.assert_allclose(found, QUERIES @ np.linalg.lstsq(KEYS, VALUES)[0], rtol=1e-10)
+
+
+def test_attention_can_be_traced():
+    slope = jax.grad(lambda ridge: ex.cme_attention(QUERIES, KEYS, VALUES, ridge=ridge).sum())(0.3)
+    ahead, behind = (float(ex.cme_attention(QUERIES, KEYS, VALUES, ridge=0.3 + s).sum()) for s in (1e-5, -1e-5))
+    assert slope == pytest.approx((ahead - behind) / 2e-5, rel=1e-6)
+    together = jax.jit(jax.vmap(ex.softmax_attention))(QUERIES[None], KEYS[None], VALUES[None])[0]
+    np.testing.assert_allclose(together, ex.softmax_attention(QUERIES, KEYS, VALUES), rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ridge": -0.1}, "ridge must be a finite number of at least 0, got -0.1"),
+        ({"ridge": np.nan}, "ridge must be a finite number"),
+        ({"ridge": 0.0}, "ridge must be above 0 where there are fewer tokens than features, got 0 with 6 tokens"),
+        ({"ridge": 0.0, "kernel": "linear", "keys": KEYS[:2], "values": VALUES[:2]}, "2 tokens and 3 features"),
+        ({"bandwidth": 0.0}, "bandwidth must be a finite number above 0, got 0"),
+        ({"kernel": "cosine"}, "kernel must be one of 'linear', 'exponential', 'gaussian', got 'cosine'"),
+        ({"kernel": "gaussian", "keys": 2 * KEYS}, "keys must lie on the unit sphere here, got a vector of norm 2"),
+        ({"kernel": "gaussian", "queries": 0 * QUERIES}, "queries must lie on the unit sphere"),
+        ({"keys": KEYS[:0], "values": VALUES[:0]}, "keys must hold at least one token, got an empty sequence"),
+        ({"values": VALUES[:5]}, "values must hold one value for each of 6 keys, got 5"),
+        ({"queries": QUERIES[:, :2]}, "queries must have 3 features, as keys have, got 2"),
+        ({"queries": QUERIES[0]}, r"queries must have shape \(.., tokens, features\), got \(3,\)"),
+        ({"keys": KEYS * np.nan}, "keys must be finite"),
+        ({"queries": np.ones((2, 5, 3)), "keys": np.ones((3, 6, 3))}, "leading axes that fit each other"),
+    ],
+)
+def test_bad_input_is_named(changes, message):
+    arguments = {"queries": QUERIES, "keys": KEYS, "values": VALUES, "ridge": 0.1} | changes
+    with pytest.raises(ValueError, match=message):
+        ex.cme_attention(**arguments)
+
+
+def test_softmax_refuses_bandwidth_zero_and_empty_sequences():
+    with pytest.raises(ValueError, match="bandwidth must be a finite number above 0"):
+        ex.softmax_attention(QUERIES, KEYS, VALUES, bandwidth=0)
+    with pytest.raises(ValueError, match="empty sequence"):
+        ex.softmax_attention(QUERIES, KEYS[:0], VALUES[:0])
+
+
+def test_posterior_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="noise must be a finite number above 0"):
+        ex.latent_posterior(KEYS, VALUES, 0.0, 1.0)
+    with pytest.raises(ValueError, match="values must have shape"):
+        ex.latent_posterior(KEYS, VALUES[:3], 0.5, 1.0)
+    with pytest.raises(ValueError, match="features must not be empty"):
+        ex.latent_posterior(KEYS[:0], VALUES[:0], 0.5, 1.0)
