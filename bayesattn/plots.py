@@ -16,6 +16,7 @@ from bayesattn import theory
 from bayesattn.calibration import Calibration, ecdf_band, ecdf_difference
 from bayesattn.models import Model
 from bayesattn.pruning import MOST_LOST, Comparison, heads_of
+from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
 from bayesattn.validation import Validation, gp_kernel
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
@@ -29,19 +30,23 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
 ALIGNED_EIGENVECTORS = 100
 
 
-def validation_figure(validations: Sequence[Validation]) -> Figure:
-    """Everything about a model at several widths on one page: accuracy, deviations, U at the smallest width, alignment."""
+def validation_figure(
+    validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]] | None = None
+) -> Figure:
+    """Everything about a model at several widths on one page: accuracy, deviations, U at the smallest width, alignment.
+
+    `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it.
+    """
     ordered = sorted(validations, key=lambda v: v.width)
     smallest = ordered[0]
     figure = plt.figure(figsize=(13, 8.5), layout="constrained")
     model = smallest.model
-    figure.suptitle(
-        f"{model.name}: theory and draws of the posterior at temperature {model.temperature:g}", fontsize=13
-    )
+    temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
+    figure.suptitle(f"{model.name}: theory and draws of the posterior, T = {temperatures}", fontsize=13)
     rows: Any = figure.subfigures(2, 1)
     top_axes = rows[0].subplots(1, 3)
     if smallest.accuracy is not None:
-        accuracy(top_axes[0], ordered)
+        accuracy(top_axes[0], ordered, curve or {})
     else:
         top_axes[0].set_axis_off()
     order_parameter_against_width(top_axes[1], ordered)
@@ -128,20 +133,30 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
     return figure
 
 
-def accuracy(axes: Axes, validations: Sequence[Validation]) -> None:
-    """Accuracy of the mean predictor against width: theory, draws with Monte Carlo errors, GP limits."""
+def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
+    """Accuracy of the mean predictor against width: theory, draws with Monte Carlo errors, GP limits.
+
+    With a curve the theory's line goes through all its widths, and the GP limit has a temperature of its own.
+    """
     shares = [v.accuracy for v in validations if v.accuracy is not None]
     widths = [v.width for v in validations]
     percent = [100 * np.array([getattr(s, name) for s in shares]) for name in ("theory", "corrected", "draws", "error")]
-    axes.plot(widths, percent[0], color=BLUE, label="theory, saddle point")
-    axes.plot(widths, percent[1], color=BLUE, linestyle=":", label="theory, to first order in 1/N")
+    chosen = {width: by_evidence(found) for width, found in curve.items()}
+    line = {width: each.test_accuracy for width, each in chosen.items() if each.test_accuracy is not None}
+    line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
+    axes.plot(list(line), 100 * np.array(list(line.values())), color=BLUE, label="theory, saddle point")
+    axes.plot(
+        widths, percent[1], color=BLUE, marker="x", linestyle=":", label="theory, to first order in 1/N", markersize=4
+    )
     axes.errorbar(
         widths, percent[2], percent[3], fmt="o", color=ORANGE, capsize=3, label="draws ± Monte Carlo error", zorder=3
     )
-    limits = {"GP limit, all paths": shares[0].gp} | {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
+    own = [by_gp_evidence(found).gp_test_accuracy for found in curve.values()]
+    limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
+    limits |= {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
         axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
-    _width_axis(axes, widths)
+    _width_axis(axes, widths if len(line) == len(widths) else [10**e for e in range(1, 5)])
     axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.55 * (high - low), high)
@@ -149,18 +164,22 @@ def accuracy(axes: Axes, validations: Sequence[Validation]) -> None:
 
 
 def order_parameter_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
-    """Diagonal of U against width, relative to the saddle point: draws with Monte Carlo errors, and corrected theory."""
+    """Diagonal of U against width, relative to the saddle point: draws with Monte Carlo errors, and corrected theory.
+
+    Of many paths the four of greatest U are shown.
+    """
     widths = np.array([v.width for v in validations], float)
     names = validations[0].model.path_names
-    for path, (name, color) in enumerate(zip(names, (BLUE, ORANGE, GREEN, PURPLE), strict=False)):
+    greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:4])
+    for number, (path, color) in enumerate(zip(greatest, (BLUE, ORANGE, GREEN, PURPLE), strict=False)):
         saddle = np.array([v.saddle[path, path] for v in validations])
         corrected = np.array([v.corrected[path, path] for v in validations]) / saddle - 1
         draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
         error = np.array([v.error[path, path] for v in validations]) / saddle
         axes.plot(widths, 100 * corrected, color=color, linestyle=":")
-        shift = 1 + 0.05 * (path - 1.5)  # beside each other, so that error bars can be told apart
+        shift = 1 + 0.05 * (number - 1.5)  # beside each other, so that error bars can be told apart
         axes.errorbar(
-            shift * widths, 100 * draws, 100 * error, fmt="o", markersize=4, color=color, capsize=3, label=name
+            shift * widths, 100 * draws, 100 * error, fmt="o", markersize=4, color=color, capsize=3, label=names[path]
         )
     axes.axhline(0, color=BLUE, linewidth=1)
     _width_axis(axes, widths)

@@ -13,7 +13,9 @@ TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
 
 
 class Candidate(NamedTuple):
-    """A temperature: log p(Y) at finite width and in the GP limit; accuracies of the saddle point's mean predictor.
+    """A temperature: log p(Y) at finite width and in the GP limit; accuracies of both mean predictors.
+
+    At finite width that is the predictor of the saddle point.
 
     Accuracies are None without such examples. A temperature at which the theory's solver fails has evidence -inf.
     """
@@ -23,6 +25,7 @@ class Candidate(NamedTuple):
     gp_log_evidence: float
     validation_accuracy: float | None
     test_accuracy: float | None
+    gp_test_accuracy: float | None
 
 
 def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES) -> list[Candidate]:
@@ -51,20 +54,27 @@ def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
     return max(known, key=lambda each: (each.validation_accuracy, each.log_evidence), default=None)
 
 
+def by_gp_evidence(tried: Sequence[Candidate]) -> Candidate:
+    """The one with the greatest evidence in the GP limit."""
+    return max(tried, key=lambda each: each.gp_log_evidence)
+
+
 def _candidate(model: Model, temperature: float) -> Candidate:
     problem = (model.path_inputs, model.labels, model.architecture, temperature)
     gp = theory.gp_evidence(*problem)
+
+    def accuracy(order_parameter: Any, path_inputs: Any, labels: Any) -> float | None:
+        if path_inputs is None or labels is None:
+            return None
+        mean = theory.predict(order_parameter, *problem[:2], path_inputs, model.architecture, temperature).mean
+        return float(np.mean(np.sign(mean) == np.sign(labels)))
+
+    test = (model.test_path_inputs, model.test_labels)
+    gp_accuracy = accuracy(theory.gp_order_parameter(model.architecture), *test)
     try:
         evidence = theory.laplace_evidence(*problem).log_evidence
         saddle = theory.solve(*problem).order_parameter
     except theory.NotConverged:
-        return Candidate(temperature, -np.inf, gp, None, None)
-
-    def accuracy(path_inputs: Any, labels: Any) -> float | None:
-        if path_inputs is None or labels is None:
-            return None
-        mean = theory.predict(saddle, *problem[:2], path_inputs, model.architecture, temperature).mean
-        return float(np.mean(np.sign(mean) == np.sign(labels)))
-
-    validation = accuracy(model.validation_path_inputs, model.validation_labels)
-    return Candidate(temperature, evidence, gp, validation, accuracy(model.test_path_inputs, model.test_labels))
+        return Candidate(temperature, -np.inf, gp, None, None, gp_accuracy)
+    validation = accuracy(saddle, model.validation_path_inputs, model.validation_labels)
+    return Candidate(temperature, evidence, gp, validation, accuracy(saddle, *test), gp_accuracy)

@@ -14,25 +14,23 @@ import bayesattn as ba
 from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
     COLLAPSED,
-    NUTS,
     Chains,
     DataSeed,
-    Draws,
     Json,
     ModelName,
     Overwrite,
     ParameterisationName,
-    SamplerName,
+    Sampler,
     Seed,
     Temperature,
-    Warmup,
     Widths,
     models,
 )
-from bayesattn.cli.screen import free_folder, print_json, refuse_to_overwrite, sampling_progress, screen
+from bayesattn.cli.screen import errors, free_folder, print_json, refuse_to_overwrite, sampling_progress, screen
 from bayesattn.models import Model
+from bayesattn.models.ready import load_validate_table
 from bayesattn.tasks.images import is_named
-from bayesattn.temperature import Candidate, by_evidence, by_validation, candidates
+from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates
 from bayesattn.validation import MOST_ERRORS, Accuracy, Slope, Validation, accuracy_on, scaling
 
 HOLDS, FAILS = 0, 1
@@ -46,11 +44,18 @@ def validate(
     width: Widths = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
-    sampler: SamplerName = NUTS,
+    theory_width: Annotated[
+        list[int] | None, typer.Option(help="Width at which the theory alone is solved; may be given several times.")
+    ] = None,
+    sampler: Annotated[
+        Sampler | None, typer.Option(help="By default the model's, nuts unless it says otherwise.")
+    ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,
-    warmup: Warmup = 200,
-    draws: Draws = 1000,
+    warmup: Annotated[
+        int | None, typer.Option(help="Adaptation steps of each chain; by default the model's, or 200.")
+    ] = None,
+    draws: Annotated[int | None, typer.Option(help="Draws of each chain; by default the model's, or 1000.")] = None,
     seed: Seed = 0,
     also_on: Annotated[
         list[str] | None,
@@ -68,7 +73,7 @@ def validate(
     MODEL may be "exchangeable" too: every claim about attention as inference of a latent posterior, law by law.
 
     A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
-    unless --temperature is given.
+    unless --temperature is given. Widths, sampler and numbers of draws are those of the model file's [validate].
     """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
@@ -78,24 +83,28 @@ def validate(
             option = given[0].replace("_", "-")
             raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
         exchangeable.validate_claims(seed, folder, as_json)
-    cases = models(model, width or [10, 30, 100, 300, 1000], temperature, data_seed, as_json)
+    usual = load_validate_table(model)
+    sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
+    draws = usual.draws if draws is None else draws
+    cases = models(model, width or usual.widths, temperature, data_seed, as_json)
     elsewhere = {
         source: ba.load_model(model, seed=data_seed, task={"test_images": _found_from_here(source)})
         for source in also_on or []
     }
     start = time.perf_counter()
-    tried: list[list[Candidate]] = []
-    if temperature is None and cases[0].validation_labels is not None:
-        tried = [candidates(case) for case in cases]
+    choose = temperature is None and cases[0].validation_labels is not None
+    curve = _theory_curve(cases, theory_width or usual.theory_widths, choose)
+    if choose:
         cases = [
-            case.replace(temperature=by_evidence(found).temperature) for case, found in zip(cases, tried, strict=True)
+            case.replace(temperature=by_evidence(curve[case.architecture.widths[0]]).temperature) for case in cases
         ]
+    theory_seconds = time.perf_counter() - start
     results, shares = [], []
     with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
         for case in cases:
             tree = ba.sample(
                 case,
-                sampler=sampler.value,
+                sampler=sampler_name,
                 parameterisation=parameterisation.value,
                 chains=chains,
                 warmup=warmup,
@@ -114,7 +123,11 @@ def validate(
         "holds": holds,
         "seed": seed,
         "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
-        "temperatures": [[candidate._asdict() for candidate in found] for found in tried],
+        "theory": [
+            {"width": each, "temperatures": [candidate._asdict() for candidate in found]}
+            for each, found in curve.items()
+        ],
+        "theory_seconds": round(theory_seconds, 1),
         "also_on": [{name: dataclasses.asdict(found) for name, found in share.items()} for share in shares],
         "results": [result.to_dict() for result in results],
     }
@@ -122,11 +135,11 @@ def validate(
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "result.json").write_text(json.dumps(content, indent=1))
-    plots.validation_figure(results).savefig(folder / "figure.png", dpi=150)
+    plots.validation_figure(results, curve).savefig(folder / "figure.png", dpi=150)
     if as_json:
         print_json(content)
     else:
-        _print_temperatures(cases, tried)
+        _print_curve(curve, choose, theory_seconds)
         for name in elsewhere:
             _print_accuracy([share[name] for share in shares], cases, f"Accuracy on {name} (% of test examples)")
         _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
@@ -203,23 +216,41 @@ def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> N
     screen.print(table)
 
 
-def _print_temperatures(cases: list[Model], tried: list[list[Candidate]]) -> None:
-    if not tried:
+def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int, list[Candidate]]:
+    """Candidates at the widths of the cases and at more: at several temperatures, or at that of the model."""
+    if not choose and not more:
+        return {}
+    given = {} if choose else {"temperatures": [cases[0].temperature]}
+    curve = {}
+    with errors.status("theory") as status:
+        for width in sorted({case.architecture.widths[0] for case in cases} | set(more)):
+            status.update(f"theory, N = {width}")
+            curve[width] = candidates(cases[0].replace(width=width), **given)
+    return curve
+
+
+def _print_curve(curve: dict[int, list[Candidate]], choose: bool, seconds: float) -> None:
+    if not curve:
         return
-    table = Table(title="Temperature by evidence, and by accuracy on validation examples")
-    for column in ("N", "by evidence", "log p(Y)", "test %", "by validation", "validation %", "test %"):
+    how = "temperature by evidence, and by accuracy on validation examples" if choose else "saddle point"
+    table = Table(title=f"Theory: {how}")
+    columns = ["N", "T", "log p(Y)", "test %"]
+    columns += ["T by validation", "validation %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
+    for column in columns:
         table.add_column(column, justify="right")
-    for case, found in zip(cases, tried, strict=True):
-        evident, accurate = by_evidence(found), by_validation(found)
+    for width, found in curve.items():
+        evident, accurate, gp = by_evidence(found), by_validation(found), by_gp_evidence(found)
         cells = [f"{evident.temperature:g}", f"{evident.log_evidence:.1f}", _percent(evident.test_accuracy)]
-        if accurate is not None:
+        if choose and accurate is not None:
             cells += [
                 f"{accurate.temperature:g}",
                 _percent(accurate.validation_accuracy),
                 _percent(accurate.test_accuracy),
+                f"{gp.temperature:g}",
             ]
-        table.add_row(str(case.architecture.widths[0]), *cells)
+        table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy))
     screen.print(table)
+    screen.print(f"theory at {len(curve)} widths: {seconds:.0f} s")
 
 
 def _percent(share: float | None) -> str:

@@ -95,12 +95,23 @@ class ArraysTable(Table):
     head_names: list[list[str]] | None = None
 
 
+class ValidateTable(Table):
+    """[validate]: how `bayesattn validate` looks at the model unless it is told otherwise."""
+
+    widths: Annotated[list[PositiveInt], Field(min_length=1)] = [10, 30, 100, 300, 1000]
+    theory_widths: list[PositiveInt] = []
+    sampler: str = "nuts"
+    warmup: Annotated[int, Field(ge=0)] = 200
+    draws: PositiveInt = 1000
+
+
 class ModelTable(Table):
     """A whole model file."""
 
     temperature: PositiveFloat
     architecture: ArchitectureTable
     task: HiddenMarkovTable | OneShotTable | ArraysTable = Field(discriminator="name")
+    validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 
 def ready_models() -> list[str]:
@@ -156,6 +167,11 @@ def load_task(
         raise ValueError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
     task, settings = _one_shot(table, file)
     return task, settings if steps is None else dataclasses.replace(settings, steps=steps)
+
+
+def load_validate_table(name: str | Path) -> ValidateTable:
+    """The [validate] table of a model file; errors as for `load_model`."""
+    return ModelTable.model_validate(_read(name, None, None)[1]).validate_by
 
 
 def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
