@@ -28,6 +28,8 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
     "random": {"color": GREY, "marker": "v", "linestyle": "--"},
 }
 ALIGNED_EIGENVECTORS = 100
+MOST_NUMBERED = 8
+"""Paths up to which each entry of U is written out."""
 
 
 def validation_figure(
@@ -157,7 +159,9 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
         axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
     _width_axis(axes, widths if len(line) == len(widths) else [10**e for e in range(1, 5)])
-    axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
+    spread = 100 * np.sqrt(shares[0].draws * (1 - shares[0].draws) / len(validations[0].model.test_labels))
+    title = f"Accuracy of the mean predictor (± {spread:.1f} by the test set's size)"
+    axes.set(ylabel="test accuracy (%)", title=title)
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.55 * (high - low), high)
     axes.legend(fontsize=7.5, loc="lower left", ncols=1, frameon=False)
@@ -219,9 +223,11 @@ def order_parameters(figure: Any, validation: Validation) -> None:
     for axes, (title, matrix) in zip(axes_row, panels, strict=True):
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
         axes.set_title(f"U at N = {validation.width}: {title}", fontsize=10)
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+        many = len(names) > MOST_NUMBERED
+        tilt: dict[str, Any] = {"rotation": 90} if many else {"rotation": 30, "ha": "right"}
+        axes.set_xticks(range(len(names)), names, fontsize=8, **tilt)
         axes.set_yticks(range(len(names)), names, fontsize=8)
-        if len(names) > 8:
+        if many:
             continue
         for row, column in np.ndindex(*matrix.shape):
             text = f"{matrix[row, column]:.2f}"

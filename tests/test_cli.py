@@ -149,7 +149,7 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     content = json.loads((tmp_path / "validated" / "result.json").read_text())
     assert len(content["theory"][0]["temperatures"]) == 6
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
-    assert "Temperature by evidence" in out
+    assert "temperature by evidence" in out
     assert not (tmp_path / "cache" / "bayesattn").exists()
 
 

@@ -232,10 +232,10 @@ def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int
 def _print_curve(curve: dict[int, list[Candidate]], choose: bool, seconds: float) -> None:
     if not curve:
         return
-    how = "temperature by evidence, and by accuracy on validation examples" if choose else "saddle point"
+    how = "temperature by evidence, and by accuracy on validation (val.) examples" if choose else "saddle point"
     table = Table(title=f"Theory: {how}")
     columns = ["N", "T", "log p(Y)", "test %"]
-    columns += ["T by validation", "validation %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
+    columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
     for column in columns:
         table.add_column(column, justify="right")
     for width, found in curve.items():
