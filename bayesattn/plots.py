@@ -150,18 +150,16 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     axes.plot(
         widths, percent[1], color=BLUE, marker="x", linestyle=":", label="theory, to first order in 1/N", markersize=4
     )
-    axes.errorbar(
-        widths, percent[2], percent[3], fmt="o", color=ORANGE, capsize=3, label="draws ± Monte Carlo error", zorder=3
-    )
+    spread = 100 * np.sqrt(shares[0].draws * (1 - shares[0].draws) / len(validations[0].model.test_labels))
+    label = f"draws ± Monte Carlo error (test set: ± {spread:.1f})"
+    axes.errorbar(widths, percent[2], percent[3], fmt="o", color=ORANGE, capsize=3, label=label, zorder=3)
     own = [by_gp_evidence(found).gp_test_accuracy for found in curve.values()]
     limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
     limits |= {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
         axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
     _width_axis(axes, widths if len(line) == len(widths) else [10**e for e in range(1, 5)])
-    spread = 100 * np.sqrt(shares[0].draws * (1 - shares[0].draws) / len(validations[0].model.test_labels))
-    title = f"Accuracy of the mean predictor (± {spread:.1f} by the test set's size)"
-    axes.set(ylabel="test accuracy (%)", title=title)
+    axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.55 * (high - low), high)
     axes.legend(fontsize=7.5, loc="lower left", ncols=1, frameon=False)

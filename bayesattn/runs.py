@@ -335,27 +335,34 @@ def is_run(path: str | Path) -> bool:
     return True
 
 
-def overview(folder: str | Path) -> list[dict[str, Any]]:
-    """Every run in a folder, or the run that it is; a damaged one with state "unreadable" and its error.
-
-    Raises RunError if there is none.
-    """
+def found_in(folder: str | Path) -> list[Path]:
+    """Every run in a folder, or the run that it is; raises RunError if there is none."""
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
-    rows = []
-    for found, folders, files in os.walk(folder):
+    found = []
+    for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if "zarr.json" not in files:
-            continue
-        folders.clear()
-        name = str(Path(found).relative_to(folder)) if Path(found) != folder else folder.name
+        if "zarr.json" in files:
+            folders.clear()
+            found.append(Path(place))
+    if not found:
+        raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
+    return found
+
+
+def overview(folder: str | Path) -> list[dict[str, Any]]:
+    """State and figures of every run in a folder, or of the run that it is; a damaged one is "unreadable".
+
+    Raises RunError if there is none.
+    """
+    rows = []
+    for path in found_in(folder):
+        name = str(path.relative_to(folder)) if path != Path(folder) else path.name
         try:
-            rows.append({"run": name} | Run(found).overview())
+            rows.append({"run": name} | Run(path).overview())
         except RunError as error:
             rows.append({"run": name, "state": "unreadable", "error": str(error)})
-    if not rows:
-        raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
     return rows
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from pydantic import ValidationError
 
-from bayesattn.cli import calibrate, prune, runs, sample, sweep, theory, train, validate
+from bayesattn.cli import calibrate, prune, report, runs, sample, sweep, theory, train, validate
 from bayesattn.cli.screen import errors
 from bayesattn.models.ready import describe
 from bayesattn.theory import NotConverged
@@ -31,6 +31,7 @@ for command in (
     calibrate.calibrate,
     train.train,
     prune.prune,
+    report.report,
 ):
     app.command()(command)
 

@@ -1,0 +1,126 @@
+"""The report: self-contained, complete, readable by a browser and by a screen reader."""
+
+import itertools
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from bayesattn import report, runs
+from bayesattn.models import LatentModel
+from tests.posteriors import tiny_model
+
+JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
+
+
+class Elements(HTMLParser):
+    """Start tags with their attributes, and what was never closed."""
+
+    VOID = ("meta", "source", "img", "link", "br")
+
+    def __init__(self, page):
+        super().__init__()
+        self.found, self.open = [], []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    model = tiny_model()
+    for width in (3, 5):
+        runs.sample(model.replace(width=width), folder / f"N{width}<", **JOB)
+    latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    runs.sample(latent, folder / "latent", parameterisation="latent", **JOB)
+    return report.report([folder / "N3<", folder / "N5<", folder / "latent"], folder / "report.html")
+
+
+def test_page_is_self_contained_and_well_formed(page):
+    text = page.read_text()
+    elements = Elements(text)
+    assert elements.open == []
+    addresses = [attributes.get(name, "") for _, attributes in elements.found for name in ("src", "srcset", "href")]
+    assert all(re.match(r"(data:image/png;base64,|#|$)", address) for address in addresses)
+    assert "http" not in re.sub(r"data:image[^\"]*", "", text)
+    # Names of folders are text, not markup.
+    assert "N3&lt;" in text
+    assert '<h2 id="run-3">latent</h2>' in text
+
+
+def test_page_says_what_was_run_and_found(page):
+    text = page.read_text()
+    for expected in (
+        "The draws",
+        "effective draws are",  # 120 draws are few, and the page warns
+        "draw more",
+        "sampler = &#34;nuts&#34;",
+        "jaxlib = ",
+        "Traces",
+        "Energy",
+        "theory against draws at N = 3, 5",
+        "exact posterior",
+    ):
+        assert expected in text, expected
+
+
+def test_screen_readers_and_keyboards_find_their_way(page):
+    elements = Elements(page.read_text()).found
+    assert dict(elements)["html"]["lang"] == "en"
+    pictures = [attributes for tag, attributes in elements if tag == "img"]
+    assert len(pictures) == 1 + 3 * 4
+    assert all(len(attributes["alt"]) > 20 for attributes in pictures)
+    identifiers = [attributes["id"] for _, attributes in elements if "id" in attributes]
+    assert len(set(identifiers)) == len(identifiers)
+    links = [attributes["href"][1:] for tag, attributes in elements if tag == "a"]
+    assert set(links) <= set(identifiers)
+    assert all(attributes.get("scope") for tag, attributes in elements if tag == "th")
+    levels = [int(tag[1]) for tag, _ in elements if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
+    probe = """<script>addEventListener("load", () => {
+      const shown = [...document.images].filter(i => i.complete && i.naturalWidth > 100).length;
+      document.body.dataset.shown = shown + " of " + document.images.length;
+      document.body.dataset.overflow = document.documentElement.scrollWidth > innerWidth;
+    })</script></body>"""
+    (tmp_path / "probe.html").write_text(page.read_text().replace("</body>", probe))
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path / 'profile'}"]
+    options += ["--window-size=400,800", "--enable-logging=stderr", "--dump-dom", "--virtual-time-budget=10000"]
+    command = [CHROMIUM, *options, (tmp_path / "probe.html").as_uri()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert 'data-shown="13 of 13"' in ended.stdout
+    assert 'data-overflow="false"' in ended.stdout
+    assert "CONSOLE" not in ended.stderr
+
+
+def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
+    folder = page.parent
+    with pytest.raises(FileExistsError, match="out must not exist yet"):
+        report.report([folder / "latent"], page)
+    with pytest.raises(ValueError, match="runs must hold at least one run, got none"):
+        report.report([], tmp_path / "new.html")
+    with pytest.raises(runs.RunError, match="which does not exist"):
+        report.report([tmp_path / "none"], tmp_path / "new.html")
+
+    def stop(event):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(tiny_model(), tmp_path / "begun", progress=stop, **JOB)
+    with pytest.raises(ValueError, match="runs must have draws to report on"):
+        report.report([tmp_path / "begun"], tmp_path / "new.html")
+    assert not (tmp_path / "new.html").exists()
