@@ -7,7 +7,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-from bayesattn import attention, diagnostics, exchangeable, models, runs, samplers, tasks, theory  # noqa: E402
+from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory  # noqa: E402
 from bayesattn.architecture import Architecture  # noqa: E402
 from bayesattn.models import Model, collapsed, load_model  # noqa: E402
 from bayesattn.samplers import sample  # noqa: E402
@@ -18,6 +18,7 @@ __all__ = [
     "Model",
     "Validation",
     "attention",
+    "calibration",
     "collapsed",
     "diagnostics",
     "exchangeable",

@@ -54,7 +54,7 @@ class Training:
 
     steps: int = 3000
     batch: int = 128
-    learning_rate: float = 3e-3
+    learning_rate: float = 1e-3
     width: int = 128
     seed: int = 0
 
