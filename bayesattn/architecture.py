@@ -13,6 +13,10 @@ from bayesattn._checks import positive, positive_integer
 class Architecture:
     """A deep multi-head attention network with independent Gaussian priors on its weights.
 
+    >>> arch = Architecture(heads=(2, 3), widths=(10, 10, 10), variances=(1.0, 1.0, 1.0, 1.0))
+    >>> arch.paths, arch.order_parameter_sizes, arch.path_heads()[1]
+    (6, (6, 3), (0, 1))
+
     Args:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).

@@ -63,6 +63,11 @@ def paths_from_matrices(
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi from given attention matrices, for any attention that is a fixed function of the input.
 
+    One head that attends evenly, read out at the last of two tokens:
+
+    >>> paths_from_matrices([[[1.0], [3.0]]], [[[[[0.5, 0.5], [0.5, 0.5]]]]]).tolist()
+    [[[2.0]]]
+
     Args:
         inputs: token sequences, shape (P, T, N_0).
         matrices: per layer, first layer first: attention of shape (P, H_l, T_query, T_key) whose rows sum to 1.

@@ -19,6 +19,10 @@ def cme_attention(
 ) -> Float[Array, "... query value"]:
     """Conditional mean embedding V^T (G + lambda I)^{-1} k(q): with lambda = sigma^2 / tau^2 the posterior mean of z phi(q).
 
+    >>> keys, values = np.eye(2), np.array([[1.0], [3.0]])
+    >>> jnp.round(cme_attention(keys, keys, values, ridge=1.0, kernel="linear"), 6).tolist()
+    [[0.5], [1.5]]
+
     Args:
         queries: q of shape (.., m, d); any leading axes, such as batch and head, that fit those of the keys.
         keys: k of shape (.., n, d).

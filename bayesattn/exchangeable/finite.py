@@ -93,7 +93,11 @@ def cells(values: Any, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " s
 
 
 def type_classes(tokens: int, vocabulary: int) -> int:
-    """Number of count vectors of so many tokens: (n + V - 1 choose V - 1)."""
+    """Number of count vectors of so many tokens: (n + V - 1 choose V - 1).
+
+    >>> type_classes(4, 3)
+    15
+    """
     return int(special.comb(tokens + vocabulary - 1, vocabulary - 1, exact=True))
 
 

@@ -16,7 +16,13 @@ EIGENVALUE_ROUNDING = 1e-30
 
 
 def bessel_ratio(degree: Any, inverse_bandwidth: float, dimension: int) -> Any:
-    """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): what softmax smoothing leaves of a harmonic of degree l."""
+    """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): what softmax smoothing leaves of a harmonic of degree l.
+
+    In three dimensions a_1 is Langevin's function coth(kappa) - 1 / kappa:
+
+    >>> round(float(bessel_ratio(1, 2.0, 3)), 6), round(float(1 / np.tanh(2.0) - 1 / 2.0), 6)
+    (0.537315, 0.537315)
+    """
     kappa, order = _checked(inverse_bandwidth, dimension)
     return special.ive(np.asarray(degree) + order, kappa) / special.ive(order, kappa)
 
@@ -44,7 +50,11 @@ def eigenvalues(inverse_bandwidth: float, dimension: int) -> tuple[Float[np.ndar
 
 
 def harmonics(degree: Any, dimension: int) -> np.ndarray:
-    """Number of linearly independent spherical harmonics of a degree on the sphere of R^d."""
+    """Number of linearly independent spherical harmonics of a degree on the sphere of R^d.
+
+    >>> harmonics([0, 1, 2, 3], 3)
+    array([1, 3, 5, 7])
+    """
     degree = np.asarray(degree)
     lower = np.where(degree >= 2, special.comb(degree + dimension - 3, dimension - 1), 0)
     return np.round(special.comb(degree + dimension - 1, dimension - 1) - lower).astype(int)
