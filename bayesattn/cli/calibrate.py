@@ -1,6 +1,5 @@
 """bayesattn calibrate: does a sampler draw from the posterior?"""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +19,7 @@ from bayesattn.cli.options import (
     Temperature,
     models,
 )
-from bayesattn.cli.screen import errors, free_folder, print_json, refuse_to_overwrite, screen
+from bayesattn.cli.screen import errors, free_folder, print_json, refuse_to_overwrite, save_results, screen
 from bayesattn.samplers import BIASED, SAMPLERS
 
 HOLDS, FAILS = 0, 1
@@ -80,10 +79,8 @@ def calibrate(
     }
     from bayesattn import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(content, indent=1))
     ranked_by_name = {name: results[0] for name, results in found.items()}
-    plots.calibration_figure(ranked_by_name).savefig(folder / "figure.png", dpi=150)
+    save_results(folder, content, plots.calibration_figure(ranked_by_name))
     holds = all(ranked.holds and joint.holds for ranked, joint in found.values())
     if as_json:
         print_json(content)

@@ -1,6 +1,5 @@
 """bayesattn validate exchangeable: does attention infer a latent posterior?"""
 
-import json
 import time
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn.cli.screen import errors, print_json, screen
+from bayesattn.cli.screen import errors, print_json, save_results, screen
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
@@ -41,9 +40,7 @@ def validate_claims(seed: int, folder: Path, as_json: bool) -> None:
     }
     from bayesattn.exchangeable import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(content, indent=1))
-    plots.figure(found).savefig(folder / "figure.png", dpi=150)
+    save_results(folder, content, plots.figure(found))
     if as_json:
         print_json(content)
     else:

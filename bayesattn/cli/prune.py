@@ -1,6 +1,5 @@
 """bayesattn prune: which heads can go?"""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +15,7 @@ from bayesattn.cli.screen import (
     print_json,
     refuse_to_overwrite,
     sampling_progress,
+    save_results,
     screen,
     training_progress,
 )
@@ -63,9 +63,7 @@ def prune(
     content = {"model": model, "width": width, "data_seeds": seeds, "results": [each.to_dict() for each in found]}
     from bayesattn import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(content, indent=1))
-    plots.pruning_figure(found).savefig(folder / "figure.png", dpi=150)
+    save_results(folder, content, plots.pruning_figure(found))
     if as_json:
         print_json(content)
     else:

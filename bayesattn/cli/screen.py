@@ -71,3 +71,10 @@ def refuse_to_overwrite(path: Path, overwrite: bool) -> None:
     """Raise ValueError if something stands at --out."""
     if path.exists() and not overwrite:
         raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")
+
+
+def save_results(folder: Path, content: Any, figure: Any) -> None:
+    """Write result.json and figure.png into a command's folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "result.json").write_text(json.dumps(content, indent=1))
+    figure.savefig(folder / "figure.png", dpi=150)

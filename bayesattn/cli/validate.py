@@ -1,7 +1,6 @@
 """bayesattn validate: does the theory hold?"""
 
 import dataclasses
-import json
 import time
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +25,15 @@ from bayesattn.cli.options import (
     Widths,
     models,
 )
-from bayesattn.cli.screen import errors, free_folder, print_json, refuse_to_overwrite, sampling_progress, screen
+from bayesattn.cli.screen import (
+    errors,
+    free_folder,
+    print_json,
+    refuse_to_overwrite,
+    sampling_progress,
+    save_results,
+    screen,
+)
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.tasks.images import is_named
@@ -133,9 +140,7 @@ def validate(
     }
     from bayesattn import plots
 
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(content, indent=1))
-    plots.validation_figure(results, curve).savefig(folder / "figure.png", dpi=150)
+    save_results(folder, content, plots.validation_figure(results, curve))
     if as_json:
         print_json(content)
     else:
