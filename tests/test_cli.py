@@ -169,7 +169,10 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
             "'gibbs' is not one of 'adjusted_mclmc', 'barker', 'hmc', ",
         ),
         (("sample", "small.toml", "--out", "small.toml"), "small.toml must be a run, a Zarr store that"),
-        (("sample", "small.toml", "--out", "x", "--keep", "weight"), "keep must be one of 'order_parameter', 'pred"),
+        (
+            ("sample", "small.toml", "--out", "x", "--keep", "weight"),
+            "keep must be one of 'order_parameter', 'latent', 'pred",
+        ),
         (("sample", "small.toml", "--out", "x", "--option", "steps"), "--option must be NAME=VALUE, such as max_tree"),
         (("sample", "small.toml", "--out", "x", "--option", "steps=3"), "options of sampler 'nuts': "),
         (("runs", "."), "folder must be a run or hold runs, got ., which holds none"),

@@ -15,7 +15,6 @@ QUICK = {
     "attention": checks_bayes.attention,
     "sufficiency": checks_bayes.sufficiency,
     "pretrained": checks_learning.pretrained,
-    "conditional mean embedding": checks_rates.conditional_mean_embedding,
     "bridge": bridge.bridge,
 }
 

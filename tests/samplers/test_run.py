@@ -146,8 +146,11 @@ def test_weights_are_left_out_unless_asked_for(scalar_draws):
         ({"warmup": 0.5}, "warmup must be a whole number of at least 0, got 0.5"),
         ({"chain_method": "threads"}, "chain_method must be one of"),
         ({"thin": 3}, "thin must divide draws = 1000, got 3"),
-        ({"keep": ["weight"]}, "keep must be one of 'order_parameter', 'prediction', 'weights', got 'weight'"),
-        ({"keep": []}, "keep must be a list of some of order_parameter, prediction, weights"),
+        (
+            {"keep": ["weight"]},
+            "keep must be one of 'order_parameter', 'latent', 'prediction', 'weights', got 'weight'",
+        ),
+        ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction, weights"),
         ({"options": {"step": 1}}, "options of sampler 'nuts'.*step"),
     ],
 )
