@@ -77,7 +77,7 @@ def _print(claims: list[Claim], holds: bool) -> None:
     screen.print(
         f"Does attention infer the latent posterior? {sum(c.holds for c in plain)} of {len(plain)} claims hold, within 3"
         f" standard errors or the tolerance stated;"
-        f" {sum(not c.holds for c in literal)} of {len(literal)} literal readings fail,"
-        " and hold with the qualification beside them.",
+        f" {sum(not c.holds for c in literal)} of {len(literal)} literal readings fail"
+        + (", and hold with the qualification beside them." if holds else "."),
         style="bold green" if holds else "bold red",
     )

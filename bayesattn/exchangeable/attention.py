@@ -11,7 +11,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
-from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram
+from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, similarity
 
 
 def cme_attention(
@@ -33,7 +33,7 @@ def cme_attention(
 
     Raises:
         ValueError: shapes that do not fit, no tokens, entries that are not finite, an unknown kernel, a ridge below 0 or
-            too small for so few tokens, a bandwidth that is not above 0, vectors off the sphere where the kernel needs it.
+            too small for these keys, a bandwidth that is not above 0, vectors off the sphere where the kernel needs it.
     """
     queries, keys, values = _checked(queries, keys, values)
     checked_kernel(kernel, bandwidth, queries=queries, keys=keys)
@@ -46,7 +46,13 @@ def cme_attention(
                 f"ridge must be above 0 where there are fewer tokens than features, got 0 with {tokens} tokens and"
                 f" {features:g} features of the {kernel} kernel"
             )
-    return _cme(queries, keys, values, ridge, bandwidth, kernel)
+    found = _cme(queries, keys, values, ridge, bandwidth, kernel)
+    if not isinstance(found, Tracer) and not np.isfinite(found).all():
+        raise ValueError(
+            f"ridge must make the kernel matrix positive definite, got {ridge:g}, too small for keys as alike as these in"
+            " float64; raise it, or the bandwidth"
+        )
+    return found
 
 
 def softmax_attention(
@@ -64,6 +70,8 @@ def softmax_attention(
 
 def same_ridge(ridge: float, bandwidth: float) -> float:
     """lambda e^(1/gamma): with it the exponential kernel attends as the Gaussian one with lambda, on the unit sphere."""
+    if not (np.isfinite(ridge) and ridge >= 0):
+        raise ValueError(f"ridge must be a finite number of at least 0, got {ridge}")
     return ridge * float(np.exp(1 / positive("bandwidth", bandwidth)))
 
 
@@ -92,8 +100,11 @@ def _cme(queries, keys, values, ridge, bandwidth, kernel: str):
         # Through features: as many as keys have, however many tokens there are, and sound at ridge zero.
         precision = jnp.einsum("...nd,...ne->...de", keys, keys) + ridge * jnp.eye(keys.shape[-1])
         return queries @ _solve(precision, jnp.einsum("...nd,...nv->...dv", keys, values))
-    weights = _solve(gram(kernel, keys, keys, bandwidth) + ridge * jnp.eye(keys.shape[-2]), values)
-    return gram(kernel, queries, keys, bandwidth) @ weights
+    # Kernel and ridge divided by the largest entry, which may overflow; what it is multiplied by does not change.
+    among, across = similarity(kernel, keys, keys, bandwidth), similarity(kernel, queries, keys, bandwidth)
+    largest = jnp.maximum(jnp.max(among), jnp.max(across))
+    regularised = jnp.exp(among - largest) + ridge * jnp.exp(-largest) * jnp.eye(keys.shape[-2])
+    return jnp.exp(across - largest) @ _solve(regularised, values)
 
 
 def _solve(matrix, right):

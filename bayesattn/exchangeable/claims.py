@@ -14,7 +14,7 @@ class Claim:
     """One claim of EXCHANGEABILITY.
 
     Args:
-        section: of EXCHANGEABILITY.
+        section: of EXCHANGEABILITY; 7 is the bridge to attention networks.
         statement: what is claimed.
         law: the formula behind `predicted`.
         predicted: by the formula.
@@ -23,7 +23,8 @@ class Claim:
         error: standard error of `measured`; 0 where it is exact.
         tolerance: most difference where it is exact.
         within: most difference, where the claim states one, whatever the standard error.
-        literal: whether this is the published wording, which fails where another claim, with a qualification, holds.
+        literal: whether this is a literal reading of what the paper claims (its theorem text was not at hand), which fails
+            where another claim, with a qualification, holds.
     """
 
     section: int
@@ -43,16 +44,20 @@ class Claim:
 
     @property
     def holds(self) -> bool:
-        """Whether the measured value is as predicted; NaN is not."""
+        """Whether the measured value is as predicted; what is not finite is not."""
         slack = STANDARD_ERRORS * self.error + self.tolerance if self.within is None else self.within
         difference = self.measured - self.predicted
         within = {"=": abs(difference) <= slack, "<=": difference <= slack, ">=": difference >= -slack}
-        return bool(within[self.relation])
+        return self._finite and bool(within[self.relation])
 
     @property
     def as_expected(self) -> bool:
         """It holds, or it is literal and fails."""
-        return self.holds != self.literal
+        return self._finite and self.holds != self.literal
+
+    @property
+    def _finite(self) -> bool:
+        return bool(np.isfinite([self.predicted, self.measured, self.error, self.tolerance]).all())
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -54,20 +54,41 @@ class FiniteLatent:
 
     def log_odds(self, counts: Any, truth: int) -> Float[np.ndarray, " sequence"]:
         """log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
-        scores = np.log(self.prior) + np.asarray(counts) @ np.log(self.emission)
+        scores = self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 
     def mean_log_odds(self, tokens: int, truth: int) -> float:
         """E of the log-odds of z* against its best rival over sequences drawn given z*, by enumeration of counts."""
+        counts, probabilities = self._counts(tokens, truth)
+        return float(probabilities @ self.log_odds(counts, truth))
+
+    def mean_error(self, tokens: int, truth: int) -> float:
+        """E[1 - p(z* | X)] over sequences drawn given z*, by enumeration of counts."""
+        counts, probabilities = self._counts(tokens, truth)
+        others = np.arange(len(self.prior)) != truth
+        return float(probabilities @ special.softmax(self._scores(counts), axis=1)[:, others].sum(1))
+
+    def _counts(self, tokens: int, truth: int) -> tuple[np.ndarray, np.ndarray]:
+        """All count vectors that z* can make, and their probabilities."""
         counts = _compositions(positive_integer("tokens", tokens), len(self.emission))
         weights = special.gammaln(tokens + 1) - special.gammaln(counts + 1).sum(1)
         probabilities = np.exp(weights + special.xlogy(counts, self.emission[:, truth]).sum(1))
-        return float(probabilities @ self.log_odds(counts, truth))
+        return counts[probabilities > 0], probabilities[probabilities > 0]
+
+    def _scores(self, counts: Any) -> np.ndarray:
+        """log p(z, counts) up to what does not depend on z."""
+        return np.log(self.prior) + special.xlogy(np.asarray(counts)[:, :, None], self.emission).sum(1)
 
     def divergence(self, truth: int) -> float:
         """min over z' of KL(P_z* || P_z'), natural logarithm."""
         own, others = self.emission[:, [truth]], np.delete(self.emission, truth, axis=1)
         return float(special.rel_entr(own, others).sum(0).min())
+
+    def chernoff(self, truth: int) -> float:
+        """Least Chernoff information of z* and a rival: max over s of -log sum_x P^s Q^(1-s), natural logarithm."""
+        own, powers = self.emission[:, truth], np.linspace(0, 1, 10001)[1:-1, None]
+        rivals = np.delete(self.emission, truth, axis=1).T
+        return float(min(np.max(-np.log(np.sum(own**powers * rival ** (1 - powers), 1))) for rival in rivals))
 
 
 def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]:
@@ -151,6 +172,8 @@ def transfer(emission: Any, readout: Any) -> Transfer:
     """
     emission = finite_array("emission", emission, ("vocabulary", "latents"))
     size = emission.shape[1]
+    if size < 2:
+        raise ValueError(f"emission must have at least two latents, got shape {emission.shape}")
     readout = finite_array("readout", readout, ("tasks", size))
     basis = linalg.null_space(np.ones((1, size)))
     _, singular, right = np.linalg.svd(emission @ basis)

@@ -15,15 +15,25 @@ OFF_SPHERE = 1e-6
 
 
 def gram(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
-    """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks.
+    """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks of the arrays.
 
     "linear": k . k'; "exponential": exp(k . k' / gamma); "gaussian": exp(-|k - k'|^2 / (2 gamma)), which on the unit sphere
-    is e^(-1/gamma) times the exponential one, and is computed as such.
+    is e^(-1/gamma) times the exponential one.
     """
+    one_of("kernel", kernel, KERNELS)
+    similar = similarity(kernel, keys, other, bandwidth)
+    return similar if kernel == "linear" else jnp.exp(similar)
+
+
+def similarity(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
+    """k . k' for the linear kernel, the logarithm of the others."""
     products = jnp.einsum("...nd,...md->...nm", keys, other)
     if kernel == "linear":
         return products
-    return jnp.exp((products - (1.0 if kernel == "gaussian" else 0.0)) / bandwidth)
+    if kernel == "gaussian":
+        squares = jnp.sum(jnp.square(keys), -1)[..., :, None] + jnp.sum(jnp.square(other), -1)[..., None, :]
+        products = products - squares / 2
+    return products / bandwidth
 
 
 def checked_tokens(keys: Any, values: Any) -> tuple[Any, Any]:

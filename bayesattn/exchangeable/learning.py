@@ -17,12 +17,15 @@ from bayesattn.exchangeable.sphere import uniform
 
 
 class Sequences(NamedTuple):
-    """Tokens, a query and its value for each of m sequences; any leading axes."""
+    """A query, tokens and the query's value for each of m sequences, after any leading axes.
 
-    queries: Float[Array, "*batch sequence feature"]
-    keys: Float[Array, "*batch sequence token feature"]
-    values: Float[Array, "*batch sequence token value"]
-    targets: Float[Array, "*batch sequence value"]
+    Shapes: queries (.., m, d), keys (.., m, n, d), values (.., m, n, d_v), targets (.., m, d_v).
+    """
+
+    queries: Any
+    keys: Any
+    values: Any
+    targets: Any
 
 
 Parameters = Float[Array, " parameter"] | Float[np.ndarray, " parameter"]

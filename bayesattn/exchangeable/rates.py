@@ -43,6 +43,7 @@ def isotropic_cme_error(
 ) -> float:
     """Its limit for many keys uniform on the sphere of R^d and phi(k) = k, where Phi^T Phi is n / d times the identity."""
     information = positive("tokens", tokens) / positive_integer("dimension", dimension)
+    noise, prior = positive("noise", noise), positive("prior", prior)
     shrinkage = 1 / (information + positive("ridge", ridge)) ** 2
     return value_features * shrinkage * ((ridge * prior) ** 2 + noise**2 * information)
 
@@ -74,9 +75,15 @@ def shrinking_bandwidth(tokens: float, dimension: int, constant: float = 1.0) ->
 def softmax_error(
     tokens: float, bandwidth: float, dimension: int, noise: float, prior: float, value_features: int
 ) -> float:
-    """Mean squared error about f itself, for many tokens: bias and variance of softmax attention together."""
+    """Mean squared error about f itself to order 1/n: bias, variance, and the bias of a ratio of means.
+
+    The latter is -Z(2 kappa) / Z(kappa)^2 (a_1(2 kappa) - a_1(kappa)) z q / n, and acts through
+    its product with that of S f.
+    """
     kappa, rest = 1 / positive("bandwidth", bandwidth), (prior, value_features)
-    return softmax_bias(kappa, dimension, *rest) + softmax_variance(kappa, dimension, noise, *rest) / tokens
+    kept, twice = (float(bessel_ratio(1, factor * kappa, dimension)) for factor in (1, 2))
+    ratio = 2 * (1 - kept) * (twice - kept) * noise_factor(kappa, dimension) * value_features * prior**2
+    return softmax_bias(kappa, dimension, *rest) + (softmax_variance(kappa, dimension, noise, *rest) + ratio) / tokens
 
 
 def _solved(features: Any, query: Any, ridge: float) -> tuple[np.ndarray, float]:

@@ -24,13 +24,18 @@ def bessel_ratio(degree: Any, inverse_bandwidth: float, dimension: int) -> Any:
     (0.537315, 0.537315)
     """
     kappa, order = _checked(inverse_bandwidth, dimension)
-    return special.ive(np.asarray(degree) + order, kappa) / special.ive(order, kappa)
+    return special.ive(np.asarray(degree) + order, kappa) / _scaled_bessel(order, kappa, dimension)
 
 
 def log_partition(inverse_bandwidth: float, dimension: int) -> float:
     """log Z(kappa) = log E exp(kappa q . k) = log [Gamma(d/2) (2/kappa)^{d/2-1} I_{d/2-1}(kappa)]."""
     kappa, order = _checked(inverse_bandwidth, dimension)
-    return float(special.gammaln(dimension / 2) + order * np.log(2 / kappa) + np.log(special.ive(order, kappa)) + kappa)
+    return float(
+        special.gammaln(dimension / 2)
+        + order * np.log(2 / kappa)
+        + np.log(_scaled_bessel(order, kappa, dimension))
+        + kappa
+    )
 
 
 def noise_factor(inverse_bandwidth: float, dimension: int) -> float:
@@ -46,6 +51,8 @@ def eigenvalues(inverse_bandwidth: float, dimension: int) -> tuple[Float[np.ndar
     degrees = np.arange(int(20 + 4 * kappa))
     values = np.exp(log_partition(kappa, dimension)) * bessel_ratio(degrees, kappa, dimension)
     kept = values > EIGENVALUE_ROUNDING
+    if not np.isfinite(values).all():
+        raise ValueError(f"inverse_bandwidth must leave eigenvalues within float64, got {kappa:g}")
     return values[kept], harmonics(degrees[kept], dimension)
 
 
@@ -74,6 +81,14 @@ def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
     """Points uniform on the unit sphere, the last axis being that of coordinates."""
     points = rng.normal(size=shape)
     return points / np.linalg.norm(points, axis=-1, keepdims=True)
+
+
+def _scaled_bessel(order: float, kappa: float, dimension: int) -> float:
+    """e^(-kappa) I_order(kappa); raises ValueError where it is below the smallest number."""
+    value = float(special.ive(order, kappa))
+    if value == 0:
+        raise ValueError(f"inverse_bandwidth must not be so small in {dimension} dimensions, got {kappa:g}")
+    return value
 
 
 def _checked(inverse_bandwidth: Any, dimension: Any) -> tuple[float, float]:

@@ -65,6 +65,19 @@ def test_bad_input_is_named(changes, message):
         ex.cme_attention(**arguments)
 
 
+def test_small_bandwidths_do_not_overflow():
+    found = ex.cme_attention(KEYS, KEYS, VALUES, ridge=1e-3, kernel="gaussian", bandwidth=1e-3)
+    np.testing.assert_allclose(found, VALUES / 1.001, rtol=1e-6)
+    smooth = ex.cme_attention(30 * QUERIES, 30 * KEYS, VALUES, ridge=1.0, bandwidth=100.0)
+    assert np.isfinite(smooth).all()
+
+
+def test_what_float64_cannot_solve_is_named():
+    twice = np.concatenate([KEYS[:1]] * 4)
+    with pytest.raises(ValueError, match="ridge must make the kernel matrix positive definite, got 0"):
+        ex.cme_attention(QUERIES, twice, VALUES[:4], ridge=0.0, kernel="linear")
+
+
 def test_softmax_refuses_bandwidth_zero_and_empty_sequences():
     with pytest.raises(ValueError, match="bandwidth must be a finite number above 0"):
         ex.softmax_attention(QUERIES, KEYS, VALUES, bandwidth=0)

@@ -36,8 +36,8 @@ def test_all_claims_are_as_expected():
 
 
 def test_a_wrong_law_is_found(monkeypatch):
-    right = rates.isotropic_cme_error
-    monkeypatch.setattr(rates, "isotropic_cme_error", lambda n, *rest: right(n, *rest) * n**0.02)
+    right = rates.mean_cme_error
+    monkeypatch.setattr(rates, "mean_cme_error", lambda keys, *rest: right(keys, *rest) * len(keys) ** 0.02)
     monkeypatch.setattr(rates, "cme_error", lambda *arguments: 1.05 * 0.115866)
     found = checks_rates.conditional_mean_embedding(0).claims
     wrong = [claim.statement for claim in found if not claim.as_expected]
@@ -69,6 +69,8 @@ def test_what_it_takes_to_hold():
     assert Claim(**claim, measured=0.0, relation="<=").holds
     assert not Claim(**claim, measured=0.0, relation=">=").holds
     assert not Claim(**claim, measured=np.nan, error=1.0).holds
+    assert not Claim(**claim, measured=np.nan, literal=True).as_expected
+    assert not Claim(**claim, measured=1.0, error=np.inf).holds
     assert not Claim(**claim, measured=np.nan, error=1.0, relation="<=").holds
 
 
