@@ -156,6 +156,7 @@ class Comparison:
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
         return {
+            "temperature": self.model.temperature,
             "heads": heads_of(self.model.architecture),
             "scores": {name: np.concatenate(found).tolist() for name, found in self.scores.items()},
             "networks": {

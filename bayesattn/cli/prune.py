@@ -11,6 +11,7 @@ import bayesattn as ba
 from bayesattn import pruning, training
 from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
 from bayesattn.cli.screen import (
+    errors,
     free_folder,
     print_json,
     refuse_to_overwrite,
@@ -20,6 +21,7 @@ from bayesattn.cli.screen import (
     training_progress,
 )
 from bayesattn.pruning import Comparison
+from bayesattn.temperature import by_evidence, candidates
 
 
 def prune(
@@ -41,13 +43,19 @@ def prune(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Do head scores tell which heads can go? Remove heads of the trained network and of the posterior's mean predictor."""
+    """Do head scores tell which heads can go? Remove heads of the trained network and of the posterior's mean predictor.
+
+    The temperature is the one of greatest evidence where the model has validation examples, unless --temperature is given.
+    """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
     seeds, found = data_seed or [0, 1, 2], []
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
+        if temperature is None and case.validation_labels is not None:
+            with errors.status(f"temperature by evidence, seed {each}"):
+                case = case.replace(temperature=by_evidence(candidates(case)).temperature)
         with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
             tree = ba.sample(
                 case,
@@ -73,7 +81,9 @@ def prune(
 def _print(found: list[Comparison], model: str, folder: Path) -> None:
     networks = found[0].networks
     heads = pruning.heads_of(found[0].model.architecture)
-    table = Table(title=f"Heads of {model}, N = {found[0].model.architecture.widths[0]}, {len(found)} seeds", box=None)
+    temperatures = ", ".join(f"{each.model.temperature:g}" for each in found)
+    title = f"Heads of {model}, N = {found[0].model.architecture.widths[0]}, {len(found)} seeds, T = {temperatures}"
+    table = Table(title=title, box=None)
     for heading in ("layer", "head", "by theory", "by draws", *(f"lost, {name}" for name in networks)):
         table.add_column(heading, justify="right")
     for number, (layer, head) in enumerate(heads):
