@@ -1,56 +1,16 @@
 """Checks of EXCHANGEABILITY section 3: errors of both attentions against the number of tokens."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import rates
 from bayesattn.exchangeable.claims import STANDARD_ERRORS, Claim, Curve, Findings, law_slope, mean_of, slope
+from bayesattn.exchangeable.simulation import NOISE, PRIOR, QUERIES, VALUES, Replicate, replicates, squared_errors
 
-NOISE, PRIOR = 0.5, 1.0
 RIDGE = NOISE**2 / PRIOR**2
-VALUES = 3
 KAPPA = 2.0
-QUERIES = 4
-MOST_NUMBERS = 2**24
-"""Most numbers that a batch of replicates takes in memory."""
-
-
-class Replicate(NamedTuple):
-    """Tokens and queries of a batch of replicates, each with a latent of its own; the truth is z phi(q)."""
-
-    queries: np.ndarray
-    keys: np.ndarray
-    values: np.ndarray
-    truth: np.ndarray
-
-
-def replicates(rng: np.random.Generator, count: int, tokens: int, dimension: int, values: int = VALUES) -> Replicate:
-    """Keys and queries uniform on the sphere, v = z k + noise."""
-    latents = PRIOR * rng.normal(size=(count, dimension, values))
-    keys, queries = ex.uniform(rng, count, tokens, dimension), ex.uniform(rng, count, QUERIES, dimension)
-    return Replicate(
-        queries, keys, keys @ latents + NOISE * rng.normal(size=(count, tokens, values)), queries @ latents
-    )
-
-
-def squared_errors(
-    rng: np.random.Generator,
-    count: int,
-    tokens: int,
-    dimension: int,
-    error: Callable[[Replicate], Any],
-    values: int = VALUES,
-) -> np.ndarray:
-    """Squared error of each replicate, summed over value coordinates and averaged over its queries."""
-    batch = max(1, min(count, MOST_NUMBERS // (tokens * (dimension + values + QUERIES))))
-    found = []
-    while sum(map(len, found)) < count:
-        drawn = replicates(rng, batch, tokens, dimension, values)
-        found.append(np.mean(np.sum(np.asarray(error(drawn)) ** 2, -1), -1))
-    return np.concatenate(found)[:count]
 
 
 def _cme(drawn: Replicate, ridge: float = RIDGE) -> Any:
