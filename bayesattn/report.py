@@ -231,9 +231,11 @@ def _alike(validations: list[Validation]) -> list[list[Validation]]:
             first = group[0].model
             same = (
                 first.temperature == each.model.temperature
-                and first.architecture.heads == each.model.architecture.heads
+                and first.architecture.with_width(1) == each.model.architecture.with_width(1)
+                and np.array_equal(first.labels, each.model.labels)
+                and np.array_equal(first.path_inputs, each.model.path_inputs)
             )
-            if same and np.array_equal(first.labels, each.model.labels) and each.width not in [v.width for v in group]:
+            if same and each.width not in [v.width for v in group]:
                 group.append(each)
                 break
         else:

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
@@ -103,6 +104,15 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
     assert 'data-shown="9 of 9"' in ended.stdout
     assert 'data-overflow="false"' in ended.stdout
     assert "CONSOLE" not in ended.stderr
+
+
+def test_runs_of_other_data_have_figures_of_their_own():
+    """Labels of tasks may agree where inputs do not."""
+    model = tiny_model()
+    other = model.replace(path_inputs=2 * model.path_inputs)
+    models = [model, model.replace(width=5), other.replace(width=7), model.replace(temperature=1.0)]
+    found = [SimpleNamespace(model=each, width=each.architecture.widths[0]) for each in models]
+    assert [[each.width for each in group] for group in report._alike(found)] == [[3, 5], [7], [3]]
 
 
 def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):

@@ -100,9 +100,9 @@ def _cme(queries, keys, values, ridge, bandwidth, kernel: str):
         # Through features: as many as keys have, however many tokens there are, and sound at ridge zero.
         precision = jnp.einsum("...nd,...ne->...de", keys, keys) + ridge * jnp.eye(keys.shape[-1])
         return queries @ _solve(precision, jnp.einsum("...nd,...nv->...dv", keys, values))
-    # Kernel and ridge divided by the largest entry, which may overflow; what it is multiplied by does not change.
+    # Kernel and ridge of each sequence divided by the kernel's largest entry, which may overflow.
     among, across = similarity(kernel, keys, keys, bandwidth), similarity(kernel, queries, keys, bandwidth)
-    largest = jnp.maximum(jnp.max(among), jnp.max(across))
+    largest = jnp.max(among, axis=(-2, -1), keepdims=True)
     regularised = jnp.exp(among - largest) + ridge * jnp.exp(-largest) * jnp.eye(keys.shape[-2])
     return jnp.exp(across - largest) @ _solve(regularised, values)
 

@@ -29,7 +29,7 @@ SECTIONS = {
 
 
 def validate(seed: int = 0, progress: Callable[[str], None] | None = None) -> Findings:
-    """Check every claim; about a minute and a half on two cores.
+    """Check every claim; two to three minutes on two cores.
 
     Args:
         seed: of all that is drawn.

@@ -72,6 +72,14 @@ def test_small_bandwidths_do_not_overflow():
     assert np.isfinite(smooth).all()
 
 
+def test_a_long_sequence_of_keys_does_not_disturb_its_neighbours():
+    keys = np.stack([KEYS, 30 * KEYS])
+    together = ex.cme_attention(QUERIES, keys, VALUES, ridge=0.3)
+    for found, own in zip(together, keys, strict=True):
+        np.testing.assert_allclose(found, ex.cme_attention(QUERIES, own, VALUES, ridge=0.3), rtol=1e-9)
+    assert np.abs(together[0]).max() > 1e-3
+
+
 def test_what_float64_cannot_solve_is_named():
     twice = np.concatenate([KEYS[:1]] * 4)
     with pytest.raises(ValueError, match="ridge must make the kernel matrix positive definite, got 0"):
