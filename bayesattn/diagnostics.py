@@ -7,6 +7,8 @@ import arviz_stats
 import numpy as np
 import xarray as xr
 
+from bayesattn.models import CENTRAL
+
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
 MOST_BIAS = 0.05
@@ -21,8 +23,8 @@ class Diagnostics:
 
     `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
     trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
-    of an entry of U, in its standard deviations, as a biased sampler estimates it, and `bias_error` that estimate's Monte
-    Carlo error. NaN where draws are too few or the sampler has none.
+    of an entry of U (or of the latent), in its standard deviations, as a biased sampler estimates it, and `bias_error`
+    that estimate's Monte Carlo error. NaN where draws are too few or the sampler has none.
     """
 
     chains: int
@@ -68,7 +70,7 @@ class Diagnostics:
             )
         if abs(self.bias) > 2 * self.bias_error and abs(self.bias) > MOST_BIAS:
             found.append(
-                f"the sampler is biased by its step size: U by {self.bias:+.2g} standard deviations"
+                f"the sampler is biased by its step size: means by {self.bias:+.2g} standard deviations"
                 f" (± {self.bias_error:.1g}): lower step_size, with adapt_step_size = false, or use an adjusted sampler"
             )
         return found
@@ -97,7 +99,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     rhat = ess = tail = bfmi = float("nan")
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
-        watched |= {name: posterior[name] for name in ("order_parameter", "latent") if name in posterior}
+        watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
         if "prediction" in posterior:
             axis = posterior["prediction"].dims[2]
             examples = posterior.sizes[axis]
@@ -170,18 +172,22 @@ def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
 
 
 def step_size_bias(draws: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
-    """Bias of each entry of U as a biased sampler estimates it, and the Monte Carlo error of that estimate."""
-    estimates = draws["step_size_bias"].to_dataset()["order_parameter"].compute()
+    """Bias of each entry of U, or of the latent, as a biased sampler estimates it, and that estimate's Monte Carlo error."""
+    estimates = draws["step_size_bias"].to_dataset()[_central(draws)].compute()
     return estimates.mean(("chain", "draw")).values, arviz_stats.mcse(estimates).values
 
 
 def _worst_bias(draws: xr.DataTree) -> tuple[float, float]:
     if "step_size_bias" not in draws.children:
         return float("nan"), float("nan")
-    deviation = draws["posterior"].to_dataset()["order_parameter"].std(("chain", "draw")).values
+    deviation = draws["posterior"].to_dataset()[_central(draws)].std(("chain", "draw")).values
     bias, error = (values / deviation for values in step_size_bias(draws))
     worst = np.unravel_index(np.argmax(np.abs(bias)), bias.shape)
     return float(bias[worst]), float(error[worst])
+
+
+def _central(draws: xr.DataTree) -> str:
+    return next(name for name in CENTRAL if name in draws["step_size_bias"].to_dataset())
 
 
 def _statistics(draws: xr.DataTree) -> xr.Dataset:

@@ -30,6 +30,8 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
 ALIGNED_EIGENVECTORS = 100
 MOST_NUMBERED = 8
 """Paths up to which each entry of U is written out."""
+MOST_TICKS = 6
+"""Widths up to which each has a tick of its own."""
 
 
 def validation_figure(
@@ -158,7 +160,7 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     limits |= {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
         axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
-    _width_axis(axes, widths if len(line) == len(widths) else [10**e for e in range(1, 5)])
+    _width_axis(axes, sorted(line))
     axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
     low, high = axes.get_ylim()
     axes.set_ylim(low - 0.55 * (high - low), high)
@@ -238,6 +240,8 @@ def order_parameters(figure: Any, validation: Validation) -> None:
 
 def _width_axis(axes: Axes, widths: Any) -> None:
     axes.set_xscale("log")
-    axes.set_xticks(widths, [f"{width:g}" for width in widths])
+    axes.xaxis.set_major_formatter("{x:g}")
+    if len(widths) <= MOST_TICKS:
+        axes.set_xticks(widths)
     axes.set_xticks([], minor=True)
     axes.set_xlabel("width N (all layers)")

@@ -1,8 +1,8 @@
 """Which heads can go? Scores of the theory against what is lost when heads are removed (THEORY sections 5 and 7).
 
 Whatever its weights, a network is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path.
-Those of a trained network follow from its weights, those of the posterior's mean predictor from the draws of U:
-g^pi = s_0^2 / (N_0 Pi) E[ sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu ]. A head is removed, without any
+Those of a trained network follow from its weights, those of the posterior's mean predictor are means over the draws of U
+(`bayesattn.theory.predictor.readouts`). A head is removed, without any
 training or sampling afterwards, by leaving out the paths that use it.
 """
 
@@ -10,11 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.scipy.linalg import cho_factor, cho_solve
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy import stats
 
 from bayesattn import theory
@@ -22,7 +20,7 @@ from bayesattn._checks import finite_array
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model
 from bayesattn.network import effective_weights
-from bayesattn.theory.kernels import cross_kernel
+from bayesattn.theory.predictor import readouts
 
 Readout = Float[np.ndarray, "path feature"]
 MOST_LOST = 0.02
@@ -60,24 +58,8 @@ def posterior_readout(model: Model, order_parameters: Any) -> Readout:
     """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw."""
     paths = model.architecture.paths
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
-    return np.asarray(_mean_readout(jnp.asarray(draws), *_data(model)))
-
-
-def _data(model: Model) -> tuple[Any, ...]:
-    variance = model.architecture.variances[0]
-    return jnp.asarray(model.path_inputs), jnp.asarray(model.labels), variance, model.temperature
-
-
-@jax.jit
-def _mean_readout(draws: Float[Array, "draw path path"], path_inputs, labels, variance, temperature):
-    examples, paths, features = path_inputs.shape
-
-    def readout(order_parameter):
-        kernel = cross_kernel(order_parameter, path_inputs, path_inputs, variance)
-        residual = cho_solve(cho_factor(kernel + temperature * jnp.eye(examples)), labels)
-        return order_parameter @ jnp.einsum("epf,e->pf", path_inputs, residual)
-
-    return variance / (features * paths) * jnp.mean(jax.lax.map(readout, draws), 0)
+    found = readouts(draws, model.path_inputs, model.labels, model.architecture, model.temperature)
+    return np.asarray(jnp.mean(found, axis=0))
 
 
 def heads_of(arch: Architecture) -> list[tuple[int, int]]:

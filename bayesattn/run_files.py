@@ -34,7 +34,7 @@ from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_
 if TYPE_CHECKING:
     from bayesattn.runs import Run
 
-FORMAT = 1
+FORMAT = 2
 KEY = "bayesattn"
 """Attribute of the store's root that holds the run's description."""
 FOLDER = ".run"

@@ -8,6 +8,7 @@ import numpy as np
 from bayesattn import theory
 from bayesattn._checks import positive
 from bayesattn.models import Model
+from bayesattn.theory.predictor import readouts
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
 
@@ -63,18 +64,22 @@ def _candidate(model: Model, temperature: float) -> Candidate:
     problem = (model.path_inputs, model.labels, model.architecture, temperature)
     gp = theory.gp_evidence(*problem)
 
-    def accuracy(order_parameter: Any, path_inputs: Any, labels: Any) -> float | None:
-        if path_inputs is None or labels is None:
-            return None
-        mean = theory.predict(order_parameter, *problem[:2], path_inputs, model.architecture, temperature).mean
-        return float(np.mean(np.sign(mean) == np.sign(labels)))
+    def accuracies(order_parameter: Any) -> tuple[float | None, float | None]:
+        """Of the mean predictor given U, on validation and on test examples."""
+        readout = np.asarray(readouts(order_parameter[None], *problem)[0])
 
-    test = (model.test_path_inputs, model.test_labels)
-    gp_accuracy = accuracy(theory.gp_order_parameter(model.architecture), *test)
+        def accuracy(path_inputs: Any, labels: Any) -> float | None:
+            if path_inputs is None or labels is None:
+                return None
+            return float(np.mean(np.sign(np.tensordot(path_inputs, readout, 2)) == np.sign(labels)))
+
+        validation = accuracy(model.validation_path_inputs, model.validation_labels)
+        return validation, accuracy(model.test_path_inputs, model.test_labels)
+
+    _, gp_test = accuracies(theory.gp_order_parameter(model.architecture))
     try:
         evidence = theory.laplace_evidence(*problem).log_evidence
         saddle = theory.solve(*problem).order_parameter
     except theory.NotConverged:
-        return Candidate(temperature, -np.inf, gp, None, None, gp_accuracy)
-    validation = accuracy(saddle, model.validation_path_inputs, model.validation_labels)
-    return Candidate(temperature, evidence, gp, validation, accuracy(saddle, *test), gp_accuracy)
+        return Candidate(temperature, -np.inf, gp, None, None, gp_test)
+    return Candidate(temperature, evidence, gp, *accuracies(saddle), gp_test)

@@ -16,7 +16,7 @@ from bayesattn._checks import one_of
 from bayesattn.diagnostics import Diagnostics, diagnose
 from bayesattn.models import Model
 from bayesattn.theory.kernels import cross_kernel
-from bayesattn.theory.predictor import conditional_means
+from bayesattn.theory.predictor import readouts
 
 MOST_ERRORS = 4.0
 """Monte Carlo standard errors by which draws and theory may differ before the theory is said to fail."""
@@ -49,6 +49,8 @@ class Validation:
     `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point,
     `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
     finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
+    `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
+    between them, its Monte Carlo error shows.
     `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
     theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
     `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
@@ -63,6 +65,7 @@ class Validation:
     corrected: Matrix
     rhat: Matrix
     ess: Matrix
+    readouts: Float[np.ndarray, "batch path feature"]
     diagnostics: Diagnostics
     accuracy: Accuracy | None
     predictor_deviation: float | None
@@ -174,16 +177,17 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         )
     problem = (model.path_inputs, model.labels, model.architecture, model.temperature)
     saddle = np.asarray(theory.solve(*problem).order_parameter)
-    corrected = theory.finite_width(*problem, model.test_path_inputs)
+    corrected = theory.finite_width(*problem, model.test_path_inputs, variances=False)
     accuracy = deviation = error = allowance = None
+    by_batch = _readout_batches(model, sampled.values)
     if model.test_path_inputs is not None:
         assert corrected.prediction is not None
         by_theory = {
-            "theory": np.asarray(theory.predict(saddle, *problem[:2], model.test_path_inputs, *problem[2:]).mean),
+            "theory": _mean_predictor(model, saddle),
             "corrected": np.asarray(corrected.prediction.mean),
             "gp": _gp_mean(model),
         }
-        batches = _predictor_batches(model, sampled.values)
+        batches = _outputs(model, by_batch)
         mean = batches.mean(0)
         deviation = _root_mean_square(mean - by_theory["corrected"])
         error = _root_mean_square(batches.std(0, ddof=1)) / np.sqrt(len(batches))
@@ -206,6 +210,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         corrected=np.asarray(corrected.order_parameter),
         rhat=arviz_stats.rhat(sampled).values,
         ess=arviz_stats.ess(sampled).values,
+        readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
         predictor_deviation=deviation,
@@ -255,25 +260,41 @@ def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -
 
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    order_parameter, path_inputs, _ = _gp_of_group(model, paths)
+    order_parameter, group = _gp_of_group(model, paths)
+    path_inputs = jnp.asarray(model.path_inputs[:, group])
     return np.asarray(cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0]))
 
 
-def _gp_of_group(model: Model, paths: Any):
-    """U in the GP limit of a network that has these paths only, and its path inputs."""
+def _gp_of_group(model: Model, paths: Any) -> tuple[Any, list[int]]:
+    """U in the GP limit of a network that has these paths only, and their numbers."""
     group = list(range(model.architecture.paths)) if paths is None else list(paths)
-    order_parameter = theory.gp_order_parameter(model.architecture)[np.ix_(group, group)]
-    test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs[:, group])
-    return order_parameter, jnp.asarray(model.path_inputs[:, group]), test
+    return theory.gp_order_parameter(model.architecture)[np.ix_(group, group)], group
 
 
 def _gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example"]:
-    order_parameter, path_inputs, test = _gp_of_group(model, paths)
-    fixed = (path_inputs, jnp.asarray(model.labels), test, model.architecture.variances[0], model.temperature)
-    return np.asarray(conditional_means(order_parameter[None], *fixed)[0])
+    assert model.test_path_inputs is not None
+    order_parameter, group = _gp_of_group(model, paths)
+    return np.tensordot(model.test_path_inputs[:, group], _readout(model, order_parameter, group), 2)
 
 
-def accuracy_on(model: Model, validation: Validation, draws: xr.DataTree) -> Accuracy:
+def _mean_predictor(model: Model, order_parameter: Matrix) -> Float[np.ndarray, " test_example"]:
+    """Mean of f on the test examples given U."""
+    assert model.test_path_inputs is not None
+    return np.tensordot(model.test_path_inputs, _readout(model, order_parameter), 2)
+
+
+def _readout(model: Model, order_parameter: Any, group: Any = slice(None)) -> Float[np.ndarray, "path feature"]:
+    arch, temperature = model.architecture, model.temperature
+    return np.asarray(readouts(order_parameter[None], model.path_inputs[:, group], model.labels, arch, temperature)[0])
+
+
+def _outputs(model: Model, found: Float[np.ndarray, "batch path feature"]) -> Float[np.ndarray, "batch test_example"]:
+    """f on the test examples with each of several readouts."""
+    assert model.test_path_inputs is not None
+    return np.tensordot(found, model.test_path_inputs, ((1, 2), (1, 2)))
+
+
+def accuracy_on(model: Model, validation: Validation) -> Accuracy:
     """Accuracy on the test examples of `model`, with the saddle point, corrected theory and draws of the same posterior.
 
     The corrected theory's predictor is here the one at its mean U, without the correction of the predictor itself.
@@ -282,7 +303,6 @@ def accuracy_on(model: Model, validation: Validation, draws: xr.DataTree) -> Acc
         model: the same training examples, architecture and temperature as `validation.model`, and test examples of another
             kind, say images of another set.
         validation: of the same posterior.
-        draws: of the same posterior.
 
     Raises:
         ValueError: other training examples, architecture or temperature; no test labels.
@@ -297,15 +317,12 @@ def accuracy_on(model: Model, validation: Validation, draws: xr.DataTree) -> Acc
         )
     if model.test_labels is None:
         raise ValueError("model must have test_labels, got None")
-    problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
     by_theory = {
-        "theory": np.asarray(theory.predict(validation.saddle, *problem).mean),
-        "corrected": np.asarray(theory.predict(validation.corrected, *problem).mean),
+        "theory": _mean_predictor(model, validation.saddle),
+        "corrected": _mean_predictor(model, validation.corrected),
         "gp": _gp_mean(model),
     }
-    return _accuracy(
-        model, by_theory, _predictor_batches(model, draws["posterior"].to_dataset()["order_parameter"].values)
-    )
+    return _accuracy(model, by_theory, _outputs(model, validation.readouts))
 
 
 def _accuracy(model: Model, by_theory: dict[str, np.ndarray], batches: np.ndarray) -> Accuracy:
@@ -320,22 +337,14 @@ def _accuracy(model: Model, by_theory: dict[str, np.ndarray], batches: np.ndarra
     )
 
 
-def _predictor_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch test_example"]:
-    """Mean predictor over consecutive batches of draws, four a chain: between them, its Monte Carlo error shows."""
+def _readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch path feature"]:
     chains, draws = order_parameters.shape[:2]
     batches = min(4, draws)
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
-    chosen = jnp.asarray(order_parameters[:, kept]).reshape(-1, *order_parameters.shape[2:])
-    means = conditional_means(
-        chosen,
-        jnp.asarray(model.path_inputs),
-        jnp.asarray(model.labels),
-        jnp.asarray(model.test_path_inputs),
-        model.architecture.variances[0],
-        model.temperature,
-    )
-    return np.asarray(means).reshape(chains * batches, per_batch, -1).mean(1)
+    chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
+    found = np.asarray(readouts(chosen, model.path_inputs, model.labels, model.architecture, model.temperature))
+    return found.reshape(chains * batches, per_batch, *found.shape[1:]).mean(1)
 
 
 def _share_right(mean: np.ndarray, labels: np.ndarray) -> float:

@@ -324,7 +324,7 @@ DAMAGE = {
     "zarr.json cut short": (lambda f: cut(f / "zarr.json"), "damaged: its zarr.json is not JSON"),
     "zarr.json missing": (lambda f: (f / "zarr.json").unlink(), "must be a run, a Zarr store.*got no Zarr store"),
     "another's Zarr store": (lambda f: zarr.create_group(f, overwrite=True), "got a Zarr store of something else"),
-    "another format": (lambda f: edit_description(f, format=7), "store format 1, got format 7, written by bayesattn"),
+    "another format": (lambda f: edit_description(f, format=7), "store format 2, got format 7, written by bayesattn"),
     "checkpoint cut short": (
         lambda f: cut(f / runs.FOLDER / "chain-1.npz"),
         "checkpoint chain-1.npz cannot be read .* delete it to draw chain 1 again from the start",

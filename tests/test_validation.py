@@ -30,17 +30,15 @@ def test_good_path_at_width_ten(reference_draws, hidden_markov):
     assert abs(float(entry.mean()) - hidden_markov["order_parameter_10"][0, 0]) > 10 * error
 
 
-def test_accuracy_on_other_test_examples(hidden_markov_model, reference_draws, reference_validation):
+def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validation):
     model = hidden_markov_model(10)
-    same = ba.validation.accuracy_on(model, reference_validation, reference_draws)
+    same = ba.validation.accuracy_on(model, reference_validation)
     for name in ("theory", "draws", "error", "gp"):
         assert getattr(same, name) == getattr(reference_validation.accuracy, name)
-    turned = ba.validation.accuracy_on(
-        model.replace(test_labels=-model.test_labels), reference_validation, reference_draws
-    )
+    turned = ba.validation.accuracy_on(model.replace(test_labels=-model.test_labels), reference_validation)
     assert turned.theory == pytest.approx(1 - same.theory)
     with pytest.raises(ValueError, match="model must have training examples, architecture and temperature of"):
-        ba.validation.accuracy_on(hidden_markov_model(30), reference_validation, reference_draws)
+        ba.validation.accuracy_on(hidden_markov_model(30), reference_validation)
 
 
 @pytest.mark.heavy
@@ -59,10 +57,10 @@ def test_theory_holds_on_the_reference_task(reference_validation):
     assert reference_validation.expected[0, 0] == pytest.approx(reference_validation.deviation[0, 0], rel=0.2)
 
 
-def test_mean_predictor_by_two_routes(hidden_markov_model, reference_draws):
+def test_mean_predictor_by_two_routes(hidden_markov_model, reference_draws, reference_validation):
     """The mean of f over the draws, and of its conditional mean given U, within 4 combined errors at every test input."""
     model = hidden_markov_model(10)
-    batches = ba.validation._predictor_batches(model, reference_draws["posterior"]["order_parameter"].values)
+    batches = np.tensordot(reference_validation.readouts, model.test_path_inputs, ((1, 2), (1, 2)))
     drawn = reference_draws["posterior"]["prediction"]
     error = np.hypot(batches.std(0, ddof=1) / np.sqrt(len(batches)), arviz_stats.mcse(drawn).values)
     apart = np.abs(batches.mean(0) - drawn.mean(("chain", "draw")).values) / error

@@ -33,6 +33,7 @@ from bayesattn.cli.screen import (
     sampling_progress,
     save_results,
     screen,
+    training_progress,
 )
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
@@ -93,11 +94,15 @@ def validate(
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
+    # Before the model's own data, so that a wrong name is found before any training.
+    with training_progress("training", as_json) as progress:
+        elsewhere = {
+            source: ba.load_model(
+                model, seed=data_seed, task={"test_images": _found_from_here(source)}, progress=progress
+            )
+            for source in also_on or []
+        }
     cases = models(model, width or usual.widths, temperature, data_seed, as_json)
-    elsewhere = {
-        source: ba.load_model(model, seed=data_seed, task={"test_images": _found_from_here(source)})
-        for source in also_on or []
-    }
     start = time.perf_counter()
     choose = temperature is None and cases[0].validation_labels is not None
     curve = _theory_curve(cases, theory_width or usual.theory_widths, choose)
@@ -122,7 +127,7 @@ def validate(
             result = ba.validate(case, tree)
             results.append(result)
             same = {"architecture": case.architecture, "temperature": case.temperature}
-            shares.append({name: accuracy_on(other.replace(**same), result, tree) for name, other in elsewhere.items()})
+            shares.append({name: accuracy_on(other.replace(**same), result) for name, other in elsewhere.items()})
     holds = all(result.holds for result in results)
     slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
     content = {

@@ -17,24 +17,15 @@ from bayesattn import attention, runs
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import rates
 from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, mean_of
+from bayesattn.exchangeable.simulation import NOISE, PRIOR, Replicate, replicates, squared_errors
 from bayesattn.models import LatentModel
 
-NOISE, PRIOR = 0.5, 1.0
 DIMENSION, VALUES, TOKENS = 3, 1, 64
 SEQUENCES, QUERIES = 12, 8
 KAPPAS = (2.0, 6.0)
 """Inverse bandwidths of the heads."""
 MOST_ERRORS = 4.0
 REPLICATES = 20_000
-
-
-class Context(NamedTuple):
-    """A sequence: keys (n, d), values (n, d_v), queries (m, d), and z q (m, d_v), which nobody is told."""
-
-    keys: Float[np.ndarray, "token feature"]
-    values: Float[np.ndarray, "token value"]
-    queries: Float[np.ndarray, "query feature"]
-    truth: Float[np.ndarray, "query value"]
 
 
 class Reading(NamedTuple):
@@ -47,14 +38,12 @@ class Reading(NamedTuple):
     deviation_error: Float[np.ndarray, "query value"]
 
 
-def draw_context(rng: np.random.Generator) -> Context:
-    """Keys and queries uniform on the sphere, v = z k + noise."""
-    latent = PRIOR * rng.normal(size=(DIMENSION, VALUES))
-    keys, queries = ex.uniform(rng, TOKENS, DIMENSION), ex.uniform(rng, QUERIES, DIMENSION)
-    return Context(keys, keys @ latent + NOISE * rng.normal(size=(TOKENS, VALUES)), queries, queries @ latent)
+def draw_context(rng: np.random.Generator) -> Replicate:
+    """One sequence: keys (n, d), values (n, d_v), queries (m, d), and z q (m, d_v), which nobody is told."""
+    return Replicate(*(batch[0] for batch in replicates(rng, 1, TOKENS, DIMENSION, VALUES, QUERIES)))
 
 
-def heads_return(context: Context, kappas: tuple[float, ...] = KAPPAS) -> Float[np.ndarray, "head query value"]:
+def heads_return(context: Replicate, kappas: tuple[float, ...] = KAPPAS) -> Float[np.ndarray, "head query value"]:
     """Through the network's own attention: one example for each query, whose asking token is the last."""
     key, query, value = (np.arange(DIMENSION), DIMENSION + np.arange(DIMENSION), 2 * DIMENSION + np.arange(VALUES))
     width = 2 * DIMENSION + VALUES
@@ -69,7 +58,7 @@ def heads_return(context: Context, kappas: tuple[float, ...] = KAPPAS) -> Float[
     return np.einsum("ehk,ekv->hev", np.asarray(patterns)[:, :, -1], inputs[..., value])
 
 
-def read(context: Context, folder: Path, seed: int) -> Reading:
+def read(context: Replicate, folder: Path, seed: int) -> Reading:
     """Heads, and HMC draws of the latent given the same tokens, from a run on disk."""
     model = LatentModel(
         features=context.keys, values=context.values, noise=NOISE, prior=PRIOR, query_features=context.queries
@@ -181,12 +170,13 @@ def bridge(seed: int) -> Findings:
 
 def _squared_errors(rng: np.random.Generator, kappa: float) -> np.ndarray:
     """|head / a_1 - z q|^2 of many sequences with a query each; a head is softmax attention with one more token, at 0."""
-    latents = PRIOR * rng.normal(size=(REPLICATES, DIMENSION, VALUES))
-    keys, queries = ex.uniform(rng, REPLICATES, TOKENS, DIMENSION), ex.uniform(rng, REPLICATES, 1, DIMENSION)
-    values = keys @ latents + NOISE * rng.normal(size=(REPLICATES, TOKENS, VALUES))
-    sink = [(0, 0), (0, 1), (0, 0)]
-    found = ex.softmax_attention(queries, np.pad(keys, sink), np.pad(values, sink), bandwidth=1 / kappa)
-    return np.sum((np.asarray(found) / _kept(kappa) - queries @ latents) ** 2, (1, 2))
+
+    def error(drawn: Replicate) -> np.ndarray:
+        keys, values = (np.pad(each, [(0, 0), (0, 1), (0, 0)]) for each in (drawn.keys, drawn.values))
+        found = ex.softmax_attention(drawn.queries, keys, values, bandwidth=1 / kappa)
+        return np.asarray(found) / _kept(kappa) - drawn.truth
+
+    return squared_errors(rng, REPLICATES, TOKENS, DIMENSION, error, VALUES, queries=1)
 
 
 def _clustered(values: np.ndarray, posterior: np.ndarray, deviation: np.ndarray) -> Mean:
@@ -198,6 +188,6 @@ def _kept(kappa: float) -> float:
     return float(ex.bessel_ratio(1, kappa, DIMENSION))
 
 
-def _cme(context: Context) -> np.ndarray:
+def _cme(context: Replicate) -> np.ndarray:
     ridge = NOISE**2 / PRIOR**2
     return np.asarray(ex.cme_attention(context.queries, context.keys, context.values, ridge=ridge, kernel="linear"))

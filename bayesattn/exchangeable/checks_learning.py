@@ -7,7 +7,7 @@ import numpy as np
 
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import learning, pretraining
-from bayesattn.exchangeable.claims import STANDARD_ERRORS, Claim, Curve, Findings, Mean, mean_of
+from bayesattn.exchangeable.claims import STANDARD_ERRORS, Claim, Curve, Findings, Mean, exponent, mean_of
 
 TOKENS = (8, 32, 128)
 POPULATION = 40_000
@@ -79,10 +79,10 @@ def supervised(seed: int) -> Findings:
     claims.append(Claim(5, "largest slope of the risk at the minima found", "0", 1e-6, max(slopes), "<="))
     counts = np.array([200, 400, 800, 1600])
     several = [mean_of(_generalise(rng, optima[0], m, TOKENS[0]).gap) for m in counts]
-    found = _power(counts, several)
+    found = exponent(counts, several)
     claims.append(Claim(5, "gap against m, slope (n = 8, m = 200 .. 1600)", "-1", -1.0, found.value, error=found.error))
     suprema = _suprema(rng, optima[0], counts)
-    found = _power(counts, suprema)
+    found = exponent(counts, suprema)
     claims.append(
         Claim(
             5,
@@ -157,14 +157,6 @@ def _suprema(rng: np.random.Generator, optimum: learning.Parameters, counts: np.
     return found
 
 
-def _power(x: np.ndarray, means: list[Mean]) -> Mean:
-    """Slope of the logarithm of means against log x."""
-    centred = np.log(x) - np.log(x).mean()
-    weights = centred / (centred @ centred)
-    values, errors = np.array(means).T
-    return Mean(float(weights @ np.log(values)), float(np.linalg.norm(weights * errors / values)))
-
-
 CONDITIONS = (1.0, 10.0, 100.0, 1000.0, 10000.0)
 MASKED = {"tokens": 64, "noise": 0.3, "prior": 1.0}
 PRETRAINING_SEQUENCES = 40
@@ -221,7 +213,7 @@ def pretrained(seed: int) -> Findings:
             "<=",
         )
     )
-    growth = [_power(np.array(CONDITIONS[i : i + 2]), downstream[i : i + 2]) for i in range(len(CONDITIONS) - 1)]
+    growth = [exponent(np.array(CONDITIONS[i : i + 2]), downstream[i : i + 2]) for i in range(len(CONDITIONS) - 1)]
     claims.append(
         Claim(
             6,

@@ -158,13 +158,10 @@ def fixed_bandwidth(seed: int) -> Findings:
     kept, curved = (float(ex.bessel_ratio(degree, KAPPA, dimension)) for degree in (1, 2))
     drawn = replicates(rng, 200, 2**14, dimension)
     found = np.asarray(_softmax(drawn))
-    projected = np.sum(found * drawn.truth, (1, 2)) / np.mean(np.sum(drawn.truth**2, (1, 2)))
-    measured = mean_of(projected)
+    power = np.mean(np.sum(drawn.truth**2, (1, 2)))
+    measured = mean_of(np.sum(found * drawn.truth, (1, 2)) / power)
     # A ratio of means: its error is that of the residual.
-    residual = np.sum((found - measured.value * drawn.truth) * drawn.truth, (1, 2)) / np.mean(
-        np.sum(drawn.truth**2, (1, 2))
-    )
-    error = mean_of(residual).error
+    error = mean_of(np.sum((found - measured.value * drawn.truth) * drawn.truth, (1, 2)) / power).error
     claims = [
         Claim(
             3,
@@ -177,12 +174,14 @@ def fixed_bandwidth(seed: int) -> Findings:
         Claim(3, "softmax converges to f itself: limit over f", "1", 1.0, measured.value, error=error, literal=True),
     ]
     tokens = [4**power for power in range(3, 8)]
-    gaps, literal, about = [], [], []
-    for n in tokens:
-        gaps.append(squared_errors(rng, 1000, n, dimension, lambda d: _cme(d) - _softmax(d) / kept))
-        literal.append(squared_errors(rng, 1000, n, dimension, lambda d: _cme(d) - _softmax(d)))
-        about.append(squared_errors(rng, 1000, n, dimension, lambda d: _softmax(d) - kept * d.truth))
-    found = slope(tokens[1:], np.array(gaps)[1:])
+
+    def errors(drawn: Replicate) -> np.ndarray:
+        cme, softmax = np.asarray(_cme(drawn)), np.asarray(_softmax(drawn))
+        return np.stack([cme - softmax / kept, cme - softmax, softmax - kept * drawn.truth])
+
+    squares = np.array([squared_errors(rng, 1000, n, dimension, errors) for n in tokens])
+    gaps, literal, about = np.moveaxis(squares, 1, 0)
+    found = slope(tokens[1:], gaps[1:])
     claims.append(
         Claim(
             3,
@@ -194,7 +193,7 @@ def fixed_bandwidth(seed: int) -> Findings:
         )
     )
     plateau = (1 - kept) ** 2 * VALUES * PRIOR**2
-    flat = slope(tokens[-3:], np.array(literal)[-3:])
+    flat = slope(tokens[-3:], literal[-3:])
     claims.append(
         Claim(
             3,

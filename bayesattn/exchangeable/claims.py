@@ -1,5 +1,6 @@
 """A claim, the law that it predicts, what was measured, and whether it holds."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -73,6 +74,12 @@ class Curve(NamedTuple):
     error: np.ndarray | None = None
     law: np.ndarray | None = None
 
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in self._asdict().items()
+        }
+
 
 @dataclass
 class Findings:
@@ -80,6 +87,19 @@ class Findings:
 
     claims: list[Claim] = field(default_factory=list)
     panels: dict[str, list[Curve]] = field(default_factory=dict)
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether every claim is."""
+        return all(claim.as_expected for claim in self.claims)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {
+            "holds": self.as_expected,
+            "claims": [claim.to_dict() for claim in self.claims],
+            "panels": {name: [curve.to_dict() for curve in panel] for name, panel in self.panels.items()},
+        }
 
 
 class Mean(NamedTuple):
@@ -95,21 +115,20 @@ def mean_of(samples: Any) -> Mean:
     return Mean(float(samples.mean()), float(samples.std(ddof=1) / np.sqrt(samples.size)))
 
 
+def exponent(x: Any, means: Sequence[Mean]) -> Mean:
+    """Slope of the logarithm of means against log x."""
+    centred = np.log(np.asarray(x, float)) - np.log(np.asarray(x, float)).mean()
+    weights = centred / (centred @ centred)
+    values, errors = np.array(means).T
+    return Mean(float(weights @ np.log(values)), float(np.linalg.norm(weights * errors / values)))
+
+
 def slope(x: Any, squares: Any) -> Mean:
     """Slope of log RMS against log x, with its standard error, from replicates of squared errors (x, replicate)."""
-    squares = np.asarray(squares, float)
-    means, count = squares.mean(1), squares.shape[1]
-    # Error of half the logarithm of each mean.
-    errors = squares.std(1, ddof=1) / np.sqrt(count) / (2 * means)
-    weights = _slope_weights(x)
-    return Mean(float(weights @ np.log(means) / 2), float(np.sqrt(np.sum((weights * errors) ** 2))))
+    of_squares = exponent(x, [mean_of(replicates) for replicates in squares])
+    return Mean(of_squares.value / 2, of_squares.error / 2)
 
 
 def law_slope(x: Any, squares: Any) -> float:
     """The same slope for values of a law, in place of replicates."""
-    return float(_slope_weights(x) @ np.log(np.asarray(squares)) / 2)
-
-
-def _slope_weights(x: Any) -> np.ndarray:
-    centred = np.log(np.asarray(x, float)) - np.log(np.asarray(x, float)).mean()
-    return centred / (centred @ centred)
+    return exponent(x, [Mean(value, 0.0) for value in squares]).value / 2

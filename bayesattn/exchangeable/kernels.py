@@ -42,23 +42,19 @@ def checked_tokens(keys: Any, values: Any) -> tuple[Any, Any]:
     Arrays that JAX traces are checked for their shapes alone.
     """
     keys, values = checked_batch("keys", keys), checked_batch("values", values)
-    if keys.shape[-2] == 0:
-        raise ValueError("keys must hold at least one token, got an empty sequence")
     if values.shape[-2] != keys.shape[-2]:
         raise ValueError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
     return keys, values
 
 
 def checked_batch(name: str, value: Any) -> Any:
-    """`value` as an array of at least two axes (.., vector, feature), finite and not empty."""
-    if isinstance(value, Tracer):
-        return value
+    """`value` as an array of at least two axes (.., vector, feature), not empty, and finite unless JAX traces it."""
     shape = np.shape(value)
     if len(shape) < 2:
         raise ValueError(f"{name} must have shape (.., tokens, features), got {shape}")
     if shape[-2] == 0:
         raise ValueError(f"{name} must hold at least one token, got an empty sequence of shape {shape}")
-    return jnp.asarray(finite_array(name, value, shape))
+    return value if isinstance(value, Tracer) else jnp.asarray(finite_array(name, value, shape))
 
 
 def checked_kernel(kernel: str, bandwidth: Any, **vectors: Any) -> None:

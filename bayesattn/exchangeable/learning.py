@@ -126,11 +126,10 @@ def _moments(parameters, data):
 
 
 class Generalisation(NamedTuple):
-    """Of R replicates: test minus training risk and excess test risk (R,) of the empirical minimum (R, parameter)."""
+    """Of R replicates: test minus training risk and excess test risk (R,) of the empirical minimum."""
 
     gap: Any
     excess: Any
-    parameters: Any
 
 
 @jax.jit
@@ -149,6 +148,6 @@ def generalise(optimum: Parameters, training: Sequences, test: Sequences) -> Gen
         seen, unseen = pair
         found = fit(optimum, seen)
         excess = risk(found, unseen) - risk(optimum, unseen)
-        return Generalisation(excess - risk(found, seen) + risk(optimum, seen), excess, found)
+        return Generalisation(excess - risk(found, seen) + risk(optimum, seen), excess)
 
     return jax.lax.map(one, (training, test))

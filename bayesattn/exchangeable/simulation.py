@@ -23,13 +23,13 @@ class Replicate(NamedTuple):
     truth: np.ndarray
 
 
-def replicates(rng: np.random.Generator, count: int, tokens: int, dimension: int, values: int = VALUES) -> Replicate:
+def replicates(
+    rng: np.random.Generator, count: int, tokens: int, dimension: int, values: int = VALUES, queries: int = QUERIES
+) -> Replicate:
     """Keys and queries uniform on the sphere, v = z k + noise."""
     latents = PRIOR * rng.normal(size=(count, dimension, values))
-    keys, queries = uniform(rng, count, tokens, dimension), uniform(rng, count, QUERIES, dimension)
-    return Replicate(
-        queries, keys, keys @ latents + NOISE * rng.normal(size=(count, tokens, values)), queries @ latents
-    )
+    keys, asked = uniform(rng, count, tokens, dimension), uniform(rng, count, queries, dimension)
+    return Replicate(asked, keys, keys @ latents + NOISE * rng.normal(size=(count, tokens, values)), asked @ latents)
 
 
 def squared_errors(
@@ -39,11 +39,15 @@ def squared_errors(
     dimension: int,
     error: Callable[[Replicate], Any],
     values: int = VALUES,
+    queries: int = QUERIES,
 ) -> np.ndarray:
-    """Squared error of each replicate, summed over value coordinates and averaged over its queries."""
-    batch = max(1, min(count, MOST_NUMBERS // (tokens * (dimension + values + QUERIES))))
+    """Squared error of each replicate, summed over value coordinates and averaged over its queries.
+
+    `error` may return several errors along a leading axis, which the result then has too.
+    """
+    batch = max(1, min(count, MOST_NUMBERS // (tokens * (dimension + values + queries))))
     found = []
-    while sum(map(len, found)) < count:
-        drawn = replicates(rng, batch, tokens, dimension, values)
+    while sum(part.shape[-1] for part in found) < count:
+        drawn = replicates(rng, batch, tokens, dimension, values, queries)
         found.append(np.mean(np.sum(np.asarray(error(drawn)) ** 2, -1), -1))
-    return np.concatenate(found)[:count]
+    return np.concatenate(found, -1)[..., :count]

@@ -15,8 +15,11 @@ a draw; network_weights(sites, data, structure, widths, key): its weights; minib
 independent given the sites: the data of some examples; draw_prior(key, data, structure) and
 draw_labels(key, sites, data, structure): a draw of the joint law of sites and labels.
 """
+CENTRAL = ("order_parameter", "latent")
+"""What a posterior is about, whichever of them its draws hold: a sampler's bias is stated for it."""
 
 __all__ = [
+    "CENTRAL",
     "PARAMETERISATIONS",
     "LatentModel",
     "Model",

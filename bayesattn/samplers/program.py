@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayesattn.models import PARAMETERISATIONS, path
+from bayesattn.models import CENTRAL, PARAMETERISATIONS, path
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter"}
@@ -76,9 +76,9 @@ def program(
                 values["prediction"] = path.network(weights, data["test_path_inputs"])
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
         outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
-        if sampler in BIASED and "order_parameter" in kept:
-            half = module.quantities(state.half.z, data, structure, key)["order_parameter"]
-            outputs["step_size_bias"] = {"order_parameter": described.bias(kept["order_parameter"], half)}
+        if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):
+            half = module.quantities(state.half.z, data, structure, key)
+            outputs["step_size_bias"] = described.bias(central, {name: half[name] for name in central})
         return outputs
 
     def block(state, data, count, keep, slots):

@@ -105,7 +105,8 @@ def sample(
         DataTree with ArviZ groups: posterior["order_parameter"] (chain, draw, path, other_path),
         posterior["prediction"] (chain, draw, test_example) where the model has test examples, the weights if kept,
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
-        also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U.
+        also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
+        posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"].
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation

@@ -6,6 +6,9 @@ S the inverse of V's Hessian there and T3 its third derivative,
     E[g] = g(m) + grad g . shift + tr(Hess g S) / 2,   shift = -S (T3 : S) / 2,   Cov[g] = grad g S grad g^T,
 
 up to relative errors O(1/N^2) of the mean. Unlike the saddle point this keeps the shapes of the chi-squared laws.
+
+The predictor depends on the point through U alone. With dU_c the derivatives of U along columns c that span S, its mean is
+g(U(m)) + Dg[E[U] - U(m)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
 """
 
 from collections.abc import Callable
@@ -21,9 +24,9 @@ from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, unwhiten
-from bayesattn.theory.kernels import PathKernels, checked_path_inputs, energy_model, is_singular, path_kernels
+from bayesattn.theory.kernels import PathKernels, checked_path_inputs, energy_model, is_singular, path_kernels, unpack
 from bayesattn.theory.minimise import Local, minimum
-from bayesattn.theory.predictor import Prediction, conditional_prediction
+from bayesattn.theory.predictor import Prediction
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
@@ -56,6 +59,13 @@ class Mode(NamedTuple):
     gradient_norm: Float[Array, ""]
 
 
+class Moments(NamedTuple):
+    """E[U] to first order, and the derivatives of U along the columns of `Mode.scale`, which span its covariance."""
+
+    mean: Float[Array, "path path"]
+    slopes: Float[Array, "coordinate path path"]
+
+
 class FiniteWidth(NamedTuple):
     """Posterior mean and standard deviation of U, and the predictor, with their corrections of order 1/N.
 
@@ -75,6 +85,7 @@ def finite_width(
     temperature: Checked,
     test_path_inputs: Any = None,
     *,
+    variances: bool = True,
     max_steps: int = 200,
 ) -> FiniteWidth:
     """Order parameter and predictor at finite width, to first order beyond the saddle point.
@@ -85,6 +96,7 @@ def finite_width(
         arch: the network.
         temperature: T, variance of the likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
+        variances: whether its variances are wanted too, which cost most; NaN otherwise.
         max_steps: most Newton steps to the mode.
 
     Raises:
@@ -92,13 +104,14 @@ def finite_width(
         NotConverged: the mode was not found.
     """
     mode, problem = find_mode(path_inputs, labels, arch, temperature, max_steps)
-    mean, std = _order_parameter(mode, problem, layer_shapes(arch))
+    moments = _moments(mode, problem, layer_shapes(arch))
     prediction = None
     if test_path_inputs is not None:
         features = np.shape(path_inputs)[2]
         test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
-        prediction = _predictor(mode, problem, jnp.asarray(path_inputs), jnp.asarray(test), layer_shapes(arch))
-    return FiniteWidth(mean, std, prediction, mode.gradient_norm)
+        prediction = _predictor(mode, moments, problem, jnp.asarray(test), layer_shapes(arch), variances)
+    std = jnp.sqrt(jnp.sum(moments.slopes**2, axis=0))
+    return FiniteWidth(moments.mean, std, prediction, mode.gradient_norm)
 
 
 def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> Problem:
@@ -152,23 +165,6 @@ def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local
     return composite(model, 0.5, lambda point: _order_parameter_at(point, problem, shapes), rest)
 
 
-def expansion(function: Callable, potential: Callable, mode: Mode):
-    """Posterior mean of a function of the point to first order, and its derivatives along the columns of `scale`."""
-
-    def second(f, column):
-        """First and second derivative of f at the mode along a column."""
-        return jax.jvp(lambda p: jax.jvp(f, (p,), (column,))[1], (mode.point,), (column,))
-
-    columns = mode.scale.T
-    # Gradient of column^T Hess V column, summed over columns: T3 : S
-    third = jnp.sum(jax.lax.map(lambda column: second(jax.grad(potential), column)[1], columns), axis=0)
-    shift = -mode.scale @ (mode.scale.T @ third) / 2
-    slopes, curvatures = jax.lax.map(partial(second, function), columns)
-    value, shifted = jax.jvp(function, (mode.point,), (shift,))
-    mean = jax.tree.map(lambda v, s, c: v + s + jnp.sum(c, axis=0) / 2, value, shifted, curvatures)
-    return mean, slopes
-
-
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
 def _mode(problem: Problem, shapes: Shapes, max_steps: int) -> Mode:
     kernels, labels, widths, variances, temperature = problem
@@ -207,24 +203,67 @@ def _order_parameter_at(point: Point, problem: Problem, shapes: Shapes) -> Float
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _order_parameter(mode: Mode, problem: Problem, shapes: Shapes):
-    mean, slopes = expansion(
-        lambda p: _order_parameter_at(p, problem, shapes), lambda p: potential(p, problem, shapes), mode
-    )
-    return mean, jnp.sqrt(jnp.sum(slopes**2, axis=0))
+def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
+    local = local_potential(problem, shapes)
+    covariance = mode.scale @ mode.scale.T
+    # Gradient of tr(Hess V S) at fixed S: T3 : S
+    third = jax.grad(lambda point: jnp.sum(local(point).hessian * covariance))(mode.point)
+
+    def order_parameter(point: Point) -> Float[Array, "path path"]:
+        return _order_parameter_at(point, problem, shapes)
+
+    def along(column: Point):
+        """First and second derivative at the mode."""
+        return jax.jvp(lambda p: jax.jvp(order_parameter, (p,), (column,))[1], (mode.point,), (column,))
+
+    value, shifted = jax.jvp(order_parameter, (mode.point,), (-covariance @ third / 2,))
+    slopes, curvatures = jax.vmap(along)(mode.scale.T)
+    return Moments(value + shifted + jnp.sum(curvatures, axis=0) / 2, slopes)
 
 
-@partial(jax.jit, static_argnames="shapes")
-def _predictor(mode: Mode, problem: Problem, path_inputs, test_path_inputs, shapes: Shapes) -> Prediction:
-    def at_point(point):
-        return conditional_prediction(
-            _order_parameter_at(point, problem, shapes),
-            path_inputs,
-            problem.labels,
-            test_path_inputs,
-            problem.variances[0],
-            problem.temperature,
-        )
+@partial(jax.jit, static_argnames=("shapes", "variances"))
+def _predictor(
+    mode: Mode, moments: Moments, problem: Problem, test_path_inputs, shapes: Shapes, variances: bool
+) -> Prediction:
+    """By A = K(U) + T I = L L^T, Z = L^{-1} X with X the scaled path inputs, v = X^T A^{-1} Y.
 
-    mean, slopes = expansion(at_point, lambda p: potential(p, problem, shapes), mode)
-    return Prediction(mean.mean, mean.variance + jnp.sum(slopes.mean**2, axis=0))
+    The mean is x . r with the readout r = U v, whose derivatives along D are r' = D v - U u and r'' = 2 (U Z^T Z D u - D u),
+    u = Z^T Z D v. The variance is x . U x - |Z U x|^2; with R = x - Z^T Z U x its derivatives are R . D R and -2 |Z D R|^2.
+    """
+    kernels, labels = problem.kernels, problem.labels
+    factor = cholesky_factors(mode.point, shapes, problem.widths, problem.variances)[0]
+    at, change = factor @ factor.T, moments.mean - factor @ factor.T
+    examples, paths, features = kernels.features.shape
+    cholesky = jnp.linalg.cholesky(unpack(kernels(factor), examples) + problem.temperature * jnp.eye(examples))
+    flat = kernels.features.reshape(examples, -1)
+    # L^-1 (X, Y)
+    solved = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([flat, labels]), lower=True)
+    whitened, pulled = solved[:, :-1], (solved[:, :-1].T @ solved[:, -1]).reshape(paths, features)
+
+    def through(vector: Float[Array, "path feature"]) -> Float[Array, "path feature"]:
+        return (whitened.T @ (whitened @ vector.reshape(-1))).reshape(paths, features)
+
+    def derivatives(direction: Float[Array, "path path"]):
+        first = through(direction @ pulled)
+        return direction @ pulled - at @ first, 2 * (at @ through(direction @ first) - direction @ first)
+
+    slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
+    readout = at @ pulled + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
+    test = test_path_inputs * jnp.sqrt(problem.variances[0] / (features * paths))
+    flat_test = test.reshape(len(test), -1)
+    mean = flat_test @ readout.reshape(-1)
+    if not variances:
+        return Prediction(mean, jnp.full_like(mean, jnp.nan))
+    weighed = jnp.einsum("pq,eqf->epf", at, test).reshape(len(test), -1)
+    explained = weighed @ whitened.T
+    residual = (flat_test - explained @ whitened).reshape(test.shape)
+
+    def bend(direction: Float[Array, "path path"]) -> Float[Array, " test_example"]:
+        turned = jnp.einsum("pq,eqf->epf", direction, residual).reshape(len(test), -1)
+        return jnp.sum((turned @ whitened.T) ** 2, axis=1)
+
+    variance = jnp.sum(flat_test * weighed, axis=1) - jnp.sum(explained**2, axis=1)
+    variance += jnp.einsum("epf,pq,eqf->e", residual, change, residual)
+    variance -= jnp.sum(jax.lax.map(bend, moments.slopes), axis=0)
+    of_means = jnp.sum((flat_test @ slopes.reshape(len(slopes), -1).T) ** 2, axis=1)
+    return Prediction(mean, variance + of_means)

@@ -74,9 +74,12 @@ def cross_kernel(
 ) -> Float[Array, "example other_example"]:
     """K(U) between two sets of examples, without checks."""
     _, paths, features = path_inputs.shape
+    return _weighed(order_parameter, path_inputs, other) * (input_variance / (features * paths))
+
+
+def _weighed(order_parameter, path_inputs, other) -> Float[Array, "example other_example"]:
     mixed = jnp.einsum("epf,pq->eqf", path_inputs, order_parameter)
-    flat = mixed.reshape(len(mixed), -1) @ other.reshape(len(other), -1).T
-    return flat * (input_variance / (features * paths))
+    return mixed.reshape(len(mixed), -1) @ other.reshape(len(other), -1).T
 
 
 def diagonal_kernel(
@@ -102,11 +105,15 @@ class PathKernels(NamedTuple):
     def __call__(self, factor: Float[Array, "path column"]) -> Float[Array, " entry"]:
         """Lower triangle, row by row, of K(U) for U = factor factor^T."""
         if self.pairs is not None:
-            order_parameter = factor @ factor.T
-            rows, columns = np.tril_indices(len(factor))
-            return order_parameter[rows, columns] @ self.pairs
+            return self.of(factor @ factor.T)
         mixed = jnp.einsum("epf,pq->eqf", self.features, factor).reshape(len(self.features), -1)
         return (mixed @ mixed.T)[np.tril_indices(len(mixed))]
+
+    def of(self, order_parameter: Float[Array, "path path"]) -> Float[Array, " entry"]:
+        """The same for any symmetric U."""
+        if self.pairs is not None:
+            return order_parameter[np.tril_indices(len(order_parameter))] @ self.pairs
+        return _weighed(order_parameter, self.features, self.features)[np.tril_indices(len(self.features))]
 
 
 PAIRS_BYTES = 2**30
@@ -172,24 +179,19 @@ def energy_model(
     slope = jnp.einsum("epf,eqf->pq", whitened, whitened) - weighted @ weighted.T
     # Features f' in blocks: all of the Gram matrix at once may not fit into memory.
     count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
-    padding = -features % count
-    padded = jnp.pad(whitened, ((0, 0), (0, 0), (0, padding)))
+    padded = jnp.pad(whitened, ((0, 0), (0, 0), (0, -features % count)))
     blocks = jnp.moveaxis(padded.reshape(examples, paths, -1, count), 2, 0)
-    weights = jnp.moveaxis(jnp.pad(weighted, ((0, 0), (0, padding))).reshape(paths, -1, count), 1, 0)
 
-    def add(total, block):
-        inputs, weight = block
-        gram = jnp.einsum("epf,eqg->pqfg", whitened, inputs)
-        rows = gram.reshape(paths**2, -1)
-        # Rows (q, r) and (p, s) of traces; (p; q, r; s) of the data term.
-        traces, data = total
-        traces = traces + rows @ rows.T
-        return (traces, data + jnp.einsum("pf,qrfg,sg->pqrs", weighted, gram, weight)), None
+    def add(traces, block):
+        rows = jnp.einsum("epf,eqg->pqfg", whitened, block).reshape(paths**2, -1)
+        return traces + rows @ rows.T, None
 
-    shape = (paths**2, paths**2)
-    (traces, data), _ = jax.lax.scan(add, (jnp.zeros(shape), jnp.zeros((paths,) * 4)), (blocks, weights))
-    trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4))
-    return EnergyModel(energy, slope, (2 * data - trace_term).reshape(shape))
+    # Rows (q, r) and columns (p, s).
+    traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks)
+    trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4)).reshape(traces.shape)
+    # Z_q v_p
+    pulled = jnp.einsum("eqf,pf->pqe", whitened, weighted).reshape(paths**2, examples)
+    return EnergyModel(energy, slope, 2 * pulled @ pulled.T - trace_term)
 
 
 def is_singular(packed: Float[Array, " entry"], size: int, temperature: Any) -> Array:

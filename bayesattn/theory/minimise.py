@@ -51,7 +51,7 @@ def minimum(
 
     def go_on(state):
         step, _, at, stuck = state
-        return (step < max_steps) & (size(at) > tolerance) & ~stuck
+        return (step < 0) | (step < max_steps) & (size(at) > tolerance) & ~stuck
 
     def newton_step(state):
         step, point, at, _ = state
@@ -71,9 +71,11 @@ def minimum(
         new = local(new_point)
         # At rounding error of the function, only a step that brings the gradient down is one.
         flat = (-fall < slack) & ~(size(new) < size(at))
-        stuck = flat | (halvings == MOST_HALVINGS)
+        stuck = (step >= 0) & (flat | (halvings == MOST_HALVINGS))
         kept = jax.tree.map(lambda ours, theirs: jnp.where(stuck, ours, theirs), (point, at), (new_point, new))
         return step + 1, *kept, stuck
 
-    steps, point, at, _ = jax.lax.while_loop(go_on, newton_step, (jnp.array(0), start, local(start), jnp.array(False)))
+    # Step -1 goes nowhere: it evaluates the start, so that `local`, which is most of the program, is compiled once.
+    nowhere = Local(jnp.array(jnp.inf), jnp.zeros_like(start), jnp.eye(len(start)))
+    steps, point, at, _ = jax.lax.while_loop(go_on, newton_step, (jnp.array(-1), start, nowhere, jnp.array(False)))
     return Minimum(point, at, jnp.where(jnp.isfinite(size(at)), size(at), jnp.inf), steps)

@@ -10,7 +10,16 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, finite_array
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, diagonal_kernel
+from bayesattn.theory.kernels import (
+    PathKernels,
+    checked_path_inputs,
+    cross_kernel,
+    diagonal_kernel,
+    path_kernels,
+    unpack,
+)
+
+READOUTS_AT_ONCE = 16
 
 
 class Prediction(NamedTuple):
@@ -66,23 +75,26 @@ def conditional_prediction(
     return Prediction(whitened[:, 1:].T @ whitened[:, 0], own - jnp.sum(whitened[:, 1:] ** 2, axis=0))
 
 
-@partial(jax.jit)
-def conditional_means(
-    order_parameters: Float[Array, "draw path path"],
-    path_inputs: Float[Array, "example path feature"],
-    labels: Float[Array, " example"],
-    test_path_inputs: Float[Array, "test_example path feature"],
-    input_variance: Any,
-    temperature: Any,
-) -> Float[Array, "draw test_example"]:
-    """Mean of f given each of many U, without checks and without forming kernels to the test examples."""
-    _, paths, features = path_inputs.shape
+def readouts(
+    order_parameters: Any, path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked
+) -> Float[Array, "draw path feature"]:
+    """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
 
-    def one(order_parameter: Float[Array, "path path"]) -> Float[Array, " test_example"]:
-        train = cross_kernel(order_parameter, path_inputs, path_inputs, input_variance)
-        cholesky = jnp.linalg.cholesky(train + temperature * jnp.eye(len(labels)))
-        coefficients = jax.scipy.linalg.cho_solve((cholesky, True), labels)
-        readout = order_parameter @ jnp.tensordot(coefficients, path_inputs, 1) * input_variance / (features * paths)
-        return test_path_inputs.reshape(len(test_path_inputs), -1) @ readout.reshape(-1)
+    g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).
+    """
+    kernels = path_kernels(jnp.asarray(path_inputs), arch)
+    return _readouts(jnp.asarray(order_parameters), kernels, jnp.asarray(labels), arch.variances[0], temperature)
 
-    return jax.lax.map(one, order_parameters)
+
+@jax.jit
+def _readouts(order_parameters, kernels: PathKernels, labels, input_variance, temperature):
+    examples, paths, features = kernels.features.shape
+
+    def one(order_parameter: Float[Array, "path path"]) -> Float[Array, "path feature"]:
+        covariance = unpack(kernels.of(order_parameter), examples) + temperature * jnp.eye(examples)
+        coefficients = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(covariance), True), labels)
+        return order_parameter @ jnp.tensordot(coefficients, kernels.features, 1)
+
+    # kernels.features are scaled by the root of s_0^2 / (N_0 Pi).
+    scale = jnp.sqrt(input_variance / (features * paths))
+    return scale * jax.lax.map(one, order_parameters, batch_size=READOUTS_AT_ONCE)
