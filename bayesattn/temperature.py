@@ -78,8 +78,8 @@ def _candidate(model: Model, temperature: float) -> Candidate:
 
     _, gp_test = accuracies(theory.gp_order_parameter(model.architecture))
     try:
-        evidence = theory.laplace_evidence(*problem).log_evidence
-        saddle = theory.solve(*problem).order_parameter
+        saddle = theory.solve(*problem)
+        evidence = theory.laplace_evidence(*problem, start=saddle.point).log_evidence
     except theory.NotConverged:
         return Candidate(temperature, -np.inf, gp, None, None, gp_test)
-    return Candidate(temperature, evidence, gp, *accuracies(saddle), gp_test)
+    return Candidate(temperature, evidence, gp, *accuracies(saddle.order_parameter), gp_test)

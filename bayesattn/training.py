@@ -85,7 +85,7 @@ def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
         for each, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
     # Logits of order 1.
-    queries = {name: value / np.sqrt(task.width) for name, value in drawn.items() if name[0] == "Q"}
+    queries = {name: value / float(np.sqrt(task.width)) for name, value in drawn.items() if name[0] == "Q"}
     return drawn | queries | {name.replace("Q", "K"): value for name, value in queries.items()}
 
 

@@ -50,15 +50,18 @@ def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: 
     return -(float(energy) + len(labels) * np.log(2 * np.pi)) / 2
 
 
-def laplace_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> Evidence:
+def laplace_evidence(
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, start: Any = None
+) -> Evidence:
     """Evidence at finite width by the expansion around the mode, to the order that the shift of `finite_width` has.
 
     log Z = -V(m) + d/2 log(2 pi) + log det(S) / 2 - V_aabb / 8 + V_aac V_bbc / 8 + V_abc V_abc / 12, with derivatives of V
     in coordinates in which S is the identity (see Tierney and Kadane 1986). The last three terms are of order 1/N; their
     sum, the last order kept, is given as a cautious error. Above 40 coordinates they are left out, and the error is not
-    known (NaN). Arguments as for `gp_evidence`; also raises NotConverged if the mode was not found.
+    known (NaN). Arguments as for `gp_evidence`, and `start`, such as `SaddlePoint.point`, where the search of the mode
+    starts; also raises NotConverged if the mode was not found.
     """
-    mode, problem = find_mode(path_inputs, labels, arch, temperature)
+    mode, problem = find_mode(path_inputs, labels, arch, temperature, start=start)
     shapes = layer_shapes(arch)
     size = len(mode.point)
     leading = -mode.potential + size * np.log(2 * np.pi) / 2 + jnp.linalg.slogdet(mode.scale)[1]

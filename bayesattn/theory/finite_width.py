@@ -127,14 +127,22 @@ def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperatu
 
 
 def find_mode(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, max_steps: int = 200
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperature: Checked,
+    max_steps: int = 200,
+    start: Point | None = None,
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
-    Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
+    The search starts at `start`, such as the saddle point's, or at the GP limit where there is none or where it has columns
+    that a narrow layer lacks. Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
     """
     problem, shapes = checked_problem(path_inputs, labels, arch, temperature), layer_shapes(arch)
-    mode = _mode(problem, shapes, max_steps)
+    size = sum(shape.size for shape in shapes)
+    origin = unwhiten(jnp.zeros(size), shapes, problem.widths)
+    mode = _mode(problem, origin if start is None or len(start) != size else start, shapes, max_steps)
     if not mode.gradient_norm <= GRADIENT_TOLERANCE:
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
@@ -166,12 +174,11 @@ def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local
 
 
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
-def _mode(problem: Problem, shapes: Shapes, max_steps: int) -> Mode:
+def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     kernels, labels, widths, variances, temperature = problem
 
     local = local_potential(problem, shapes)
-    start = jnp.zeros(sum(shape.size for shape in shapes))
-    origin = unwhiten(start, shapes, widths)
+    origin = unwhiten(jnp.zeros_like(start), shapes, widths)
     # Whitened coordinates are stretched, each by a factor of its own.
     stretch = unwhiten(jnp.ones_like(start), shapes, widths) - origin
 
@@ -182,7 +189,7 @@ def _mode(problem: Problem, shapes: Shapes, max_steps: int) -> Mode:
     def whitened_potential(whitened):
         return potential(origin + stretch * whitened, problem, shapes)
 
-    best, at, gradient, _ = minimum(whitened_potential, whitened_local, start, max_steps)
+    best, at, gradient, _ = minimum(whitened_potential, whitened_local, (start - origin) / stretch, max_steps)
     # H = L L^T, S = L^-T L^-1: the columns of L^-T span S.
     cholesky = jnp.linalg.cholesky(at.hessian / jnp.outer(stretch, stretch))
     scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(start)), lower=True).T

@@ -99,6 +99,11 @@ def test_the_trained_network_is_the_one_whose_posterior_is_sampled(task, trained
     assert relative_error(found, np.asarray(by_tokens)) < 1e-4
 
 
+def test_training_is_in_single_precision(trained):
+    """Double precision, which JAX falls into at a touch here, takes twice as long."""
+    assert {values.dtype.name for values in trained[1].values()} == {"float32"}
+
+
 def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "BLOCK", 25)
     monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)

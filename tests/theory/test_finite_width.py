@@ -8,7 +8,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
-from bayesattn.theory.finite_width import checked_problem, potential
+from bayesattn.theory.finite_width import checked_problem, find_mode, potential
+from bayesattn.theory.predictor import conditional_prediction
 from tests.conftest import relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -116,6 +117,47 @@ def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model):
     error = arviz_stats.mcse(draws, method="sd").values
     # First order in 1/N: relative corrections of a few 1/N remain.
     assert np.max((np.abs(sampled - theory.order_parameter_std) - 4 * error) / sampled) < 5 / 100
+
+
+def test_the_expansion_is_that_by_plain_automatic_differentiation():
+    """E[g] = g + grad g . shift + tr(Hess g S) / 2 of U and of the predictor, with a narrow first layer."""
+    model = tiny_model(heads=(2, 2), widths=(3, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
+    arch, xi = model.architecture, jnp.asarray(model.path_inputs)
+    shapes, test = bartlett.layer_shapes(arch), xi[:3] + 0.3
+    mode, problem = find_mode(model.path_inputs, model.labels, arch, model.temperature)
+
+    def found(point):
+        factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
+        return factor @ factor.T, *conditional_prediction(
+            factor @ factor.T, xi, problem.labels, test, arch.variances[0], model.temperature
+        )
+
+    def height(point):
+        return potential(point, problem, shapes)
+
+    @jax.jit
+    def expansion(point):
+        covariance = jnp.linalg.inv(jax.hessian(height)(point))
+        shift = -covariance @ jnp.einsum("abc,bc->a", jax.jacfwd(jax.hessian(height))(point), covariance) / 2
+        slopes = jax.jacfwd(found)(point)
+        means = jax.tree.map(
+            lambda value, slope, bend: value + slope @ shift + jnp.sum(bend * covariance, (-2, -1)) / 2,
+            found(point),
+            slopes,
+            jax.hessian(found)(point),
+        )
+        spread = [jnp.einsum("...a,ab,...b->...", slope, covariance, slope) for slope in slopes[:2]]
+        return *means[:2], means[2] + spread[1], jnp.sqrt(spread[0])
+
+    mean, predicted, variance, std = expansion(mode.point)
+    by_theory = ba.theory.finite_width(model.path_inputs, model.labels, arch, model.temperature, test)
+    assert relative_error(by_theory.order_parameter, mean) < 1e-9
+    assert relative_error(by_theory.order_parameter_std, std) < 1e-9
+    assert relative_error(by_theory.prediction.mean, predicted) < 1e-9
+    assert relative_error(by_theory.prediction.variance, variance) < 1e-9
+    quick = ba.theory.finite_width(model.path_inputs, model.labels, arch, model.temperature, test, variances=False)
+    assert relative_error(quick.prediction.mean, predicted) < 1e-9
+    assert np.isnan(quick.prediction.variance).all()
 
 
 def test_potential_is_minus_the_log_of_prior_times_likelihood():
