@@ -1,14 +1,17 @@
-"""The exact law of the order parameter to first order in 1/N, around its mode in Bartlett coordinates.
+"""The exact law of the order parameter to first order in 1/N.
 
-Derived for this project: with V minus the log posterior density of a point of `bayesattn.theory.bartlett`, m its mode,
-S the inverse of V's Hessian there and T3 its third derivative,
+Derived for this project: with V minus the log posterior density of a point of `bayesattn.theory.bartlett`, c a centre, S the
+inverse of V's Hessian there and T3 its third derivative,
 
-    E[g] = g(m) + grad g . shift + tr(Hess g S) / 2,   shift = -S (T3 : S) / 2,   Cov[g] = grad g S grad g^T,
+    E[g] = g(c) + grad g . shift + tr(Hess g S) / 2,   shift = -S (grad V + T3 : S / 2),   Cov[g] = grad g S grad g^T,
 
-up to relative errors O(1/N^2) of the mean. Unlike the saddle point this keeps the shapes of the chi-squared laws.
+up to relative errors O(1/N^2) of the mean. There are two centres. The mode of V in Bartlett coordinates keeps the shapes of
+the chi-squared laws, but those have N, N - 1, N - 2, .. degrees of freedom, which treats path pieces unequally and fails
+where a layer is hardly wider than their number, let alone narrower. About the saddle point all of V that does not grow with
+N counts as a perturbation, so that every path is treated alike.
 
 The predictor depends on the point through U alone. With dU_c the derivatives of U along columns c that span S, its mean is
-g(U(m)) + Dg[E[U] - U(m)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
+g(U(c)) + Dg[E[U] - U(c)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
 """
 
 from collections.abc import Callable
@@ -20,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked
+from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, unwhiten
@@ -34,10 +37,13 @@ from bayesattn.theory.saddle_point import (
     bartlett_energy,
     composite,
     likely_cause,
+    solve,
 )
 
 Point = Float[Array, " coordinate"]
 Shapes = tuple[LayerShape, ...]
+WIDE = 2
+"""Times a layer must be wider than the number of its path pieces for an expansion about the mode."""
 
 
 class Problem(NamedTuple):
@@ -51,7 +57,10 @@ class Problem(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """Mode of the collapsed posterior, columns that span S = scale scale^T, V at the mode, and its relative gradient."""
+    """Mode of the collapsed posterior, columns that span S = scale scale^T, V at the mode, and its relative gradient.
+
+    Or another centre of the expansion, the saddle point.
+    """
 
     point: Point
     scale: Float[Array, "coordinate coordinate"]
@@ -69,13 +78,15 @@ class Moments(NamedTuple):
 class FiniteWidth(NamedTuple):
     """Posterior mean and standard deviation of U, and the predictor, with their corrections of order 1/N.
 
-    `prediction` is None without test examples; its variance is the mean of variances plus the variance of means.
+    `prediction` is None without test examples; its variance is the mean of variances plus the variance of means. `about` is
+    the centre of the expansion.
     """
 
     order_parameter: Float[Array, "path path"]
     order_parameter_std: Float[Array, "path path"]
     prediction: Prediction | None
     gradient_norm: Float[Array, ""]
+    about: str
 
 
 def finite_width(
@@ -85,6 +96,7 @@ def finite_width(
     temperature: Checked,
     test_path_inputs: Any = None,
     *,
+    about: str | None = None,
     variances: bool = True,
     max_steps: int = 200,
 ) -> FiniteWidth:
@@ -96,6 +108,8 @@ def finite_width(
         arch: the network.
         temperature: T, variance of the likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
+        about: "mode" or "saddle", the centre of the expansion; by default the saddle point where a layer is narrower than
+            twice the number of its path pieces, H_l .. H_L.
         variances: whether its variances are wanted too, which cost most; NaN otherwise.
         max_steps: most Newton steps to the mode.
 
@@ -103,15 +117,24 @@ def finite_width(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
         NotConverged: the mode was not found.
     """
-    mode, problem = find_mode(path_inputs, labels, arch, temperature, max_steps)
-    moments = _moments(mode, problem, layer_shapes(arch))
+    full = layer_shapes(arch, full=True)
+    if about is None:
+        narrow = any(width < WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
+        about = "saddle" if narrow else "mode"
+    if one_of("about", about, ("mode", "saddle")) == "mode":
+        (centre, problem), shapes = find_mode(path_inputs, labels, arch, temperature, max_steps), layer_shapes(arch)
+    else:
+        saddle = solve(path_inputs, labels, arch, temperature, max_steps=max_steps)
+        problem, shapes = checked_problem(path_inputs, labels, arch, temperature), full
+        centre = Mode(saddle.point, _scale(saddle.point, problem, shapes), saddle.energy, saddle.gradient_norm)
+    moments = _moments(centre, problem, shapes)
     prediction = None
     if test_path_inputs is not None:
         features = np.shape(path_inputs)[2]
         test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
-        prediction = _predictor(mode, moments, problem, jnp.asarray(test), layer_shapes(arch), variances)
+        prediction = _predictor(centre, moments, problem, jnp.asarray(test), shapes, variances)
     std = jnp.sqrt(jnp.sum(moments.slopes**2, axis=0))
-    return FiniteWidth(moments.mean, std, prediction, mode.gradient_norm)
+    return FiniteWidth(moments.mean, std, prediction, centre.gradient_norm, about)
 
 
 def checked_problem(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> Problem:
@@ -190,9 +213,7 @@ def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mod
         return potential(origin + stretch * whitened, problem, shapes)
 
     best, at, gradient, _ = minimum(whitened_potential, whitened_local, (start - origin) / stretch, max_steps)
-    # H = L L^T, S = L^-T L^-1: the columns of L^-T span S.
-    cholesky = jnp.linalg.cholesky(at.hessian / jnp.outer(stretch, stretch))
-    scale = jax.scipy.linalg.solve_triangular(cholesky, jnp.eye(len(start)), lower=True).T
+    scale = _spanning(at.hessian / jnp.outer(stretch, stretch))
     point = origin + stretch * best
     slope = stretch * jax.grad(lambda p: bartlett_energy(p, kernels, labels, temperature, shapes, widths, variances))(
         point
@@ -209,6 +230,16 @@ def _order_parameter_at(point: Point, problem: Problem, shapes: Shapes) -> Float
     return factor @ factor.T
 
 
+def _spanning(hessian: Float[Array, "coordinate coordinate"]) -> Float[Array, "coordinate coordinate"]:
+    """Columns that span S = H^-1: those of L^-T, where H = L L^T."""
+    return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(hessian), jnp.eye(len(hessian)), lower=True).T
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _scale(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "coordinate coordinate"]:
+    return _spanning(local_potential(problem, shapes)(point).hessian)
+
+
 @partial(jax.jit, static_argnames="shapes")
 def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
     local = local_potential(problem, shapes)
@@ -223,7 +254,9 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
         """First and second derivative at the mode."""
         return jax.jvp(lambda p: jax.jvp(order_parameter, (p,), (column,))[1], (mode.point,), (column,))
 
-    value, shifted = jax.jvp(order_parameter, (mode.point,), (-covariance @ third / 2,))
+    # Of V at the saddle point only the prior's degrees of freedom have a gradient; Hessian and T3 have none of them.
+    shift = -covariance @ (local(mode.point).gradient + third / 2)
+    value, shifted = jax.jvp(order_parameter, (mode.point,), (shift,))
     slopes, curvatures = jax.vmap(along)(mode.scale.T)
     return Moments(value + shifted + jnp.sum(curvatures, axis=0) / 2, slopes)
 
