@@ -221,7 +221,7 @@ def order_parameters(figure: Any, validation: Validation) -> None:
     limit = max(np.abs(matrix).max() for _, matrix in panels)
     axes_row = figure.subplots(1, 3, sharey=True)
     for axes, (title, matrix) in zip(axes_row, panels, strict=True):
-        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit)
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
         axes.set_title(f"U at N = {validation.width}: {title}", fontsize=10)
         many = len(names) > MOST_NUMBERED
         tilt: dict[str, Any] = {"rotation": 90} if many else {"rotation": 30, "ha": "right"}

@@ -55,6 +55,7 @@ def _theory_row(case: Model, evidence: bool, seed: int) -> dict[str, Any]:
         "paths": case.path_names,
         "order_parameter": saddle.order_parameter.tolist(),
         "corrected_order_parameter": corrected.order_parameter.tolist(),
+        "corrected_about": corrected.about,
         "order_parameter_std": corrected.order_parameter_std.tolist(),
         "energy": float(saddle.energy),
         "entropy": float(saddle.entropy),
