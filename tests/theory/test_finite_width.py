@@ -121,7 +121,7 @@ def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model):
     assert np.max((np.abs(sampled - theory.order_parameter_std) - 4 * error) / sampled) < 5 / 100
 
 
-@pytest.mark.parametrize("about", ["mode", "saddle"])
+@pytest.mark.parametrize("about", [pytest.param("mode", marks=pytest.mark.heavy), "saddle"])
 def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     """E[g] = g + grad g . shift + tr(Hess g S) / 2 of U and of the predictor, with a narrow first layer."""
     model = tiny_model(heads=(2, 2), widths=(3, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
