@@ -27,7 +27,8 @@ def test_evidence_and_accuracies_are_those_of_the_theory(model, tried):
         # The expansion leaves out what its error says.
         exact = exact_scalar_posterior(case)[2]
         expected = ba.theory.laplace_evidence(case.path_inputs, case.labels, case.architecture, case.temperature)
-        assert each.log_evidence == expected.log_evidence
+        # Its mode was searched from the saddle point.
+        assert each.log_evidence == pytest.approx(expected.log_evidence, rel=1e-9)
         assert abs(each.log_evidence - exact) < expected.error
         problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
         saddle = ba.theory.solve(*problem).order_parameter

@@ -127,6 +127,12 @@ def finite_width(
         saddle = solve(path_inputs, labels, arch, temperature, max_steps=max_steps)
         problem, shapes = checked_problem(path_inputs, labels, arch, temperature), full
         centre = Mode(saddle.point, _scale(saddle.point, problem, shapes), saddle.energy, saddle.gradient_norm)
+        if not np.isfinite(centre.scale).all():
+            raise NotConverged(
+                "the curvature at the saddle point is not positive definite in float64;"
+                f" {likely_cause(path_inputs, labels, arch, float(temperature))}",
+                centre,
+            )
     moments = _moments(centre, problem, shapes)
     prediction = None
     if test_path_inputs is not None:
