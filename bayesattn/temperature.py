@@ -64,22 +64,23 @@ def _candidate(model: Model, temperature: float) -> Candidate:
     problem = (model.path_inputs, model.labels, model.architecture, temperature)
     gp = theory.gp_evidence(*problem)
 
-    def accuracies(order_parameter: Any) -> tuple[float | None, float | None]:
-        """Of the mean predictor given U, on validation and on test examples."""
-        readout = np.asarray(readouts(order_parameter[None], *problem)[0])
-
-        def accuracy(path_inputs: Any, labels: Any) -> float | None:
-            if path_inputs is None or labels is None:
-                return None
-            return float(np.mean(np.sign(np.tensordot(path_inputs, readout, 2)) == np.sign(labels)))
-
-        validation = accuracy(model.validation_path_inputs, model.validation_labels)
-        return validation, accuracy(model.test_path_inputs, model.test_labels)
-
-    _, gp_test = accuracies(theory.gp_order_parameter(model.architecture))
+    order_parameters, evidence = [theory.gp_order_parameter(model.architecture)], -np.inf
     try:
         saddle = theory.solve(*problem)
         evidence = theory.laplace_evidence(*problem, start=saddle.point).log_evidence
+        order_parameters.append(saddle.order_parameter)
     except theory.NotConverged:
-        return Candidate(temperature, -np.inf, gp, None, None, gp_test)
-    return Candidate(temperature, evidence, gp, *accuracies(saddle.order_parameter), gp_test)
+        pass
+    found = np.asarray(readouts(np.stack(order_parameters), *problem))
+
+    def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
+        """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""
+        if path_inputs is None or labels is None:
+            return [None, None]
+        outputs = np.tensordot(found, path_inputs, ((1, 2), (1, 2)))
+        shares = [float(np.mean(np.sign(each) == np.sign(labels))) for each in outputs]
+        return [*shares, None][:2]
+
+    _, validation = accuracies(model.validation_path_inputs, model.validation_labels)
+    gp_test, test = accuracies(model.test_path_inputs, model.test_labels)
+    return Candidate(temperature, evidence, gp, validation, test, gp_test)

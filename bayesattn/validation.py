@@ -50,7 +50,7 @@ class Validation:
     `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
     finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
     `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
-    between them, its Monte Carlo error shows.
+    between them, its Monte Carlo error shows; None without test examples.
     `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
     theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
     `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
@@ -65,7 +65,7 @@ class Validation:
     corrected: Matrix
     rhat: Matrix
     ess: Matrix
-    readouts: Float[np.ndarray, "batch path feature"]
+    readouts: Float[np.ndarray, "batch path feature"] | None
     diagnostics: Diagnostics
     accuracy: Accuracy | None
     predictor_deviation: float | None
@@ -179,8 +179,8 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
     saddle = np.asarray(theory.solve(*problem).order_parameter)
     corrected = theory.finite_width(*problem, model.test_path_inputs, variances=False)
     accuracy = deviation = error = allowance = None
-    by_batch = _readout_batches(model, sampled.values)
-    if model.test_path_inputs is not None:
+    by_batch = None if model.test_path_inputs is None else _readout_batches(model, sampled.values)
+    if by_batch is not None:
         assert corrected.prediction is not None
         by_theory = {
             "theory": _mean_predictor(model, saddle),
@@ -317,6 +317,8 @@ def accuracy_on(model: Model, validation: Validation) -> Accuracy:
         )
     if model.test_labels is None:
         raise ValueError("model must have test_labels, got None")
+    if validation.readouts is None:
+        raise ValueError("validation must be of a model with test examples, got one without")
     by_theory = {
         "theory": _mean_predictor(model, validation.saddle),
         "corrected": _mean_predictor(model, validation.corrected),

@@ -100,6 +100,32 @@ def cholesky_factors(
     return factors[::-1]
 
 
+def truncated(
+    point: Float[Array, " coordinate"],
+    shapes: tuple[LayerShape, ...],
+    fewer: tuple[LayerShape, ...],
+    widths: Float[Array, " layer"],
+    variances: Float[Array, " layer_and_input"],
+) -> Float[Array, " kept_coordinate"]:
+    """Point of shapes with fewer columns whose U_l are close to those of a point of `shapes`.
+
+    Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} found above.
+    """
+    factor, parts = np.ones((1, 1)), []
+    targets = cholesky_factors(point, shapes, widths, variances)
+    for layer in reversed(range(len(fewer))):
+        shape = fewer[layer]
+        mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])
+        bartlett = np.linalg.lstsq(mixing, np.asarray(targets[layer]), rcond=None)[0]
+        left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
+        # B B^T determines U; of its factors the triangular one is wanted.
+        lower = np.linalg.qr((left * singular)[:, : shape.columns].T)[1].T
+        lower *= np.sign(np.diag(lower))
+        factor = mixing @ lower
+        parts.insert(0, np.concatenate([np.log(np.diag(lower)), lower[shape.below]]))
+    return jnp.asarray(np.concatenate(parts))
+
+
 def log_prior(
     point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, ""]:

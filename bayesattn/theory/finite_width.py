@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, unwhiten
+from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, truncated, unwhiten
 from bayesattn.theory.kernels import PathKernels, checked_path_inputs, energy_model, is_singular, path_kernels, unpack
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.predictor import Prediction
@@ -59,7 +59,7 @@ class Problem(NamedTuple):
 class Mode(NamedTuple):
     """Mode of the collapsed posterior, columns that span S = scale scale^T, V at the mode, and its relative gradient.
 
-    Or another centre of the expansion, the saddle point.
+    Or another centre of the expansion, the saddle point, with V left out (NaN).
     """
 
     point: Point
@@ -126,7 +126,7 @@ def finite_width(
     else:
         saddle = solve(path_inputs, labels, arch, temperature, max_steps=max_steps)
         problem, shapes = checked_problem(path_inputs, labels, arch, temperature), full
-        centre = Mode(saddle.point, _scale(saddle.point, problem, shapes), saddle.energy, saddle.gradient_norm)
+        centre = Mode(saddle.point, _scale(saddle.point, problem, shapes), jnp.array(jnp.nan), saddle.gradient_norm)
         if not np.isfinite(centre.scale).all():
             raise NotConverged(
                 "the curvature at the saddle point is not positive definite in float64;"
@@ -165,13 +165,16 @@ def find_mode(
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
-    The search starts at `start`, such as the saddle point's, or at the GP limit where there is none or where it has columns
-    that a narrow layer lacks. Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
+    The search starts at `start`, such as the saddle point's, without the columns that a narrow layer lacks, or at the GP
+    limit. Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
     """
     problem, shapes = checked_problem(path_inputs, labels, arch, temperature), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
-    origin = unwhiten(jnp.zeros(size), shapes, problem.widths)
-    mode = _mode(problem, origin if start is None or len(start) != size else start, shapes, max_steps)
+    if start is None:
+        start = unwhiten(jnp.zeros(size), shapes, problem.widths)
+    elif len(start) != size:
+        start = truncated(start, layer_shapes(arch, full=True), shapes, problem.widths, problem.variances)
+    mode = _mode(problem, start, shapes, max_steps)
     if not mode.gradient_norm <= GRADIENT_TOLERANCE:
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"

@@ -1,5 +1,6 @@
 """Kernels between examples, weighed by an order parameter (THEORY sections 3 and 5)."""
 
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import jax
@@ -131,11 +132,17 @@ def path_kernels(path_inputs: Float[Array, "example path feature"], arch: Archit
     pairs_bytes = 8 * (paths * (paths + 1) // 2) * (examples * (examples + 1) // 2)
     if features <= 4 * paths or pairs_bytes > PAIRS_BYTES:
         return PathKernels(None, scaled)
-    return PathKernels(_pair_kernels(scaled), scaled)
+    return PathKernels(_pair_kernels(np.asarray(scaled).tobytes(), scaled.shape), scaled)
+
+
+@lru_cache(maxsize=1)
+def _pair_kernels(contents: bytes, shape: tuple[int, ...]) -> Float[Array, "pair entry"]:
+    """Kept until others are asked for: every width, temperature and question to the theory needs the same ones again."""
+    return _new_pair_kernels(jnp.asarray(np.frombuffer(contents).reshape(shape)))
 
 
 @jax.jit
-def _pair_kernels(scaled: Float[Array, "example path feature"]) -> Float[Array, "pair entry"]:
+def _new_pair_kernels(scaled: Float[Array, "example path feature"]) -> Float[Array, "pair entry"]:
     rows, columns = np.tril_indices(len(scaled))
 
     def one_pair(pair: Array) -> Float[Array, " entry"]:

@@ -17,10 +17,41 @@ def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
     )
     dense = two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))]
     for form in (
-        kernels.PathKernels(kernels._pair_kernels(scaled), jnp.asarray(scaled)),
+        kernels.PathKernels(kernels._new_pair_kernels(scaled), jnp.asarray(scaled)),
         kernels.PathKernels(None, jnp.asarray(scaled)),
     ):
         assert relative_error(form(jnp.asarray(factor)), dense) < 1e-13
+
+
+def test_path_kernels_are_kept_for_the_same_examples_only():
+    xi, arch = np.random.default_rng(0).normal(size=(3, 2, 9)), ba.Architecture((2,), (5, 5), (1.0,) * 3)
+    first = kernels.path_kernels(jnp.asarray(xi), arch)
+    assert kernels.path_kernels(jnp.asarray(xi.copy()), arch).pairs is first.pairs
+    # Changed in place, and by the prior.
+    xi *= 2
+    changed, wider = kernels.path_kernels(jnp.asarray(xi), arch), ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
+    np.testing.assert_allclose(changed.pairs, 4 * first.pairs, rtol=1e-14)
+    np.testing.assert_allclose(kernels.path_kernels(jnp.asarray(xi), wider).pairs, 16 * first.pairs, rtol=1e-14)
+
+
+@pytest.mark.parametrize("widths", [(4, 9, 9), (4, 2, 9)], ids=["narrow below", "narrow twice"])
+def test_a_point_without_the_columns_of_a_narrow_layer(widths):
+    """Its U are the nearest of their rank where the layer above has all columns, and itself where no layer is narrow."""
+    arch, rng = ba.Architecture((2, 3), widths, (1.0, 1.3, 0.7, 0.9)), np.random.default_rng(0)
+    full, fewer = bartlett.layer_shapes(arch, full=True), bartlett.layer_shapes(arch)
+    sizes = jnp.array(arch.widths, float), jnp.array(arch.variances)
+    point = jnp.asarray(0.3 * rng.normal(size=sum(shape.size for shape in full)))
+    assert relative_error(bartlett.truncated(point, full, full, *sizes), point) < 1e-12
+    whole = bartlett.cholesky_factors(point, full, *sizes)
+    found = bartlett.cholesky_factors(bartlett.truncated(point, full, fewer, *sizes), fewer, *sizes)
+    layer = 1 if widths[1] == 2 else 0
+    above = np.kron(np.eye(arch.heads[layer]), whole[layer + 1])
+    inner = np.linalg.solve(above, whole[layer])
+    values, vectors = np.linalg.eigh(inner @ inner.T)
+    kept = vectors[:, -widths[layer] :] * np.sqrt(values[-widths[layer] :])
+    expected = (above @ kept) @ (above @ kept).T
+    assert relative_error(found[layer] @ found[layer].T, expected) < 1e-12
+    assert [factor.shape[1] for factor in found] == [shape.columns for shape in fewer]
 
 
 def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(two_layers):
