@@ -100,6 +100,8 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
+        if "order_parameter" in watched:
+            watched["order_parameter"] = on_and_below_diagonal(watched["order_parameter"])
         if "prediction" in posterior:
             axis = posterior["prediction"].dims[2]
             examples = posterior.sizes[axis]
@@ -126,6 +128,12 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     )
 
 
+def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
+    """Of draws of U, which is symmetric, what differs: dimensions chain, draw, entry (row by row)."""
+    rows, columns = (xr.DataArray(each, dims="entry") for each in np.tril_indices(order_parameters.sizes["path"]))
+    return order_parameters.isel(path=rows, other_path=columns)
+
+
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective draws of scalar quantities, a row each.
 
@@ -137,13 +145,14 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {k: float(v) for k, v in _moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
-        found = _moments(posterior["order_parameter"])
-        if "step_size_bias" in draws.children:
-            found |= dict(zip(("bias", "bias_error"), step_size_bias(draws), strict=True))
+        found = _moments(on_and_below_diagonal(posterior["order_parameter"]))
         names = [str(name) for name in posterior["path"].values]
-        for row, column in zip(*np.tril_indices(len(names)), strict=True):
-            entry = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
-            rows.append(entry | {name: float(matrix[row, column]) for name, matrix in found.items()})
+        pairs = np.tril_indices(len(names))
+        if "step_size_bias" in draws.children:
+            found |= {name: of[pairs] for name, of in zip(("bias", "bias_error"), step_size_bias(draws), strict=True)}
+        for entry, (row, column) in enumerate(zip(*pairs, strict=True)):
+            named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
+            rows.append(named | {name: float(values[entry]) for name, values in found.items()})
     if "prediction" in posterior and "test_labels" in constant:
         # Chunk by chunk: predictions may be more than memory holds.
         total = sum(

@@ -13,9 +13,9 @@ from jaxtyping import Float
 
 from bayesattn import theory
 from bayesattn._checks import one_of
-from bayesattn.diagnostics import Diagnostics, diagnose
+from bayesattn.diagnostics import Diagnostics, diagnose, on_and_below_diagonal
 from bayesattn.models import Model
-from bayesattn.theory.kernels import cross_kernel
+from bayesattn.theory.kernels import cross_kernel, unpack
 from bayesattn.theory.predictor import readouts
 
 MOST_ERRORS = 4.0
@@ -199,17 +199,22 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
     direction = np.asarray(corrected.order_parameter) - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
+    entries = on_and_below_diagonal(sampled)
+
+    def matrix(values: xr.DataArray) -> np.ndarray:
+        return np.asarray(unpack(jnp.asarray(values.values), paths))
+
     return Validation(
         model=model,
         relative_deviation=float(along.mean() - np.sum(direction * saddle)),
         relative_remaining=float(along.mean() - np.sum(direction * np.asarray(corrected.order_parameter))),
         relative_error=float(arviz_stats.mcse(along)),
         order_parameter=sampled.mean(("chain", "draw")).values,
-        error=arviz_stats.mcse(sampled).values,
+        error=matrix(arviz_stats.mcse(entries)),
         saddle=saddle,
         corrected=np.asarray(corrected.order_parameter),
-        rhat=arviz_stats.rhat(sampled).values,
-        ess=arviz_stats.ess(sampled).values,
+        rhat=matrix(arviz_stats.rhat(entries)),
+        ess=matrix(arviz_stats.ess(entries)),
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
