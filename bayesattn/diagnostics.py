@@ -131,7 +131,8 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
 def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
     """Of draws of U, which is symmetric, what differs: dimensions chain, draw, entry (row by row)."""
     rows, columns = (xr.DataArray(each, dims="entry") for each in np.tril_indices(order_parameters.sizes["path"]))
-    return order_parameters.isel(path=rows, other_path=columns)
+    # Read whole: entry by entry, stored draws are slow to read.
+    return order_parameters.compute().isel(path=rows, other_path=columns)
 
 
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
