@@ -8,7 +8,8 @@ from bayesattn.models.ready import load_model, load_task, ready_models
 PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed, "latent": latent}
 """Modules with one grammar.
 
-structure(model): what the compiled program depends on; prepare(model): arrays to compute before sampling begins;
+structure(model): what the compiled program depends on; options(structure): of samplers, over NumPyro's and the Langevin
+kernels' own; prepare(model): arrays to compute before sampling begins;
 data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
 initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
 a draw; network_weights(sites, data, structure, widths, key): its weights; minibatch(data, chosen), where labels are

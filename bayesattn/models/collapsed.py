@@ -31,6 +31,11 @@ def structure(model: Model) -> Structure:
     return bartlett.layer_shapes(model.architecture)
 
 
+def options(shapes: Structure) -> dict[str, Any]:
+    """Whitened coordinates are their own metric, but where a layer is narrow: there the posterior is far from Gaussian."""
+    return {"adapt_mass_matrix": bartlett.narrow(shapes)}
+
+
 def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     """Centre and scale of the whitened coordinates.
 
@@ -40,17 +45,19 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     arch = model.architecture
     arrays = (model.path_inputs, model.labels, arch, model.temperature)
     if whitening == "laplace":
-        mode, _ = find_mode(*arrays)
-        return {"centre": mode.point, "scale": mode.scale}
+        mode, problem = find_mode(*arrays)
+        order = {} if problem.order is None else {"order": problem.order}
+        return {"centre": mode.point, "scale": mode.scale} | order
     shapes, widths = structure(model), checked_problem(*arrays).widths
     origin = jnp.zeros(sum(shape.size for shape in shapes))
     scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(origin)
     return {"centre": bartlett.unwhiten(origin, shapes, widths), "scale": scale}
 
 
-def data(model: Model, *, centre: Any, scale: Any) -> dict[str, Any]:
-    """Arrays that the program conditions on; centre and scale are those of `prepare`."""
+def data(model: Model, *, centre: Any, scale: Any, order: Any = None) -> dict[str, Any]:
+    """Arrays that the program conditions on; centre, scale and the order of rows are those of `prepare`."""
     problem = checked_problem(model.path_inputs, model.labels, model.architecture, model.temperature)
+    problem = problem._replace(order=None if order is None else jnp.asarray(order))
     test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
     return problem._asdict() | {
         "path_inputs": jnp.asarray(model.path_inputs),
@@ -91,7 +98,7 @@ def program(shapes: Structure):
     def collapsed_program(data: dict[str, Any]):
         prior = BartlettPrior(shapes, data["widths"], data["centre"], data["scale"])
         point = data["centre"] + data["scale"] @ numpyro.sample("whitened", prior)
-        factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+        factor = _factor(point, data, shapes)
         energy = gaussian_energy(data["kernels"](factor), data["labels"], data["temperature"])
         # log Normal(Y; 0, K(U) + T I)
         numpyro.factor("labels", -(energy + len(data["labels"]) * np.log(2 * np.pi)) / 2)
@@ -107,7 +114,9 @@ def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
 def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
     """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
     point = data["centre"] + data["scale"] @ sites["whitened"]
-    factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+    factor = _factor(point, data, shapes)
+    if data["order"] is not None:
+        point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
     if data["test_path_inputs"] is not None:
         projection = input_projection(key, factor, data)
@@ -124,7 +133,7 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
     """Labels drawn given the sites: Normal(0, K + T I)."""
     point = data["centre"] + data["scale"] @ sites["whitened"]
-    factor = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])[0]
+    factor = _factor(point, data, shapes)
     input_key, noise_key = jax.random.split(key)
     shape = (factor.shape[1], data["path_inputs"].shape[2])
     projection = jnp.sqrt(data["variances"][0]) * jax.random.normal(input_key, shape)
@@ -135,6 +144,11 @@ def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes:
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
     """Exact draw of all weights given the coordinates, as `weights` makes them."""
     return _weights_of_draw(data["centre"] + data["scale"] @ sites["whitened"], key, data, widths, shapes)
+
+
+def _factor(point: Array, data: dict[str, Any], shapes: Structure) -> Float[Array, "path column"]:
+    """F of U = F F^T."""
+    return bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"], data["order"])[0]
 
 
 def input_projection(
@@ -229,8 +243,8 @@ def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> 
 
 
 def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
-    bartletts = bartlett.bartlett_factors(point, shapes)
-    factors = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"])
+    bartletts = bartlett.bartlett_factors(point, shapes, data["order"])
+    factors = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"], data["order"])
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
     frame = _frame(readout_key, widths[-1], 1)
     result = {"a": jnp.sqrt(data["variances"][-1]) * bartletts[-1][0, 0] * frame[:, 0]}

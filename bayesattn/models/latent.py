@@ -103,6 +103,11 @@ def structure(model: LatentModel) -> tuple[int, int]:
     return model.values.shape[1], model.features.shape[1]
 
 
+def options(structure: tuple[int, int]) -> dict[str, Any]:
+    """Samplers keep their own."""
+    return {}
+
+
 def prepare(model: LatentModel) -> dict[str, Any]:
     """Nothing has to be computed before sampling begins."""
     return {}

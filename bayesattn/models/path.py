@@ -20,6 +20,11 @@ def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
     return data | {name: data[name][chosen] for name in ("path_inputs", "labels")}
 
 
+def options(structure: Structure) -> dict[str, Any]:
+    """Samplers keep their own."""
+    return {}
+
+
 def prepare(model: Model) -> dict[str, Any]:
     """Nothing has to be computed before sampling begins."""
     return {}

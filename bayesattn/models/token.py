@@ -9,7 +9,7 @@ from bayesattn import attention
 from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
-structure, prepare, initial = path.structure, path.prepare, path.initial
+structure, options, prepare, initial = path.structure, path.options, path.prepare, path.initial
 quantities, network_weights = path.quantities, path.network_weights
 draw_prior, draw_labels = path.draw_prior, path.draw_labels
 

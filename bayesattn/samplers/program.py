@@ -38,7 +38,7 @@ def kernel(sampler: str, parameterisation: str, structure: Any, options: Mapping
     module = PARAMETERISATIONS[parameterisation]
     subset = {"subset": module.minibatch} if sampler == "sgld" else {}
     try:
-        return SAMPLERS[sampler](module.program(structure), **subset, **options)
+        return SAMPLERS[sampler](module.program(structure), **subset, **(module.options(structure) | dict(options)))
     except TypeError as error:
         raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 

@@ -7,24 +7,51 @@ over entries, so these coordinates serve the saddle point, its finite-width corr
 A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal, then the entries
 below it row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns beyond
 N_l absent, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
+
+Two things keep the space of U in one piece where a layer is narrow. A diagonal entry of one degree of freedom, which its
+last column has, takes either sign, as a standard normal: the density of its size does not vanish at 0, where U is continuous
+up to a sign of the rest of the column, but the logarithm of its size ends. And the rows of B_l may come in any order, for
+its law does not depend on it: a weak row before strong ones makes them wind about an axis that the weak one sets, so rows
+come in the order of a pivoted Cholesky factor of U_l at the saddle point, strong ones first.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+import scipy.linalg
+from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.architecture import Architecture
 
+FREE = 4
+"""Degrees of freedom from which a column of B hardly ever comes near 0, so that the order of rows does not matter."""
+
+Point = Float[Array, " coordinate"]
+Order = Int[Array, " row_of_any_layer"] | None
+"""Of each layer, one after the other, the numbers of its rows in the order in which B_l has them; None for their own."""
+
 
 class LayerShape(NamedTuple):
-    """Shape of one Bartlett factor: `heads` of the layer, `rows` = heads x columns of the layer above, `columns`."""
+    """Shape of one Bartlett factor: `heads` of the layer, `rows` = heads x columns of the layer above, `columns`.
+
+    `freedom` are the degrees of freedom of the last column, or `FREE` if there are more.
+    """
 
     heads: int
     rows: int
     columns: int
+    freedom: int = FREE
+
+    @property
+    def logs(self) -> int:
+        """Diagonal entries whose logarithm is a coordinate: all, but for one that takes either sign.
+
+        An only entry, such as the readout's, scales all of U, and its sign turns nothing round.
+        """
+        return self.columns - (self.freedom == 1 and self.rows > 1)
 
     @property
     def below(self) -> tuple[np.ndarray, np.ndarray]:
@@ -45,12 +72,17 @@ def layer_shapes(arch: Architecture, full: bool = False) -> tuple[LayerShape, ..
     for heads, width in zip((1, *reversed(arch.heads)), reversed(arch.widths), strict=True):
         rows = heads * columns
         columns = rows if full else min(rows, width)
-        shapes.append(LayerShape(heads, rows, columns))
+        shapes.append(LayerShape(heads, rows, columns, FREE if full else min(width - columns + 1, FREE)))
     return tuple(reversed(shapes))
 
 
+def narrow(shapes: tuple[LayerShape, ...]) -> bool:
+    """Whether a column has so few degrees of freedom that the order of rows matters."""
+    return any(shape.freedom < FREE for shape in shapes)
+
+
 def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) -> list[tuple[Array, Array]]:
-    """(log diagonal, entries below the diagonal) of each layer."""
+    """(diagonal as `LayerShape.logs` has it, entries below the diagonal) of each layer."""
     parts, start = [], 0
     for shape in shapes:
         middle, end = start + shape.columns, start + shape.size
@@ -62,22 +94,29 @@ def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) ->
 def unwhiten(
     whitened: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, " coordinate"]:
-    """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there."""
+    """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there.
+
+    An entry of either sign is 0 there.
+    """
     parts = []
-    for width, (diagonal, below) in zip(widths, split(whitened, shapes), strict=True):
-        parts += [jnp.log(width) / 2 + diagonal / (2 * jnp.sqrt(width)), below / jnp.sqrt(2)]
+    for shape, width, (diagonal, below) in zip(shapes, widths, split(whitened, shapes), strict=True):
+        logs, signed = diagonal[: shape.logs], diagonal[shape.logs :]
+        parts += [jnp.log(width) / 2 + logs / (2 * jnp.sqrt(width)), signed / jnp.sqrt(2), below / jnp.sqrt(2)]
     return jnp.concatenate(parts)
 
 
 def bartlett_factors(
-    point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]
+    point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], order: Order = None
 ) -> list[Float[Array, "row column"]]:
-    """B_1, .., B_L, B_a at a point."""
-    result = []
-    for shape, (log_diagonal, below) in zip(shapes, split(point, shapes), strict=True):
+    """B_1, .., B_L, B_a at a point, their rows as those of (I_{H_l} (x) F_{l+1})'s columns."""
+    result, start = [], 0
+    for shape, (coordinates, below) in zip(shapes, split(point, shapes), strict=True):
         diagonal = np.arange(shape.columns)
+        entries = jnp.concatenate([jnp.exp(coordinates[: shape.logs]), coordinates[shape.logs :]])
         zeros = jnp.zeros((shape.rows, shape.columns))
-        result.append(zeros.at[diagonal, diagonal].set(jnp.exp(log_diagonal)).at[shape.below].set(below))
+        lower = zeros.at[diagonal, diagonal].set(entries).at[shape.below].set(below)
+        result.append(lower if order is None else zeros.at[order[start : start + shape.rows]].set(lower))
+        start += shape.rows
     return result
 
 
@@ -86,11 +125,15 @@ def cholesky_factors(
     shapes: tuple[LayerShape, ...],
     widths: Float[Array, " layer"],
     variances: Float[Array, " layer_and_input"],
+    order: Order = None,
 ) -> list[Float[Array, "row column"]]:
-    """F_1, .., F_L, F_a at a point whose entries are those of B (with the logarithm of its diagonal)."""
+    """F_1, .., F_L, F_a at a point whose entries are those of B (with the logarithm of its diagonal).
+
+    They are lower triangular where rows keep their own order.
+    """
     factor = jnp.ones((1, 1))
     factors = []
-    bartletts = bartlett_factors(point, shapes)
+    bartletts = bartlett_factors(point, shapes, order)
     for layer in reversed(range(len(shapes))):
         shape = shapes[layer]
         bartlett = bartletts[layer] * jnp.sqrt(variances[layer + 1] / widths[layer])
@@ -100,18 +143,19 @@ def cholesky_factors(
     return factors[::-1]
 
 
-def truncated(
+def narrowed(
     point: Float[Array, " coordinate"],
     shapes: tuple[LayerShape, ...],
     fewer: tuple[LayerShape, ...],
     widths: Float[Array, " layer"],
     variances: Float[Array, " layer_and_input"],
-) -> Float[Array, " kept_coordinate"]:
-    """Point of shapes with fewer columns whose U_l are close to those of a point of `shapes`.
+) -> tuple[Float[Array, " kept_coordinate"], Order]:
+    """Point of shapes with fewer columns whose U_l are close to those of a point of `shapes`, and the order of its rows.
 
-    Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} found above.
+    Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} found above; where a
+    layer is narrow, its rows come in the order of a pivoted Cholesky factor.
     """
-    factor, parts = np.ones((1, 1)), []
+    factor, parts, orders = np.ones((1, 1)), [], []
     targets = cholesky_factors(point, shapes, widths, variances)
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]
@@ -119,26 +163,31 @@ def truncated(
         bartlett = np.linalg.lstsq(mixing, np.asarray(targets[layer]), rcond=None)[0]
         left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
         # B B^T determines U; of its factors the triangular one is wanted.
-        lower = np.linalg.qr((left * singular)[:, : shape.columns].T)[1].T
-        lower *= np.sign(np.diag(lower))
-        factor = mixing @ lower
-        parts.insert(0, np.concatenate([np.log(np.diag(lower)), lower[shape.below]]))
-    return jnp.asarray(np.concatenate(parts))
+        kept = (left * singular)[:, : shape.columns].T
+        order = scipy.linalg.qr(kept, pivoting=True)[2] if narrow(fewer) else np.arange(shape.rows)
+        lower = np.linalg.qr(kept[:, order])[1].T
+        lower *= np.where(np.diag(lower) < 0, -1, 1)
+        factor = mixing[:, order] @ lower
+        diagonal = np.diag(lower)
+        parts.insert(0, np.concatenate([np.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
+        orders.insert(0, order)
+    return jnp.asarray(np.concatenate(parts)), jnp.asarray(np.concatenate(orders)) if narrow(fewer) else None
 
 
 def log_prior(
     point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, ""]:
-    """Normalised log prior density of a point: B_ii^2 ~ chi^2(N_l - i), entries below the diagonal standard normal.
+    """Normalised log prior density of a point: B_ii^2 ~ chi^2(N_l - i), all other entries standard normal.
 
-    THEORY section 3, with the Jacobian of the logarithm of the diagonal.
+    THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry that takes either sign is normal.
     """
     total = jnp.zeros(())
-    for shape, width, (log_diagonal, below) in zip(shapes, widths, split(point, shapes), strict=True):
-        freedom = width - jnp.arange(shape.columns)
+    for shape, width, (diagonal, below) in zip(shapes, widths, split(point, shapes), strict=True):
+        logs, normals = diagonal[: shape.logs], jnp.concatenate([diagonal[shape.logs :], below])
+        freedom = width - jnp.arange(shape.logs)
         log_normaliser = jax.scipy.special.gammaln(freedom / 2) + (freedom / 2 - 1) * jnp.log(2.0)
-        total += jnp.sum(freedom * log_diagonal - jnp.exp(2 * log_diagonal) / 2 - log_normaliser)
-        total -= jnp.sum(below**2) / 2 + below.size * jnp.log(2 * jnp.pi) / 2
+        total += jnp.sum(freedom * logs - jnp.exp(2 * logs) / 2 - log_normaliser)
+        total -= jnp.sum(normals**2) / 2 + normals.size * jnp.log(2 * jnp.pi) / 2
     return total
 
 
@@ -148,9 +197,26 @@ def sample_prior(
     """A prior draw of a point."""
     parts = []
     for shape, width, layer_key in zip(shapes, widths, jax.random.split(key, len(shapes)), strict=True):
-        diagonal_key, below_key = jax.random.split(layer_key)
-        freedom = width - jnp.arange(shape.columns)
+        diagonal_key, normal_key = jax.random.split(layer_key)
+        freedom = width - jnp.arange(shape.logs)
         # chi^2(k) = 2 Gamma(k / 2)
         parts.append(jnp.log(2 * jax.random.gamma(diagonal_key, freedom / 2)) / 2)
-        parts.append(jax.random.normal(below_key, (len(shape.below[0]),)))
+        parts.append(jax.random.normal(normal_key, (shape.size - shape.logs,)))
+    return jnp.concatenate(parts)
+
+
+def in_order(bartletts: Sequence[Float[Array, "row column"]], shapes: tuple[LayerShape, ...]) -> Point:
+    """Point of the same U's with rows in their own order and diagonals above 0, from the readout down by QR.
+
+    B_l B_l^T keeps its U_l; the rotation that makes B_l triangular turns the rows that B_{l-1} has for each head.
+    """
+    turn, parts = jnp.ones((1, 1)), []
+    for shape, bartlett in zip(reversed(shapes), reversed(bartletts), strict=True):
+        blocks = bartlett.reshape(shape.heads, -1, shape.columns)
+        turned = jnp.einsum("ij,hjc->hic", turn, blocks).reshape(bartlett.shape)
+        orthogonal, upper = jnp.linalg.qr(turned.T)
+        signs = jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
+        lower, turn = upper.T * signs, orthogonal.T * signs[:, None]
+        diagonal = jnp.diag(lower)
+        parts.insert(0, jnp.concatenate([jnp.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
     return jnp.concatenate(parts)

@@ -26,15 +26,22 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import LayerShape, cholesky_factors, layer_shapes, log_prior, truncated, unwhiten
-from bayesattn.theory.kernels import PathKernels, checked_path_inputs, energy_model, is_singular, path_kernels, unpack
+from bayesattn.theory.bartlett import LayerShape, Order, cholesky_factors, layer_shapes, log_prior, narrow, narrowed, unwhiten
+from bayesattn.theory.kernels import (
+    PathKernels,
+    checked_path_inputs,
+    energy_model,
+    gaussian_energy,
+    is_singular,
+    path_kernels,
+    unpack,
+)
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.predictor import Prediction
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
     NotConverged,
-    bartlett_energy,
     composite,
     likely_cause,
     solve,
@@ -54,6 +61,15 @@ class Problem(NamedTuple):
     widths: Float[Array, " layer"]
     variances: Float[Array, " layer_and_input"]
     temperature: Float[Array, ""]
+    order: Order = None
+
+    def factors(self, point: Point, shapes: Shapes) -> list[Float[Array, "row column"]]:
+        """F_1, .., F_L, F_a at a point."""
+        return cholesky_factors(point, shapes, self.widths, self.variances, self.order)
+
+    def energy(self, point: Point, shapes: Shapes) -> Float[Array, ""]:
+        """Energy of THEORY section 4 at a point."""
+        return gaussian_energy(self.kernels(self.factors(point, shapes)[0]), self.labels, self.temperature)
 
 
 class Mode(NamedTuple):
@@ -119,8 +135,8 @@ def finite_width(
     """
     full = layer_shapes(arch, full=True)
     if about is None:
-        narrow = any(width < WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
-        about = "saddle" if narrow else "mode"
+        wide = all(width >= WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
+        about = "mode" if wide else "saddle"
     if one_of("about", about, ("mode", "saddle")) == "mode":
         (centre, problem), shapes = find_mode(path_inputs, labels, arch, temperature, max_steps), layer_shapes(arch)
     else:
@@ -166,14 +182,19 @@ def find_mode(
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
     The search starts at `start`, such as the saddle point's, without the columns that a narrow layer lacks, or at the GP
-    limit. Raises ValueError if the arrays do not fit, NotConverged if the mode was not found.
+    limit; where a layer is narrow, always at the saddle point, which tells the order of its rows. Raises ValueError if the
+    arrays do not fit, NotConverged if the mode was not found.
     """
     problem, shapes = checked_problem(path_inputs, labels, arch, temperature), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
+    if start is None and narrow(shapes):
+        start = solve(path_inputs, labels, arch, temperature, max_steps=max_steps).point
     if start is None:
         start = unwhiten(jnp.zeros(size), shapes, problem.widths)
-    elif len(start) != size:
-        start = truncated(start, layer_shapes(arch, full=True), shapes, problem.widths, problem.variances)
+    elif narrow(shapes) or len(start) != size:
+        full = layer_shapes(arch, full=True)
+        start, order = narrowed(start, full, shapes, problem.widths, problem.variances)
+        problem = problem._replace(order=order)
     mode = _mode(problem, start, shapes, max_steps)
     if not mode.gradient_norm <= GRADIENT_TOLERANCE:
         raise NotConverged(
@@ -186,33 +207,29 @@ def find_mode(
 
 def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
     """Minus the log of prior density times likelihood, both normalised, at a point of Bartlett coordinates."""
-    kernels, labels, widths, variances, temperature = problem
-    energy = bartlett_energy(point, kernels, labels, temperature, shapes, widths, variances)
-    return energy / 2 + len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
+    constant = len(problem.labels) * np.log(2 * np.pi) / 2
+    return problem.energy(point, shapes) / 2 + constant - log_prior(point, shapes, problem.widths)
 
 
 def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of `potential`, by `energy_model`."""
-    kernels, labels, widths, variances, temperature = problem
 
     def model(point):
-        factor = cholesky_factors(point, shapes, widths, variances)[0]
-        return energy_model(kernels, factor, labels, temperature)
+        factor = problem.factors(point, shapes)[0]
+        return energy_model(problem.kernels, factor, problem.labels, problem.temperature)
 
     def rest(point):
-        return len(labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, widths)
+        return len(problem.labels) * np.log(2 * np.pi) / 2 - log_prior(point, shapes, problem.widths)
 
     return composite(model, 0.5, lambda point: _order_parameter_at(point, problem, shapes), rest)
 
 
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
 def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
-    kernels, labels, widths, variances, temperature = problem
-
     local = local_potential(problem, shapes)
-    origin = unwhiten(jnp.zeros_like(start), shapes, widths)
+    origin = unwhiten(jnp.zeros_like(start), shapes, problem.widths)
     # Whitened coordinates are stretched, each by a factor of its own.
-    stretch = unwhiten(jnp.ones_like(start), shapes, widths) - origin
+    stretch = unwhiten(jnp.ones_like(start), shapes, problem.widths) - origin
 
     def whitened_local(whitened):
         at = local(origin + stretch * whitened)
@@ -224,18 +241,17 @@ def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mod
     best, at, gradient, _ = minimum(whitened_potential, whitened_local, (start - origin) / stretch, max_steps)
     scale = _spanning(at.hessian / jnp.outer(stretch, stretch))
     point = origin + stretch * best
-    slope = stretch * jax.grad(lambda p: bartlett_energy(p, kernels, labels, temperature, shapes, widths, variances))(
-        point
-    )
+    slope = stretch * jax.grad(problem.energy)(point, shapes)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
-    singular = is_singular(kernels(cholesky_factors(point, shapes, widths, variances)[0]), len(labels), temperature)
+    kernel = problem.kernels(problem.factors(point, shapes)[0])
+    singular = is_singular(kernel, len(problem.labels), problem.temperature)
     norm = jnp.where(jnp.isfinite(scale).all() & ~singular, norm, jnp.inf)
     return Mode(point, scale, at.value, norm)
 
 
 def _order_parameter_at(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "path path"]:
-    factor = cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
+    factor = problem.factors(point, shapes)[0]
     return factor @ factor.T
 
 
@@ -280,7 +296,7 @@ def _predictor(
     u = Z^T Z D v. The variance is x . U x - |Z U x|^2; with R = x - Z^T Z U x its derivatives are R . D R and -2 |Z D R|^2.
     """
     kernels, labels = problem.kernels, problem.labels
-    factor = cholesky_factors(mode.point, shapes, problem.widths, problem.variances)[0]
+    factor = problem.factors(mode.point, shapes)[0]
     at, change = factor @ factor.T, moments.mean - factor @ factor.T
     examples, paths, features = kernels.features.shape
     cholesky = jnp.linalg.cholesky(unpack(kernels(factor), examples) + problem.temperature * jnp.eye(examples))

@@ -166,11 +166,6 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
     return total
 
 
-def bartlett_energy(point, kernels: PathKernels, labels, temperature, shapes, widths, variances) -> Float[Array, ""]:
-    """Energy of THEORY section 4 at a point of Bartlett coordinates, without checks."""
-    return gaussian_energy(kernels(cholesky_factors(point, shapes, widths, variances)[0]), labels, temperature)
-
-
 def composite(
     model: Callable, weight: float, order_parameter: Callable, rest: Callable
 ) -> Callable[[Float[Array, " coordinate"]], Local]:

@@ -41,9 +41,10 @@ def test_a_point_without_the_columns_of_a_narrow_layer(widths):
     full, fewer = bartlett.layer_shapes(arch, full=True), bartlett.layer_shapes(arch)
     sizes = jnp.array(arch.widths, float), jnp.array(arch.variances)
     point = jnp.asarray(0.3 * rng.normal(size=sum(shape.size for shape in full)))
-    assert relative_error(bartlett.truncated(point, full, full, *sizes), point) < 1e-12
+    assert relative_error(bartlett.narrowed(point, full, full, *sizes)[0], point) < 1e-12
     whole = bartlett.cholesky_factors(point, full, *sizes)
-    found = bartlett.cholesky_factors(bartlett.truncated(point, full, fewer, *sizes), fewer, *sizes)
+    narrow, order = bartlett.narrowed(point, full, fewer, *sizes)
+    found = bartlett.cholesky_factors(narrow, fewer, *sizes, order)
     layer = 1 if widths[1] == 2 else 0
     above = np.kron(np.eye(arch.heads[layer]), whole[layer + 1])
     inner = np.linalg.solve(above, whole[layer])
