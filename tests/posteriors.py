@@ -22,6 +22,15 @@ def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 
     return ba.Model.from_dataset(data, widths, variances, temperature)
 
 
+def narrow_model(heads, widths, strong, temperature, examples=20, features=5):
+    """Random path inputs, and labels that are a linear function of one path's alone: paths as unequal as they get."""
+    arch = ba.Architecture(heads, widths, (1.0,) * (len(heads) + 2))
+    rng = np.random.default_rng(0)
+    path_inputs = rng.normal(size=(examples, arch.paths, features))
+    labels = path_inputs[:, strong] @ rng.normal(size=features) / np.sqrt(features)
+    return ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature)
+
+
 def exact_scalar_posterior(model, points=400):
     """Posterior mean of U and of f on the test inputs for one layer of one head, by quadrature over both chi-squared laws.
 

@@ -205,7 +205,7 @@ def sample_prior(
     return jnp.concatenate(parts)
 
 
-def in_order(bartletts: Sequence[Float[Array, "row column"]], shapes: tuple[LayerShape, ...]) -> Point:
+def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Point:
     """Point of the same U's with rows in their own order and diagonals above 0, from the readout down by QR.
 
     B_l B_l^T keeps its U_l; the rotation that makes B_l triangular turns the rows that B_{l-1} has for each head.

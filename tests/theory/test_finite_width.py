@@ -129,10 +129,12 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arguments = (model.path_inputs, model.labels, arch, model.temperature)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     mode, problem = find_mode(*arguments)
-    centre = mode.point if about == "mode" else ba.theory.solve(*arguments).point
+    centre = mode.point
+    if about == "saddle":
+        centre, problem = ba.theory.solve(*arguments).point, checked_problem(*arguments)
 
     def found(point):
-        factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
+        factor = problem.factors(point, shapes)[0]
         return factor @ factor.T, *conditional_prediction(
             factor @ factor.T, xi, problem.labels, test, arch.variances[0], model.temperature
         )
@@ -166,8 +168,8 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     assert np.isnan(quick.prediction.variance).all()
 
 
-def test_about_the_saddle_point_every_head_is_treated_alike():
-    """Heads of the first layer in another order, in a network narrower than its path pieces: U in that order."""
+def test_every_head_is_treated_alike():
+    """Heads of the first layer in another order, in a network narrower than its path suffixes: U in that order."""
     model = tiny_model(heads=(3, 2), widths=(4, 5, 6), variances=(1.0, 0.8, 1.2, 1.1), examples=12)
     problem = (model.labels, model.architecture, model.temperature)
     order = np.arange(6).reshape(3, 2)[[2, 0, 1]].ravel()
@@ -179,7 +181,7 @@ def test_about_the_saddle_point_every_head_is_treated_alike():
         return relative_error(other, plain[np.ix_(order, order)])
 
     assert change("saddle") < 1e-9
-    assert change("mode") > 1e-3
+    assert change("mode") < 1e-9  # by the order of rows
     assert ba.theory.finite_width(model.path_inputs, *problem).about == "saddle"
     wide = dataclasses.replace(model.architecture, widths=(12, 4, 2))
     assert ba.theory.finite_width(model.path_inputs, model.labels, wide, model.temperature).about == "mode"
