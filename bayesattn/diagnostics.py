@@ -1,5 +1,6 @@
 """Are the draws any good? R-hat, effective draws, divergences, tree depth and BFMI, with what to do about each."""
 
+import itertools
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -7,6 +8,7 @@ import arviz_stats
 import numpy as np
 import xarray as xr
 
+from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
 from bayesattn.models import CENTRAL
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
@@ -139,7 +141,8 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective draws of scalar quantities, a row each.
 
     They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
-    paths), and where there are test labels the share that the mean predictor gets right ("accuracy", mean only).
+    paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo
+    error, and "test_error" by the size of the test set).
     """
     posterior, constant = draws["posterior"].to_dataset(), draws["constant_data"].to_dataset()
     statistics, rows = _statistics(draws), []
@@ -155,13 +158,23 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
             named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
             rows.append(named | {name: float(values[entry]) for name, values in found.items()})
     if "prediction" in posterior and "test_labels" in constant:
-        # Chunk by chunk: predictions may be more than memory holds.
-        total = sum(
-            posterior["prediction"].isel(chain=chain).sum("draw").values for chain in range(posterior.sizes["chain"])
-        )
-        right = np.sign(total) == np.sign(constant["test_labels"].values)
-        rows.append({"quantity": "accuracy", "mean": float(np.mean(right))})
+        rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], constant["test_labels"].values))
     return rows
+
+
+def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float]:
+    edges = np.linspace(0, predictions.sizes["draw"], min(BATCHES, predictions.sizes["draw"]) + 1).astype(int)
+    parts = [
+        predictions.isel(chain=chain, draw=slice(first, last))
+        for chain in range(predictions.sizes["chain"])
+        for first, last in itertools.pairwise(edges)
+    ]
+    # Part by part: predictions may be more than memory holds.
+    batches = np.array([part.mean("draw").values for part in parts])
+    mean = np.average(batches, axis=0, weights=[part.sizes["draw"] for part in parts])
+    share = share_right(mean, labels)
+    error = monte_carlo_error(mean, batches, labels)
+    return {"mean": share, "error": error, "test_error": binomial_error(share, len(labels))}
 
 
 def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:

@@ -12,12 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bayesattn import theory
+from bayesattn.accuracy import Alignment
 from bayesattn.calibration import Calibration, ecdf_band, ecdf_difference
-from bayesattn.models import Model
 from bayesattn.pruning import MOST_LOST, Comparison, heads_of
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
-from bayesattn.validation import Validation, gp_kernel
+from bayesattn.validation import Validation
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 COLORS, MARKERS = (BLUE, ORANGE, GREEN, PURPLE, GREY), "os^Dv"
@@ -27,7 +26,6 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
     "magnitude": {"color": PURPLE, "marker": "^", "linestyle": "-."},
     "random": {"color": GREY, "marker": "v", "linestyle": "--"},
 }
-ALIGNED_EIGENVECTORS = 100
 MOST_NUMBERED = 8
 """Paths up to which each entry of U is written out."""
 MOST_TICKS = 6
@@ -54,7 +52,10 @@ def validation_figure(
     else:
         top_axes[0].set_axis_off()
     order_parameter_against_width(top_axes[1], ordered)
-    alignment(top_axes[2], model, smallest.saddle, smallest.width)
+    if smallest.alignment is not None:
+        alignment(top_axes[2], smallest.alignment, smallest.width)
+    else:
+        top_axes[2].set_axis_off()
     order_parameters(rows[1], smallest)
     return figure
 
@@ -138,23 +139,24 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
 
 
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
-    """Accuracy of the mean predictor against width: theory, draws with Monte Carlo errors, GP limits.
+    """Accuracy of the mean predictor against width: theory, draws with both their errors, GP limits.
 
     With a curve the theory's line goes through all its widths, and the GP limit has a temperature of its own.
     """
     shares = [v.accuracy for v in validations if v.accuracy is not None]
     widths = [v.width for v in validations]
-    percent = [100 * np.array([getattr(s, name) for s in shares]) for name in ("theory", "corrected", "draws", "error")]
+    names = ("corrected", "draws", "error", "test_error")
+    corrected, draws, error, of_test_set = (100 * np.array([getattr(s, name) for s in shares]) for name in names)
     chosen = {width: by_evidence(found) for width, found in curve.items()}
     line = {width: each.test_accuracy for width, each in chosen.items() if each.test_accuracy is not None}
     line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
     axes.plot(list(line), 100 * np.array(list(line.values())), color=BLUE, label="theory, saddle point")
     axes.plot(
-        widths, percent[1], color=BLUE, marker="x", linestyle=":", label="theory, to first order in 1/N", markersize=4
+        widths, corrected, color=BLUE, marker="x", linestyle=":", label="theory, to first order in 1/N", markersize=4
     )
-    spread = 100 * np.sqrt(shares[0].draws * (1 - shares[0].draws) / len(validations[0].model.test_labels))
-    label = f"draws ± Monte Carlo error (test set: ± {spread:.1f})"
-    axes.errorbar(widths, percent[2], percent[3], fmt="o", color=ORANGE, capsize=3, label=label, zorder=3)
+    axes.errorbar(widths, draws, of_test_set, fmt="none", ecolor=ORANGE, alpha=0.5, elinewidth=1, capsize=4)
+    label = "draws ± Monte Carlo (thick), ± test set (thin)"
+    axes.errorbar(widths, draws, error, fmt="o", markersize=4, color=ORANGE, elinewidth=3, label=label, zorder=3)
     own = [by_gp_evidence(found).gp_test_accuracy for found in curve.values()]
     limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
     limits |= {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
@@ -191,23 +193,24 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     axes.legend(fontsize=8, frameon=False, title="points: draws; dotted: first order in 1/N", title_fontsize=8)
 
 
-def alignment(axes: Axes, model: Model, order_parameter: Any, width: int) -> None:
-    """Alignment of the kernel's eigenvectors with the labels: finite width and GP limit."""
-    finite = theory.kernel(order_parameter, model.path_inputs, model.path_inputs, model.architecture)
-    shown = min(ALIGNED_EIGENVECTORS, len(model.labels))
-    for kernel, label, color, marker in (
-        (finite, f"finite width, N = {width}", BLUE, "o"),
-        (gp_kernel(model), "GP limit", GREY, "s"),
-    ):
-        values = np.asarray(theory.alignment(kernel, model.labels))[:shown]
-        axes.plot(np.arange(1, shown + 1), values, marker=marker, markersize=3, linewidth=0.8, color=color, label=label)
+def alignment(axes: Axes, found: Alignment, width: int) -> None:
+    """Alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
+    numbers = np.arange(1, len(found.eigenvectors) + 1)
+    style: dict[str, Any] = {"markersize": 3, "linewidth": 0.8}
+    label = f"draws, N = {width}: {found.draws:.4f} ± {found.error:.4f}"
+    axes.errorbar(
+        numbers, found.eigenvectors, found.eigenvectors_error, marker="o", color=BLUE, capsize=2, label=label, **style
+    )
+    axes.plot(numbers, found.gp_eigenvectors, marker="s", color=GREY, label=f"GP limit: {found.gp:.4f}", **style)
     axes.set_xscale("log")
     axes.set(
         xlabel="eigenvector of the kernel, largest eigenvalue first",
         ylabel=r"alignment with the labels  $|u_k \cdot Y| / |Y|$",
         title="Kernel alignment",
     )
-    axes.legend(frameon=False, fontsize=8)
+    low, high = axes.get_ylim()
+    axes.set_ylim(low, high + 0.3 * (high - low))
+    axes.legend(frameon=False, fontsize=8, loc="upper right", title="kernel-target alignment", title_fontsize=8)
 
 
 def order_parameters(figure: Any, validation: Validation) -> None:

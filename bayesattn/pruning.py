@@ -17,6 +17,7 @@ from scipy import stats
 
 from bayesattn import theory
 from bayesattn._checks import finite_array
+from bayesattn.accuracy import share_right
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model
 from bayesattn.network import effective_weights
@@ -72,7 +73,7 @@ def accuracy_without(readout: Readout, model: Model, removed: Sequence[tuple[int
     assert model.test_path_inputs is not None
     kept = [not any(heads[layer] == head for layer, head in removed) for heads in model.architecture.path_heads()]
     output = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
-    return float(np.mean((1 + np.sign(output) * np.sign(model.test_labels)) / 2))
+    return share_right(output, model.test_labels)
 
 
 def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:

@@ -7,6 +7,7 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn._checks import positive
+from bayesattn.accuracy import share_right
 from bayesattn.models import Model
 from bayesattn.theory.predictor import readouts
 
@@ -78,7 +79,7 @@ def _candidate(model: Model, temperature: float) -> Candidate:
         if path_inputs is None or labels is None:
             return [None, None]
         outputs = np.tensordot(found, path_inputs, ((1, 2), (1, 2)))
-        shares = [float(np.mean(np.sign(each) == np.sign(labels))) for each in outputs]
+        shares = [share_right(each, labels) for each in outputs]
         return [*shares, None][:2]
 
     _, validation = accuracies(model.validation_path_inputs, model.validation_labels)

@@ -28,6 +28,7 @@ from bayesattn._checks import positive, positive_integer
 from bayesattn._files import replace_file
 from bayesattn.network import Weights, network
 from bayesattn.tasks.one_shot import OneShot, embedded
+from bayesattn.theory.predictor import right
 
 BLOCK = 50
 """Steps between two calls of the progress callback."""
@@ -139,7 +140,7 @@ def train(
 
     def loss(weights, shown, labels):
         found = output(weights, embedded(patches[shown], **embedding))
-        return jnp.mean((found - labels) ** 2), jnp.mean(found * labels > 0)
+        return jnp.mean((found - labels) ** 2), jnp.mean(right(found, labels))
 
     @jax.jit
     def block(state, shown, labels):
@@ -181,7 +182,7 @@ def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
     """Share of "train", "validation" or "test" episodes that a trained network gets right."""
     tokens, labels = task.sample(part)
     found = output({name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(tokens, jnp.float32))
-    return float(np.mean(np.asarray(found) * labels > 0))
+    return float(np.mean(right(np.asarray(found), labels)))
 
 
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:

@@ -1,6 +1,5 @@
 """Theory against draws: deviations, their Monte Carlo errors, and the deviation that finite width makes one expect."""
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,33 +12,31 @@ from jaxtyping import Float
 
 from bayesattn import theory
 from bayesattn._checks import one_of
+from bayesattn.accuracy import (
+    Accuracy,
+    Alignment,
+    accuracy_of,
+    accuracy_on as accuracy_on,
+    alignment_over_draws,
+    gp_kernel as gp_kernel,
+    gp_mean,
+    mean_predictor,
+    outputs_of,
+    readout_batches,
+)
 from bayesattn.diagnostics import Diagnostics, diagnose, on_and_below_diagonal
 from bayesattn.models import Model
-from bayesattn.theory.kernels import cross_kernel, unpack
-from bayesattn.theory.predictor import readouts
+from bayesattn.theory.kernels import unpack
 
 MOST_ERRORS = 4.0
 """Monte Carlo standard errors by which draws and theory may differ before the theory is said to fail."""
 USABLE_ESS = 100
 USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
-PREDICTOR_DRAWS = 1000
 SEEN_ERRORS = 3.0
 """Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""
 
 Matrix = Float[np.ndarray, "path path"]
-
-
-@dataclass(frozen=True, eq=False)
-class Accuracy:
-    """Share of test examples that the sign of the mean predictor gets right; `error` is the draws' Monte Carlo error."""
-
-    theory: float
-    corrected: float
-    draws: float
-    error: float
-    gp: float
-    gp_of_groups: dict[str, float]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +47,8 @@ class Validation:
     `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
     finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
     `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
-    between them, its Monte Carlo error shows; None without test examples.
+    between them, its Monte Carlo error shows; None without test examples. `accuracy` is None without test labels,
+    `alignment` where all labels are zero.
     `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
     theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
     `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
@@ -68,6 +66,7 @@ class Validation:
     readouts: Float[np.ndarray, "batch path feature"] | None
     diagnostics: Diagnostics
     accuracy: Accuracy | None
+    alignment: Alignment | None
     predictor_deviation: float | None
     predictor_error: float | None
     predictor_allowance: float | None
@@ -146,7 +145,8 @@ class Validation:
             "usable": self.usable,
             "failures": self.failures(),
             "diagnostics": self.diagnostics.to_dict(),
-            "accuracy": dataclasses.asdict(self.accuracy) if self.accuracy else None,
+            "accuracy": self.accuracy.to_dict() if self.accuracy else None,
+            "alignment": self.alignment.to_dict() if self.alignment else None,
             "relative_deviation": self.relative_deviation,
             "relative_remaining": self.relative_remaining,
             "relative_error": self.relative_error,
@@ -179,15 +179,15 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
     saddle = np.asarray(theory.solve(*problem).order_parameter)
     corrected = theory.finite_width(*problem, model.test_path_inputs, variances=False)
     accuracy = deviation = error = allowance = None
-    by_batch = None if model.test_path_inputs is None else _readout_batches(model, sampled.values)
+    by_batch = None if model.test_path_inputs is None else readout_batches(model, sampled.values)
     if by_batch is not None:
         assert corrected.prediction is not None
         by_theory = {
-            "theory": _mean_predictor(model, saddle),
+            "theory": mean_predictor(model, saddle),
             "corrected": np.asarray(corrected.prediction.mean),
-            "gp": _gp_mean(model),
+            "gp": gp_mean(model),
         }
-        batches = _outputs(model, by_batch)
+        batches = outputs_of(model, by_batch)
         mean = batches.mean(0)
         deviation = _root_mean_square(mean - by_theory["corrected"])
         error = _root_mean_square(batches.std(0, ddof=1)) / np.sqrt(len(batches))
@@ -195,7 +195,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         change = _root_mean_square(by_theory["corrected"] - by_theory["theory"])
         allowance = change**2 / _root_mean_square(by_theory["corrected"])
         if model.test_labels is not None:
-            accuracy = _accuracy(model, by_theory, batches)
+            accuracy = accuracy_of(model, by_theory, batches)
     direction = np.asarray(corrected.order_parameter) - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
@@ -218,6 +218,7 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
+        alignment=alignment_over_draws(model, saddle, sampled.values) if np.any(model.labels) else None,
         predictor_deviation=deviation,
         predictor_error=error,
         predictor_allowance=allowance,
@@ -261,101 +262,6 @@ def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -
     misfit = np.sum((residuals / errors) ** 2) / max(1, len(seen) - 2)
     error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
     return Slope(float(slope), float(error), tuple(v.width for v in seen))
-
-
-def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
-    """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    order_parameter, group = _gp_of_group(model, paths)
-    path_inputs = jnp.asarray(model.path_inputs[:, group])
-    return np.asarray(cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0]))
-
-
-def _gp_of_group(model: Model, paths: Any) -> tuple[Any, list[int]]:
-    """U in the GP limit of a network that has these paths only, and their numbers."""
-    group = list(range(model.architecture.paths)) if paths is None else list(paths)
-    return theory.gp_order_parameter(model.architecture)[np.ix_(group, group)], group
-
-
-def _gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example"]:
-    assert model.test_path_inputs is not None
-    order_parameter, group = _gp_of_group(model, paths)
-    return np.tensordot(model.test_path_inputs[:, group], _readout(model, order_parameter, group), 2)
-
-
-def _mean_predictor(model: Model, order_parameter: Matrix) -> Float[np.ndarray, " test_example"]:
-    """Mean of f on the test examples given U."""
-    assert model.test_path_inputs is not None
-    return np.tensordot(model.test_path_inputs, _readout(model, order_parameter), 2)
-
-
-def _readout(model: Model, order_parameter: Any, group: Any = slice(None)) -> Float[np.ndarray, "path feature"]:
-    arch, temperature = model.architecture, model.temperature
-    return np.asarray(readouts(order_parameter[None], model.path_inputs[:, group], model.labels, arch, temperature)[0])
-
-
-def _outputs(model: Model, found: Float[np.ndarray, "batch path feature"]) -> Float[np.ndarray, "batch test_example"]:
-    """f on the test examples with each of several readouts."""
-    assert model.test_path_inputs is not None
-    return np.tensordot(found, model.test_path_inputs, ((1, 2), (1, 2)))
-
-
-def accuracy_on(model: Model, validation: Validation) -> Accuracy:
-    """Accuracy on the test examples of `model`, with the saddle point, corrected theory and draws of the same posterior.
-
-    The corrected theory's predictor is here the one at its mean U, without the correction of the predictor itself.
-
-    Args:
-        model: the same training examples, architecture and temperature as `validation.model`, and test examples of another
-            kind, say images of another set.
-        validation: of the same posterior.
-
-    Raises:
-        ValueError: other training examples, architecture or temperature; no test labels.
-    """
-    ours, theirs = model, validation.model
-    same = ours.architecture == theirs.architecture and ours.temperature == theirs.temperature
-    if not (
-        same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
-    ):
-        raise ValueError(
-            "model must have training examples, architecture and temperature of validation.model, got others"
-        )
-    if model.test_labels is None:
-        raise ValueError("model must have test_labels, got None")
-    if validation.readouts is None:
-        raise ValueError("validation must be of a model with test examples, got one without")
-    by_theory = {
-        "theory": _mean_predictor(model, validation.saddle),
-        "corrected": _mean_predictor(model, validation.corrected),
-        "gp": _gp_mean(model),
-    }
-    return _accuracy(model, by_theory, _outputs(model, validation.readouts))
-
-
-def _accuracy(model: Model, by_theory: dict[str, np.ndarray], batches: np.ndarray) -> Accuracy:
-    by_batch = [_share_right(batch, model.test_labels) for batch in batches]
-    return Accuracy(
-        **{name: _share_right(values, model.test_labels) for name, values in by_theory.items()},
-        draws=_share_right(batches.mean(0), model.test_labels),
-        error=float(np.std(by_batch, ddof=1) / np.sqrt(len(batches))),
-        gp_of_groups={
-            name: _share_right(_gp_mean(model, group), model.test_labels) for name, group in model.path_groups.items()
-        },
-    )
-
-
-def _readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch path feature"]:
-    chains, draws = order_parameters.shape[:2]
-    batches = min(4, draws)
-    per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
-    kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
-    chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    found = np.asarray(readouts(chosen, model.path_inputs, model.labels, model.architecture, model.temperature))
-    return found.reshape(chains * batches, per_batch, *found.shape[1:]).mean(1)
-
-
-def _share_right(mean: np.ndarray, labels: np.ndarray) -> float:
-    return float(np.mean(np.sign(mean) == np.sign(labels)))
 
 
 def _root_mean_square(values: np.ndarray) -> float:

@@ -113,6 +113,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     status, out, _ = run("validate", "small.toml", "--width", "8", "--width", "40", *QUICK)
     assert status == 0, out
     assert "It holds" in out
+    assert out.count("McNemar p = ") == out.count("kernel-target alignment") == 2
     folder = tmp_path / "out" / "validate-small"
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert json.loads((folder / "result.json").read_text())["holds"] is True

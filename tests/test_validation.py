@@ -30,6 +30,13 @@ def test_good_path_at_width_ten(reference_draws, hidden_markov):
     assert abs(float(entry.mean()) - hidden_markov["order_parameter_10"][0, 0]) > 10 * error
 
 
+def test_combining_paths_beats_the_gp_limit_at_width_ten(reference_validation):
+    found = reference_validation.accuracy
+    assert found.gains["all paths"].outcome == found.theory_gains["all paths"].outcome == "higher"
+    assert found.gains["all paths"].difference == pytest.approx(found.draws - found.gp)
+    assert reference_validation.alignment.outcome == "higher"
+
+
 def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validation):
     model = hidden_markov_model(10)
     same = ba.validation.accuracy_on(model, reference_validation)
@@ -116,11 +123,11 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(hidden_markov_model):
         architecture=ba.Architecture((1, 1), (10,) * 3, (1.0,) * 4),
         temperature=model.temperature,
     )
-    np.testing.assert_allclose(ba.validation.gp_kernel(model, [2]), ba.validation.gp_kernel(alone), rtol=1e-12)
+    np.testing.assert_allclose(ba.accuracy.gp_kernel(model, [2]), ba.accuracy.gp_kernel(alone), rtol=1e-12)
     expected = ba.theory.predict(
         [[1.0]], alone.path_inputs, alone.labels, alone.test_path_inputs, alone.architecture, alone.temperature
     )
-    np.testing.assert_allclose(ba.validation._gp_mean(model, [2]), expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(ba.accuracy.gp_mean(model, [2]), expected.mean, rtol=1e-9)
 
 
 def test_figure_shows_what_it_says(reference_validation):

@@ -1,15 +1,15 @@
 """bayesattn validate: does the theory hold?"""
 
-import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 
 import bayesattn as ba
+from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, accuracy_on, binomial_error
 from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
     COLLAPSED,
@@ -39,11 +39,12 @@ from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.tasks.images import is_named
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates
-from bayesattn.validation import MOST_ERRORS, Accuracy, Slope, Validation, accuracy_on, scaling
+from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling
 
 HOLDS, FAILS = 0, 1
 FOR_CLAIMS = ("context", "model", "seed", "out", "overwrite", "as_json")
 MOST_PATHS_SHOWN = 4
+OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 
 
 def validate(
@@ -140,7 +141,7 @@ def validate(
             for each, found in curve.items()
         ],
         "theory_seconds": round(theory_seconds, 1),
-        "also_on": [{name: dataclasses.asdict(found) for name, found in share.items()} for share in shares],
+        "also_on": [{name: found.to_dict() for name, found in share.items()} for share in shares],
         "results": [result.to_dict() for result in results],
     }
     from bayesattn import plots
@@ -149,7 +150,7 @@ def validate(
     if as_json:
         print_json(content)
     else:
-        _print_curve(curve, choose, theory_seconds)
+        _print_curve(curve, choose, cases[0], theory_seconds)
         for name in elsewhere:
             _print_accuracy([share[name] for share in shares], cases, f"Accuracy on {name} (% of test examples)")
         _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
@@ -163,6 +164,11 @@ def _print_validation(
     if shares:
         title = "Accuracy of the mean predictor (% of test examples)"
         _print_accuracy(shares, [result.model for result in results], title)
+    for result in results:
+        gain = result.accuracy and result.accuracy.gains[ALL_PATHS].verdict("the GP limit")
+        alignment = result.alignment and result.alignment.verdict()
+        if said := "; ".join(each for each in (gain, alignment) if each):
+            screen.print(f"N = {result.width}: {said}")
     names = results[0].model.path_names
     table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
     for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
@@ -216,14 +222,28 @@ def _found_from_here(source: str) -> str:
 
 
 def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> None:
-    table = Table(title=title)
-    for column in ("N", "T", "saddle point", "1/N theory", "draws ± MC error", "GP limit"):
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
+    for column in ("N", "T", "saddle point", "1/N theory", "draws", "± Monte Carlo", "± test set", "GP limit"):
         table.add_column(column, justify="right")
+    against = Table(
+        title="Finite width less GP limit (points), on the same test examples", box=None, padding=(0, 2, 0, 0)
+    )
+    for column in ("N", "GP limit of", "draws", "McNemar p", "saddle point", "draws are"):
+        against.add_column(column, justify="left" if column == "GP limit of" else "right")
     for share, case in zip(shares, cases, strict=True):
-        draws = f"{100 * share.draws:.2f} ± {100 * share.error:.2f}"
-        by_theory, corrected, gp = (f"{100 * value:.2f}" for value in (share.theory, share.corrected, share.gp))
-        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", by_theory, corrected, draws, gp)
+        width = str(case.architecture.widths[0])
+        numbers = (share.theory, share.corrected, share.draws, share.error, share.test_error, share.gp)
+        table.add_row(width, f"{case.temperature:g}", *(f"{100 * number:.2f}" for number in numbers))
+        for limit, gain in share.gains.items():
+            cells = (_points(gain), f"{gain.p_value:.1g}", _points(share.theory_gains[limit]), OUTCOMES[gain.outcome])
+            against.add_row(width, limit, *cells)
+            width = ""
     screen.print(table)
+    screen.print(against)
+
+
+def _points(gain: Gain) -> str:
+    return f"{100 * gain.difference:+.1f} ± {100 * gain.error:.1f}"
 
 
 def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int, list[Candidate]]:
@@ -239,29 +259,30 @@ def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int
     return curve
 
 
-def _print_curve(curve: dict[int, list[Candidate]], choose: bool, seconds: float) -> None:
+def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, seconds: float) -> None:
     if not curve:
         return
     how = "temperature by evidence, and by accuracy on validation (val.) examples" if choose else "saddle point"
-    table = Table(title=f"Theory: {how}")
+    table = Table(title=f"Theory: {how}; ± by the size of the test or validation set")
     columns = ["N", "T", "log p(Y)", "test %"]
     columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
     for column in columns:
         table.add_column(column, justify="right")
     for width, found in curve.items():
         evident, accurate, gp = by_evidence(found), by_validation(found), by_gp_evidence(found)
-        cells = [f"{evident.temperature:g}", f"{evident.log_evidence:.1f}", _percent(evident.test_accuracy)]
+        cells = [f"{evident.temperature:g}", f"{evident.log_evidence:.1f}"]
+        cells.append(_percent(evident.test_accuracy, model.test_labels))
         if choose and accurate is not None:
             cells += [
                 f"{accurate.temperature:g}",
-                _percent(accurate.validation_accuracy),
-                _percent(accurate.test_accuracy),
+                _percent(accurate.validation_accuracy, model.validation_labels),
+                _percent(accurate.test_accuracy, model.test_labels),
                 f"{gp.temperature:g}",
             ]
-        table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy))
+        table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy, model.test_labels))
     screen.print(table)
     screen.print(f"theory at {len(curve)} widths: {seconds:.0f} s")
 
 
-def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f}"
+def _percent(share: float | None, labels: Any) -> str:
+    return "" if share is None else f"{100 * share:.1f} ± {100 * binomial_error(share, len(labels)):.1f}"

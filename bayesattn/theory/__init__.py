@@ -4,7 +4,7 @@ from bayesattn.theory.action import Action, action
 from bayesattn.theory.evidence import Evidence, gp_evidence, laplace_evidence, sampled_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width
 from bayesattn.theory.heads import head_scores
-from bayesattn.theory.kernels import alignment, kernel
+from bayesattn.theory.kernels import alignment, kernel, kernel_target_alignment
 from bayesattn.theory.predictor import Prediction, predict
 from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_parameter, solve
 
@@ -22,6 +22,7 @@ __all__ = [
     "gp_order_parameter",
     "head_scores",
     "kernel",
+    "kernel_target_alignment",
     "laplace_evidence",
     "predict",
     "sampled_evidence",

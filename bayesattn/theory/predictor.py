@@ -75,6 +75,15 @@ def conditional_prediction(
     return Prediction(whitened[:, 1:].T @ whitened[:, 0], own - jnp.sum(whitened[:, 1:] ** 2, axis=0))
 
 
+def right(outputs: Any, labels: Any) -> Any:
+    """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
+
+    Accuracy is its mean over examples (THEORY section 5).
+    """
+    product = outputs * labels
+    return (product > 0) + 0.5 * (product == 0)
+
+
 def readouts(
     order_parameters: Any, path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked
 ) -> Float[Array, "draw path feature"]:
