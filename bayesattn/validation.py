@@ -16,9 +16,9 @@ from bayesattn.accuracy import (
     Accuracy,
     Alignment,
     accuracy_of,
-    accuracy_on as accuracy_on,
+    accuracy_on,  # noqa: F401
     alignment_over_draws,
-    gp_kernel as gp_kernel,
+    gp_kernel,  # noqa: F401
     gp_mean,
     mean_predictor,
     outputs_of,
