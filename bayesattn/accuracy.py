@@ -60,7 +60,7 @@ class Gain:
         """Standard error of a paired difference by the size of the test set, sqrt(b + c - (b - c)^2 / n) / n.
 
         Half an example is added to b = better and to c = worse, so that no difference among n examples is not taken for
-        certainty (Agresti and Min 2005).
+        certainty (after Agresti and Min 2005, who add it to every kind).
         """
         n = self.examples + 1
         return float(np.sqrt(self.better + self.worse + 1 - (self.better - self.worse) ** 2 / n) / n)
@@ -168,7 +168,14 @@ def _outcome(difference: float, error: float) -> Outcome:
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays as lists, and None for what is not known."""
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    return {name: None if isinstance(value, float) and np.isnan(value) else value for name, value in lists.items()}
+    return {
+        name: [_known(each) for each in value] if isinstance(value, list) else _known(value)
+        for name, value in lists.items()
+    }
+
+
+def _known(value: Any) -> Any:
+    return None if isinstance(value, float) and np.isnan(value) else value
 
 
 def share_right(outputs: Float[np.ndarray, " example"], labels: Float[np.ndarray, " example"]) -> float:

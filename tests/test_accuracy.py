@@ -183,6 +183,9 @@ def test_alignment_over_draws(model, hidden_markov):
     assert none.theory == pytest.approx(none.gp)
     assert none.outcome == "cannot tell"
     assert "cannot be told apart" in none.verdict()
+    few = accuracy.alignment_over_draws(model, saddle, draws[:1, :2])
+    assert few.outcome == "cannot tell"
+    assert json.loads(json.dumps(few.to_dict()))["eigenvectors_error"] == [None] * 100
 
 
 def test_the_accuracy_of_stored_predictions_has_both_errors():
