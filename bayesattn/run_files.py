@@ -92,7 +92,7 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
 def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
     """ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
     dims = model.dims()
-    names = model.coords() | {"chain": np.arange(job.chains), "draw": np.arange(0, job.draws, job.thin)}
+    names = model.coords() | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
 
     def add(group: zarr.Group, name: str, values: Any, axes: list[str]) -> None:
         values = np.asarray(values)

@@ -17,6 +17,7 @@ import xarray as xr
 from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import positive_integer
+from bayesattn._random import fingerprint, stream
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
 from bayesattn.theory.finite_width import checked_problem, find_mode
@@ -193,7 +194,7 @@ def weights(
         draws: result of `sample` with parameterisation "collapsed".
         model: the model they were drawn from.
         seed: of the frames and the prior draws.
-        thin: keep every thin-th draw.
+        thin: keep every thin-th draw, the last of each thin, as samplers do.
         max_bytes: most memory that the weights may take.
 
     Returns:
@@ -206,7 +207,7 @@ def weights(
     if "bartlett" not in draws["posterior"]:
         raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
     arch, shapes = model.architecture, structure(model)
-    points = draws["posterior"]["bartlett"].isel(draw=slice(None, None, thin))
+    points = draws["posterior"]["bartlett"].isel(draw=slice(thin - 1, None, thin))
     if points.shape[-1] != sum(shape.size for shape in shapes):
         raise ValueError(
             f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
@@ -222,7 +223,7 @@ def weights(
             f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"
         )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
-    keys = jax.random.split(jax.random.key(seed), len(flat))
+    keys = jax.random.split(stream(seed, "weights", fingerprint(model)), len(flat))
     drawn = _weights(flat, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
     return xr.Dataset(

@@ -36,8 +36,9 @@ class LatentModel:
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("latent",)
-    data_names: ClassVar[tuple[str, ...]] = ("values", "features", "query_features")
-    """Arrays that decide the draws."""
+    posterior_names: ClassVar[tuple[str, ...]] = ("values", "features")
+    data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "query_features")
+    """Arrays that decide the posterior, and the draws."""
 
     features: Any
     values: Any

@@ -47,8 +47,9 @@ class Model:
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
-    data_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs", "test_path_inputs")
-    """Arrays that decide the draws."""
+    posterior_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs")
+    data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_path_inputs")
+    """Arrays that decide the posterior, and the draws."""
 
     path_inputs: Any
     labels: Any

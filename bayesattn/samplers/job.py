@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
 from bayesattn._checks import one_of, positive_integer
 from bayesattn.models import PARAMETERISATIONS
@@ -78,6 +79,11 @@ class Job:
     def kept(self) -> int:
         """Draws kept of each chain."""
         return self.draws // self.thin
+
+    @property
+    def draw_numbers(self) -> np.ndarray:
+        """Numbers, from 0, that the draws kept have among all draws of their chain: the last of every `thin`."""
+        return np.arange(self.thin - 1, self.draws, self.thin)
 
     @property
     def transitions(self) -> int:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from bayesattn._random import branch
 from bayesattn.models import CENTRAL, PARAMETERISATIONS, path
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 
@@ -66,11 +67,11 @@ def program(
         return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {}))
 
     def describe(state, data):
-        # A key of its own for each draw, which the chain itself never uses.
-        key = jax.random.fold_in(state.rng_key, 0)
+        # Streams of their own for each draw, which the chain itself never uses.
+        key = branch(state.rng_key, "prediction")
         values = module.quantities(state.z, data, structure, key)
         if "weights" in keep:
-            weights = module.network_weights(state.z, data, structure, widths, key)
+            weights = module.network_weights(state.z, data, structure, widths, branch(state.rng_key, "weights"))
             values |= weights
             if "prediction" in values:
                 values["prediction"] = path.network(weights, data["test_path_inputs"])

@@ -18,9 +18,11 @@ import arviz_base
 import jax
 import numpy as np
 import xarray as xr
+from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import one_of
+from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
@@ -50,7 +52,8 @@ class Progress(NamedTuple):
 class Plan(NamedTuple):
     """A job made ready: compiled program, its data, and what was computed before sampling could begin.
 
-    `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps.
+    `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps, `key` that of all chains: it
+    comes from the seed, the posterior, and how that is sampled.
     """
 
     program: Program
@@ -58,6 +61,7 @@ class Plan(NamedTuple):
     prepared: dict[str, Any]
     shapes: Outputs
     block: int
+    key: Key[Array, ""]
 
 
 class Recorder(Protocol):
@@ -127,7 +131,7 @@ def sample(
     advance(ready, job, recorder, progress)
     return arviz_base.from_dict(
         recorder.outputs | model.groups(),
-        coords=model.coords() | {"draw": np.arange(0, job.draws, job.thin)},
+        coords=model.coords() | {"draw": job.draw_numbers},
         dims=model.dims(),
     )
 
@@ -198,7 +202,9 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     shapes = compiled.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
-    return Plan(compiled, data, found, shapes, max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes))))
+    block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
+    key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
+    return Plan(compiled, data, found, shapes, block, key)
 
 
 def advance(
@@ -268,11 +274,11 @@ class _Runner:
 
     def __init__(self, ready: Plan, job: Job, recorder: Recorder):
         self.job, self.recorder = job, recorder
-        self.program, self.data, _, _, self.block = ready
+        self.program, self.data, _, _, self.block, self.key = ready
 
     def turns(self) -> list[_Turn]:
         """Where each of the chains stands, by its last checkpoint."""
-        keys = jax.random.split(jax.random.key(self.job.seed), self.job.chains)
+        keys = jax.random.split(self.key, self.job.chains)
         begins = [
             (chains, keys if self.job.chain_method == "vectorised" else keys[chains[0]]) for chains in units(self.job)
         ]

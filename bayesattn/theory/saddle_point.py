@@ -13,7 +13,7 @@ from bayesattn._checks import positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
-from bayesattn.theory.kernels import PathKernels, cross_kernel, energy_model, gaussian_energy, is_singular, path_kernels
+from bayesattn.theory.kernels import cross_kernel, energy_model, gaussian_energy, is_singular, path_kernels
 from bayesattn.theory.minimise import Local, minimum
 
 GRADIENT_TOLERANCE = 1e-8

@@ -1,7 +1,7 @@
 """Layers narrower than their path suffixes: collapsed draws against quadrature, weight-space chains and other labellings.
 
 Labels follow one path alone, so that rows of a Bartlett factor are as unequal as they get. Compared are correlations
-U^{pi pi'} / sqrt(U^{pi pi} U^{pi' pi'}) and log U^{pi pi}, whose Monte Carlo errors are finite where U itself has heavy tails.
+U^{pi pi'} / sqrt(U^{pi pi} U^{pi' pi'}) and log U^{pi pi}, whose Monte Carlo errors are finite where U has heavy tails.
 """
 
 import arviz_stats
@@ -12,8 +12,6 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.models import collapsed
-from bayesattn.theory import bartlett
 from tests.posteriors import combined_errors_apart, errors_apart, narrow_model
 
 NETWORKS = {

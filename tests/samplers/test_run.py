@@ -10,6 +10,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS, init_to_sample
 
 import bayesattn as ba
+from bayesattn._random import branch
 from bayesattn.models import path
 from bayesattn.samplers import QUANTITIES, Job
 from bayesattn.samplers import run as block_runner
@@ -89,10 +90,11 @@ def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
 def test_thinning_keeps_every_fifth_draw_of_the_same_chain(scalar_model, chain_method):
     run = {"chains": 2, "warmup": 50, "draws": 60, "chain_method": chain_method}
     every, fifth = (ba.sample(scalar_model, **run, thin=thin) for thin in (1, 5))
-    assert list(fifth["posterior"]["draw"].values) == list(range(0, 60, 5))
+    numbers = list(range(4, 60, 5))
+    assert list(fifth["posterior"]["draw"].values) == numbers
     for group in ("posterior", "sample_stats"):
         for name, values in fifth[group].data_vars.items():
-            np.testing.assert_array_equal(values, every[group][name].values[:, 4::5])
+            np.testing.assert_array_equal(values, every[group][name].sel(draw=numbers).values)
 
 
 def test_same_seed_same_draws_another_seed_others(scalar_model):
@@ -101,6 +103,21 @@ def test_same_seed_same_draws_another_seed_others(scalar_model):
     np.testing.assert_array_equal(first["order_parameter"], again["order_parameter"])
     assert not np.any(first["order_parameter"].values == other["order_parameter"].values)
     assert not np.any(first["order_parameter"].values[0] == first["order_parameter"].values[1])
+
+
+def test_models_widths_and_purposes_have_random_numbers_of_their_own(scalar_model):
+    """Chains begin elsewhere in every posterior, and no stream of a draw is one that the chain comes by."""
+    wider = scalar_model.replace(width=5)
+    otherwise = [wider, scalar_model.replace(temperature=0.6), scalar_model.replace(labels=-scalar_model.labels)]
+    keys = [plan(model, Job(seed=0)).key for model in (scalar_model, *otherwise)]
+    keys += [plan(scalar_model, job).key for job in (Job(seed=1), Job(sampler="hmc"), Job(parameterisation="path"))]
+    assert len({tuple(jax.random.key_data(key).tolist()) for key in keys}) == len(keys)
+    again = plan(scalar_model.replace(test_path_inputs=None, test_labels=None), Job(seed=0, draws=7)).key
+    assert jnp.array_equal(jax.random.key_data(again), jax.random.key_data(keys[0]))
+    # The key of a prediction was, bit for bit, that of a later transition: the first of a split.
+    children = jax.random.split(keys[0], 8)
+    for purpose in ("prediction", "weights"):
+        assert not jnp.any(jnp.all(jax.random.key_data(branch(keys[0], purpose)) == jax.random.key_data(children), 1))
 
 
 def test_vectorised_chains_have_the_known_posterior_means(scalar_model):

@@ -1,0 +1,34 @@
+"""Streams of random numbers: one for each purpose, and for each posterior that is drawn from.
+
+Runs of one table with one seed would else share their random numbers, and with them their chance deviations.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Key
+
+
+def stream(seed: int, *purpose: str) -> Key[Array, ""]:
+    """Key of the stream of a seed for a purpose, in so many words."""
+    return branch(jax.random.key(seed), *purpose)
+
+
+def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
+    """Key of a stream for a purpose, apart from those that splitting the key gives.
+
+    JAX's `fold_in(key, n)` is the n-th key of a split, so the number is not small but a hash.
+    """
+    digest = hashlib.sha256("\n".join(purpose).encode()).digest()
+    return jax.random.fold_in(key, int.from_bytes(digest[:4], "big"))
+
+
+def fingerprint(model: Any) -> str:
+    """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples."""
+    digest = hashlib.sha256(json.dumps(model.table() | {"task": None}, sort_keys=True).encode())
+    for name in model.posterior_names:
+        digest.update(np.ascontiguousarray(getattr(model, name)).tobytes())
+    return digest.hexdigest()
