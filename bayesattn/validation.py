@@ -147,7 +147,8 @@ class Validation:
     @property
     def allowance(self) -> Matrix:
         """Size of what the corrected theory leaves out, of order 1/N^2: the square of its largest relative correction."""
-        return _relative_correction(self.saddle, self.corrected) ** 2 * _size(self.corrected)
+        size = _size(self.corrected)
+        return np.max(np.abs(self.expected) / size) ** 2 * size
 
     @property
     def deviation(self) -> Matrix:
@@ -245,12 +246,15 @@ class Validation:
         family = max(self._families, key=lambda each: np.max(each.bound))
         worst = int(np.argmax(family.bound))
         difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
-        error, allowance = family.error[worst] / family.size[worst], family.allowance[worst] / family.size[worst]
+        error, allowance, noise = (
+            values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
+        )
         said = (
             f"{family.names[worst]} differs by {_percent(difference)} +- {_percent(error)}, so by at most {_percent(bound)},"
             f" and the margin is {_percent(self.margin)}"
         )
-        if 2 * difference - bound > self.margin:
+        # The lower confidence bound lies beyond the margin.
+        if 2 * difference - bound > self.margin and allowance > noise:
             return [f"{said}: the theory leaves out up to {_percent(allowance)}"]
         return [f"{said}: draw more"]
 
@@ -260,7 +264,7 @@ class Validation:
             return f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
         if self.verdict == DOES_NOT_HOLD:
             return f"{DOES_NOT_HOLD}: {'; '.join(self.failures())}"
-        said = f"holds to within {_percent(self.bound)} of |U|"
+        said = f"holds to within {_percent(self.bound)} of |U|" + (" and the mean predictor" if self.directions else "")
         if self.verdict == CANNOT_TELL:
             said = f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
         allowance, noise = self._visible()
@@ -313,11 +317,13 @@ class Predicted(NamedTuple):
     """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
     `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"); None without test examples.
+    GP limit ("gp"); None without test examples. `relative_variance` is the largest of an own entry of U, in units of its
+    mean squared.
     """
 
     saddle: Matrix
     corrected: Matrix
+    relative_variance: float
     mean_predictors: dict[str, Float[np.ndarray, " test_example"]] | None
 
 
@@ -333,7 +339,8 @@ def predicted(model: Model) -> Predicted:
             "corrected": np.asarray(corrected.prediction.mean),
             "gp": _gp_mean(model),
         }
-    return Predicted(saddle, np.asarray(corrected.order_parameter), by_theory)
+    mean, std = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_std)
+    return Predicted(saddle, mean, float(np.max(np.diag(std) / np.diag(mean)) ** 2), by_theory)
 
 
 def validate(
@@ -371,12 +378,12 @@ def validate(
         raise ValueError(
             f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
         )
-    saddle, corrected, mean_predictors = prediction or predicted(model)
+    saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
     accuracy = directions = by_batch = None
     if mean_predictors is not None:
         by_batch = _readout_batches(model, sampled.values)
         batches = _outputs(model, by_batch)
-        directions = _along_directions(mean_predictors, batches, _relative_correction(saddle, corrected), level)
+        directions = _along_directions(mean_predictors, batches, relative_variance, level)
         if model.test_labels is not None:
             accuracy = _accuracy(model, mean_predictors, batches)
     direction = corrected - saddle
@@ -452,13 +459,13 @@ def _joint_p(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> float
 def _along_directions(
     mean_predictors: dict[str, Float[np.ndarray, " test_example"]],
     batches: Float[np.ndarray, "batch test_example"],
-    relative_correction: float,
+    relative_variance: float,
     level: float,
 ) -> Compared:
     """Mean predictors of draws and corrected theory along directions of unit root mean square.
 
-    The allowance is like U's the first-order change times U's largest relative correction, the ratio of successive orders;
-    the predictor's own relative change may be small by chance.
+    The allowance is the first-order change times the relative variance of U: a mean over the fluctuations of U is a series
+    in their variance, whose terms shrink by about that factor.
     """
     saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
     directions = {
@@ -481,7 +488,7 @@ def _along_directions(
         difference=projected.mean(0),
         error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
         freedom=same(len(batches) - 1),
-        allowance=same(_root_mean_square(corrected - saddle) * relative_correction),
+        allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
         size=same(size),
         level=_level_of_each(level, with_predictor=True),
         confidence_level=level,
@@ -492,11 +499,6 @@ def _size(order_parameter: Matrix) -> Matrix:
     """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
     own = np.diag(order_parameter)
     return np.sqrt(np.outer(own, own))
-
-
-def _relative_correction(saddle: Matrix, corrected: Matrix) -> float:
-    """The largest first-order change of an entry of U, relative to its size."""
-    return float(np.max(np.abs(corrected - saddle) / _size(corrected)))
 
 
 def _percent(share: float) -> str:

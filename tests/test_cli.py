@@ -199,6 +199,8 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
         (("runs", "nowhere"), "folder must be a run or hold runs, got nowhere, which is not a folder"),
         (("sample", "small.toml", "--out", "x", "--chains", "0"), "chains must be a whole number of at least 1, got 0"),
         (("sample", "small.toml"), "Missing option '--out'"),
+        (("validate", "small.toml", "--margin", "-1"), "--margin must be above 0, got -1"),
+        (("validate", "exchangeable", "--margin", "0.1"), "validate exchangeable takes --seed, --out, --overwrite and"),
         (("validat", "small.toml"), "No such command 'validat'"),
         (("theory", "small.toml", "--wdth", "3"), "No such option: --wdth"),
         (("theory", "typo.toml"), "task.hidden_markov.tokenz: Extra inputs are not permitted, got 3"),

@@ -105,6 +105,8 @@ def validate(
             option = given[0].replace("_", "-")
             raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
         exchangeable.validate_claims(seed, folder, as_json)
+    if not margin > 0:
+        raise ValueError(f"--margin must be above 0, got {margin:g}")
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
