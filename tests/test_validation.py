@@ -111,6 +111,11 @@ def test_a_wrong_temperature_fails(hidden_markov_model, reference_draws):
     assert wrong.verdict == DOES_NOT_HOLD
     assert not wrong.holds
     assert "by the theory" in wrong.failures()[0]
+    apart = np.abs(wrong.remaining) > wrong.allowance
+    assert not wrong.agrees.all()
+    assert apart[~wrong.agrees].all()
+    assert (wrong.agrees == wrong.agrees.T).all()
+    assert np.sum(~wrong.agrees[np.tril_indices(4)]) == np.sum(~wrong.entries.agrees)
     assert wrong.statement().startswith("does not hold: U[")
 
 
