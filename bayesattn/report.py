@@ -19,7 +19,17 @@ from bayesattn import exchangeable, plots
 from bayesattn._files import replace_file
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import Run
-from bayesattn.validation import MOST_ERRORS, Validation, validate
+from bayesattn.validation import (
+    CANNOT_TELL,
+    DOES_NOT_HOLD,
+    DRAWS_PER_FREEDOM,
+    HOLDS,
+    LEVEL,
+    Compared,
+    Validation,
+    doubts_about,
+    validate,
+)
 
 STYLES = {"light": "default", "dark": "dark_background"}
 TEMPLATE = "report.html.j2"
@@ -74,16 +84,17 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     parts, validations = [], []
+    level = LEVEL / len(runs)
     for path in runs:
         run = Run(path)
         if not min(run.done) > run.job.warmup:
             raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
         draws = run.draws().load()
         if isinstance(run.model, Model):
-            validations.append(validate(run.model, draws))
-            parts.append(_part(run, draws, validations[-1]))
+            validations.append(validate(run.model, draws, level=level))
+            parts.append(_part(run, draws, *_held(validations[-1])))
         else:
-            parts.append(_part(run, draws, None))
+            parts.append(_part(run, draws, *_held_latent(run.model, draws, level)))
     pictures = [
         picture(lambda some=together: plots.validation_figure(some), *_described(together))
         for together in _alike(validations)
@@ -91,7 +102,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bayesattn"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    page = environment.get_template(TEMPLATE).render(parts=parts, pictures=pictures, errors=f"{MOST_ERRORS:g}")
+    page = environment.get_template(TEMPLATE).render(parts=parts, pictures=pictures, confidence=f"{1 - LEVEL:g}")
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, page.encode())
     return out
@@ -110,9 +121,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
     return Picture(**drawn, caption=caption, alternative=alternative)
 
 
-def _part(run: Run, draws: xr.DataTree, validation: Validation | None) -> Part:
+def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]) -> Part:
     found = run.diagnose()
-    verdict, holds, rows = _held(validation) if validation else _held_latent(run.model, draws)
     scalars = _scalars(draws)
     names = ", ".join(map(str, scalars["posterior"].data_vars))
     diagnostics: Iterable[tuple[Callable[[], Any], str, str]] = [
@@ -154,10 +164,10 @@ def _part(run: Run, draws: xr.DataTree, validation: Validation | None) -> Part:
 def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]]]:
     """Verdict and table of U, theory against draws."""
     names = validation.model.path_names
-    tolerance = MOST_ERRORS * validation.error + validation.allowance
+    agrees_with_theory = validation.agrees
     rows = []
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
-        agrees = abs(validation.remaining[row, column]) <= tolerance[row, column]
+        agrees = agrees_with_theory[row, column]
         if len(names) > SHOWN_ENTRIES and row != column and agrees:
             continue
         rows.append(
@@ -171,20 +181,28 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
                 "agrees": "yes" if agrees else "no",
             }
         )
-    if not validation.usable:
-        return "The draws are too poor to decide whether the theory holds.", None, rows
-    if validation.holds:
-        return f"The theory holds at N = {validation.width}.", True, rows
-    return f"The theory does not hold at N = {validation.width}: {'; '.join(validation.failures())}.", False, rows
+    holds = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}[validation.verdict]
+    return f"Does the theory hold at N = {validation.width}? {validation.statement()}.", holds, rows
 
 
-def _held_latent(model: LatentModel, draws: xr.DataTree) -> tuple[str, bool | None, list[dict[str, str]]]:
-    """Verdict and table of z, closed form against draws."""
+def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[str, bool | None, list[dict[str, str]]]:
+    """Verdict and table of z, closed form against draws; differences are in units of the posterior's deviation."""
     exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
     mean, deviation = np.asarray(exact.mean), np.sqrt(np.diag(exact.covariance))
     sampled = draws["posterior"].to_dataset()["latent"]
-    error = arviz_stats.mcse(sampled).values
+    error, rhat, ess = (of(sampled).values for of in (arviz_stats.mcse, arviz_stats.rhat, arviz_stats.ess))
     found, rows = sampled.mean(("chain", "draw")).values, []
+    compared = Compared(
+        names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],
+        difference=(found - mean).ravel(),
+        error=error.ravel(),
+        freedom=ess.ravel() / DRAWS_PER_FREEDOM,
+        allowance=np.zeros(mean.size),
+        size=np.broadcast_to(deviation, mean.shape).ravel(),
+        level=level,
+        confidence_level=level,
+    )
+    agrees = compared.agrees.reshape(mean.shape)
     for value, feature in np.ndindex(*mean.shape):
         rows.append(
             {
@@ -192,11 +210,15 @@ def _held_latent(model: LatentModel, draws: xr.DataTree) -> tuple[str, bool | No
                 "exact mean": f"{mean[value, feature]:.4g}",
                 "exact deviation": f"{deviation[feature]:.4g}",
                 "draws": f"{found[value, feature]:.4g} ± {error[value, feature]:.2g}",
-                "agrees": "yes" if abs(found - mean)[value, feature] <= MOST_ERRORS * error[value, feature] else "no",
+                "agrees": "yes" if agrees[value, feature] else "no",
             }
         )
-    holds = all(row["agrees"] == "yes" for row in rows)
-    return f"The draws {'agree' if holds else 'do not agree'} with the exact posterior.", holds, rows
+    if doubts := doubts_about("z", sampled.sizes["chain"], rhat, ess):
+        return f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(doubts)}.", None, rows
+    if not agrees.all():
+        return "The draws do not agree with the exact posterior.", False, rows
+    within = f"to within {np.max(compared.bound):.2g} of its standard deviations"
+    return f"The draws agree with the exact posterior {within}.", True, rows
 
 
 def _scalars(draws: xr.DataTree) -> xr.DataTree:

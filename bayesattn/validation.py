@@ -1,5 +1,12 @@
-"""Theory against draws: deviations, their Monte Carlo errors, and the deviation that finite width makes one expect."""
+"""Theory against draws: deviations, their Monte Carlo errors, what finite width makes one expect, and the verdict.
 
+The theory *does not hold* where draws differ from it by more than what it leaves out, tested at a family-wise level: each
+entry of U, all entries jointly, and the mean predictor along directions that matter. It *holds* where the confidence bound
+of every difference lies within a margin, a test of equivalence (Schuirmann 1987) that needs no correction for the number of
+differences, as all must pass (Berger 1982), and that few draws do not pass. Else the draws *cannot tell*.
+"""
+
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -8,10 +15,11 @@ import arviz_stats
 import jax.numpy as jnp
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Bool, Float
+from scipy import stats
 
 from bayesattn import theory
-from bayesattn._checks import one_of
+from bayesattn._checks import one_of, positive
 from bayesattn.accuracy import (
     Accuracy,
     Alignment,
@@ -28,15 +36,63 @@ from bayesattn.diagnostics import Diagnostics, diagnose, on_and_below_diagonal
 from bayesattn.models import Model
 from bayesattn.theory.kernels import unpack
 
-MOST_ERRORS = 4.0
-"""Monte Carlo standard errors by which draws and theory may differ before the theory is said to fail."""
+VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
+"""In the order of the exit statuses of `bayesattn validate`."""
+LEVEL = 0.01
+"""Probability of saying of a right theory that it does not hold, and of a difference beyond the bound that is stated."""
+MARGIN = 0.05
+"""Difference, relative to U or to the predictor, within which a theory is said to hold."""
 USABLE_ESS = 100
 USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
+DRAWS_PER_FREEDOM = 3
+"""Effective draws for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
+PRINCIPAL_DIRECTIONS = 3
+MOST_NAMED = 5
+"""Entries that differ, named one by one."""
 SEEN_ERRORS = 3.0
 """Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""
 
 Matrix = Float[np.ndarray, "path path"]
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Draws against theory, a family of quantities: entries of U, or the mean predictor along directions.
+
+    `difference` is draws minus corrected theory, `error` its Monte Carlo error with `freedom` degrees of freedom of
+    Student's t, `allowance` the size of what the theory leaves out, `size` that of the quantity itself. `level` is the
+    probability that a right theory fails in any of them, `confidence_level` the one at which `bound` may be wrong.
+    """
+
+    names: list[str]
+    difference: Float[np.ndarray, " quantity"]
+    error: Float[np.ndarray, " quantity"]
+    freedom: Float[np.ndarray, " quantity"]
+    allowance: Float[np.ndarray, " quantity"]
+    size: Float[np.ndarray, " quantity"]
+    level: float
+    confidence_level: float
+
+    @property
+    def noise(self) -> Float[np.ndarray, " quantity"]:
+        """Difference that Monte Carlo error explains, the number of quantities accounted for (Bonferroni)."""
+        return stats.t.isf(self.level / 2 / len(self.names), self.freedom) * self.error
+
+    @property
+    def agrees(self) -> Bool[np.ndarray, " quantity"]:
+        """Whether allowance and Monte Carlo error explain each difference; NaN they do not."""
+        return np.abs(self.difference) <= self.allowance + self.noise
+
+    @property
+    def bound(self) -> Float[np.ndarray, " quantity"]:
+        """Upper confidence bound of each difference, relative to the quantity."""
+        return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        columns = ("difference", "error", "freedom", "allowance", "size", "bound", "agrees")
+        return {"names": self.names} | {name: getattr(self, name).tolist() for name in columns}
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,10 +103,13 @@ class Validation:
     `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
     finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
     `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
-    between them, its Monte Carlo error shows; None without test examples. `accuracy` is None without test labels,
-    `alignment` where all labels are zero.
-    `predictor_deviation` is the root mean square over test examples between mean predictors of draws and of the corrected
-    theory, `predictor_error` its Monte Carlo part, `predictor_allowance` its next order.
+    between them, its Monte Carlo error shows; None without test examples. `accuracy` is None without test
+    labels, `alignment` where all labels are zero.
+    `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
+    first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
+    mean predictor itself and the principal directions in which batches of draws differ; None without test examples.
+    `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which a theory is said to
+    hold, `level` the probability of saying of a right theory that it does not hold.
     `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
     the direction in which the latter departs from the former and in units of |saddle|; `relative_error` is the Monte
     Carlo error of both. Being linear in the draws, they are unbiased, which a norm is not.
@@ -67,9 +126,10 @@ class Validation:
     diagnostics: Diagnostics
     accuracy: Accuracy | None
     alignment: Alignment | None
-    predictor_deviation: float | None
-    predictor_error: float | None
-    predictor_allowance: float | None
+    directions: Compared | None
+    joint_p: float
+    margin: float
+    level: float
     relative_deviation: float
     relative_remaining: float
     relative_error: float
@@ -86,8 +146,8 @@ class Validation:
 
     @property
     def allowance(self) -> Matrix:
-        """Size of what the corrected theory leaves out, of order 1/N^2: the square of its relative correction."""
-        size = np.sqrt(np.outer(np.diag(self.corrected), np.diag(self.corrected)))
+        """Size of what the corrected theory leaves out, of order 1/N^2: the square of its largest relative correction."""
+        size = _size(self.corrected)
         return np.max(np.abs(self.expected) / size) ** 2 * size
 
     @property
@@ -102,36 +162,131 @@ class Validation:
 
     @property
     def usable(self) -> bool:
-        """Whether chains mixed well enough for a verdict."""
-        return bool(np.max(self.rhat) <= USABLE_RHAT and np.min(self.ess) >= USABLE_ESS)
+        """Whether chains mixed well enough for a verdict; one chain alone cannot show it."""
+        return not doubts_about("U", self.diagnostics.chains, self.rhat, self.ess)
+
+    @property
+    def entries(self) -> Compared:
+        """U on and below the diagonal, row by row; U_ij is of the size (U_ii U_jj)^(1/2)."""
+        names, pairs = self.model.path_names, np.tril_indices(len(self.corrected))
+        return Compared(
+            names=[f"U[{names[row]}, {names[column]}]" for row, column in zip(*pairs, strict=True)],
+            difference=self.remaining[pairs],
+            error=self.error[pairs],
+            freedom=self.ess[pairs] / DRAWS_PER_FREEDOM,
+            allowance=self.allowance[pairs],
+            size=_size(self.corrected)[pairs],
+            level=_level_of_each(self.level, self.directions is not None),
+            confidence_level=self.level,
+        )
+
+    @property
+    def agrees(self) -> Bool[np.ndarray, "path path"]:
+        """Whether each entry of U, by itself, agrees with the theory."""
+        agrees = np.zeros(self.corrected.shape, bool)
+        agrees[np.tril_indices(len(agrees))] = self.entries.agrees
+        return agrees | agrees.T
+
+    @property
+    def bound(self) -> float:
+        """To within which the theory holds: the greatest confidence bound of a relative difference of U or predictor."""
+        return float(max(np.max(family.bound) for family in self._families))
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if not self.usable:
+            return CANNOT_TELL
+        if self.failures():
+            return DOES_NOT_HOLD
+        return HOLDS if self.bound <= self.margin else CANNOT_TELL
 
     @property
     def holds(self) -> bool:
-        """Whether draws agree with the theory: within 4 Monte Carlo errors plus the order that it leaves out."""
-        return self.usable and not self.failures()
+        """Whether the draws show that the theory holds to within the margin."""
+        return self.verdict == HOLDS
+
+    @property
+    def decided_by(self) -> str:
+        """What explains most of the least difference that would have been a failure: "allowance" or "Monte Carlo error"."""
+        allowance, noise = self._visible()
+        return "allowance" if allowance > noise else "Monte Carlo error"
 
     def failures(self) -> list[str]:
         """What disagrees, a sentence each."""
-        names, found = self.model.path_names, []
-        tolerance = MOST_ERRORS * self.error + self.allowance
-        for row, column in zip(*np.tril_indices(len(names)), strict=True):
-            # Written so that NaN is a failure.
-            if not abs(self.remaining[row, column]) <= tolerance[row, column]:
-                found.append(
-                    f"U[{names[row]}, {names[column]}] is {self.order_parameter[row, column]:.4g}"
-                    f" +- {self.error[row, column]:.2g} by the draws, {self.corrected[row, column]:.4g}"
-                    f" +- {self.allowance[row, column]:.2g} by the theory"
-                )
-        if self.predictor_deviation is not None:
-            assert self.predictor_error is not None
-            assert self.predictor_allowance is not None
-            limit = MOST_ERRORS * self.predictor_error + self.predictor_allowance
-            if not self.predictor_deviation <= limit:
-                found.append(
-                    f"mean predictors of draws and theory differ by {self.predictor_deviation:.2g},"
-                    f" expected at most {limit:.2g}"
-                )
+        entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
+        apart = np.flatnonzero(~entries.agrees)
+        excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
+        found = [
+            f"{entries.names[each]} is {draws[each]:.4g} +- {entries.error[each]:.2g} by the draws,"
+            f" {draws[each] - entries.difference[each]:.4g} +- {entries.allowance[each]:.2g} by the theory"
+            for each in sorted(apart, key=lambda each: -excess[each])[:MOST_NAMED]
+        ]
+        if len(apart) > MOST_NAMED:
+            found.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
+        if not self.joint_p >= entries.level:
+            below = int(np.sum(entries.difference < 0))
+            found.append(
+                f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory: p = {self.joint_p:.1g},"
+                f" expected at least {entries.level:.2g}"
+            )
+        if self.directions is not None:
+            along = self.directions
+            found += [
+                f"mean predictors differ along {along.names[each]} by {along.difference[each]:.2g} +-"
+                f" {along.error[each]:.2g}, of which {along.allowance[each]:.2g} are allowed"
+                for each in np.flatnonzero(~along.agrees)
+            ]
         return found
+
+    def doubts(self) -> list[str]:
+        """Why the draws cannot tell, a sentence each; none where the theory holds or does not."""
+        if found := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
+            return found
+        if self.verdict != CANNOT_TELL:
+            return []
+        family = max(self._families, key=lambda each: np.max(each.bound))
+        worst = int(np.argmax(family.bound))
+        difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
+        error, allowance, noise = (
+            values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
+        )
+        said = (
+            f"{family.names[worst]} differs by {_percent(difference)} +- {_percent(error)}, so by at most {_percent(bound)},"
+            f" and the margin is {_percent(self.margin)}"
+        )
+        # The lower confidence bound lies beyond the margin.
+        if 2 * difference - bound > self.margin and allowance > noise:
+            return [f"{said}: the theory leaves out up to {_percent(allowance)}"]
+        return [f"{said}: draw more"]
+
+    def statement(self) -> str:
+        """The verdict and what it could have seen, in one sentence."""
+        if not self.usable:
+            return f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
+        if self.verdict == DOES_NOT_HOLD:
+            return f"{DOES_NOT_HOLD}: {'; '.join(self.failures())}"
+        said = f"holds to within {_percent(self.bound)} of |U|" + (" and the mean predictor" if self.directions else "")
+        if self.verdict == CANNOT_TELL:
+            said = f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
+        allowance, noise = self._visible()
+        return (
+            f"{said}; any difference beyond {_percent(allowance + noise)} would have been a failure"
+            f" ({_percent(allowance)} for what the theory leaves out, {_percent(noise)} for Monte Carlo error);"
+            f" joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
+        )
+
+    @property
+    def _families(self) -> list[Compared]:
+        return [self.entries] if self.directions is None else [self.entries, self.directions]
+
+    def _visible(self) -> tuple[float, float]:
+        """The least relative difference that is a failure of any quantity: the allowance's part, and Monte Carlo error's."""
+        families = self._families
+        family = max(families, key=lambda each: np.max((each.allowance + each.noise) / each.size))
+        worst = int(np.argmax((family.allowance + family.noise) / family.size))
+        allowance, noise = (values[worst] / family.size[worst] for values in (family.allowance, family.noise))
+        return float(allowance), float(noise)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
@@ -141,62 +296,100 @@ class Validation:
             "widths": list(self.model.architecture.widths),
             "temperature": self.model.temperature,
             "paths": self.model.path_names,
+            "verdict": self.verdict,
             "holds": self.holds,
             "usable": self.usable,
             "failures": self.failures(),
+            "doubts": self.doubts(),
+            "bound": self.bound if self.usable else None,
+            "margin": self.margin,
+            "level": self.level,
+            "decided_by": self.decided_by,
+            "joint_p": self.joint_p if self.usable else None,
+            "directions": self.directions and self.directions.to_dict(),
             "diagnostics": self.diagnostics.to_dict(),
             "accuracy": self.accuracy.to_dict() if self.accuracy else None,
             "alignment": self.alignment.to_dict() if self.alignment else None,
             "relative_deviation": self.relative_deviation,
             "relative_remaining": self.relative_remaining,
             "relative_error": self.relative_error,
-            "predictor_deviation": self.predictor_deviation,
-            "predictor_error": self.predictor_error,
-            "predictor_allowance": self.predictor_allowance,
         } | {name: getattr(self, name).tolist() for name in matrices}
 
 
-def validate(model: Model, draws: xr.DataTree) -> Validation:
-    """Hold the theory of a model against draws of its posterior.
+class Predicted(NamedTuple):
+    """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
-    Args:
-        model: the posterior.
-        draws: what `bayesattn.sample` returned for it.
-
-    Raises:
-        ValueError: draws without order parameters of this model.
-        NotConverged: the theory's solver failed.
+    `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
+    GP limit ("gp"); None without test examples. `relative_variance` is the largest of an own entry of U, in units of its
+    mean squared.
     """
-    paths = model.architecture.paths
-    if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
-        raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
-    sampled = draws["posterior"].to_dataset()["order_parameter"]
-    if sampled.shape[2:] != (paths, paths):
-        raise ValueError(
-            f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
-        )
+
+    saddle: Matrix
+    corrected: Matrix
+    relative_variance: float
+    mean_predictors: dict[str, Float[np.ndarray, " test_example"]] | None
+
+
+def predicted(model: Model) -> Predicted:
+    """The theory's side of `validate`; raises NotConverged if a solver failed."""
     problem = (model.path_inputs, model.labels, model.architecture, model.temperature)
     saddle = np.asarray(theory.solve(*problem).order_parameter)
     corrected = theory.finite_width(*problem, model.test_path_inputs, variances=False)
-    accuracy = deviation = error = allowance = None
-    by_batch = None if model.test_path_inputs is None else readout_batches(model, sampled.values)
-    if by_batch is not None:
-        assert corrected.prediction is not None
+    by_theory = None
+    if corrected.prediction is not None:
         by_theory = {
             "theory": mean_predictor(model, saddle),
             "corrected": np.asarray(corrected.prediction.mean),
             "gp": gp_mean(model),
         }
+    mean, std = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_std)
+    return Predicted(saddle, mean, float(np.max(np.diag(std) / np.diag(mean)) ** 2), by_theory)
+
+
+def validate(
+    model: Model,
+    draws: xr.DataTree,
+    *,
+    margin: float = MARGIN,
+    level: float = LEVEL,
+    prediction: Predicted | None = None,
+) -> Validation:
+    """Hold the theory of a model against draws of its posterior.
+
+    Args:
+        model: the posterior.
+        draws: what `bayesattn.sample` returned for it.
+        margin: relative difference of U and of the mean predictor within which the theory is said to hold.
+        level: probability of saying of a right theory that it does not hold, divided among entries of U, their joint test
+            and the mean predictor; 1 - level is the confidence in the bound that is stated.
+        prediction: what `predicted` said of the model, if that is at hand.
+
+    Raises:
+        ValueError: draws without order parameters of this model; a margin not above 0, a level not between 0 and 1.
+        NotConverged: the theory's solver failed.
+    """
+    margin, level = positive("margin", margin), positive("level", level)
+    if level >= 1:
+        raise ValueError(f"level must be below 1, got {level:g}")
+    if not isinstance(draws, xr.DataTree):
+        raise ValueError(f"draws must be a DataTree, as bayesattn.sample returns it, got {type(draws).__name__}")
+    if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
+        raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
+    paths = model.architecture.paths
+    sampled = draws["posterior"].to_dataset()["order_parameter"]
+    if sampled.shape[2:] != (paths, paths):
+        raise ValueError(
+            f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
+        )
+    saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
+    accuracy = directions = by_batch = None
+    if mean_predictors is not None:
+        by_batch = readout_batches(model, sampled.values)
         batches = outputs_of(model, by_batch)
-        mean = batches.mean(0)
-        deviation = _root_mean_square(mean - by_theory["corrected"])
-        error = _root_mean_square(batches.std(0, ddof=1)) / np.sqrt(len(batches))
-        # Like U's: the first-order change, squared relative to the size of what changes.
-        change = _root_mean_square(by_theory["corrected"] - by_theory["theory"])
-        allowance = change**2 / _root_mean_square(by_theory["corrected"])
+        directions = _along_directions(mean_predictors, batches, relative_variance, level)
         if model.test_labels is not None:
-            accuracy = accuracy_of(model, by_theory, batches)
-    direction = np.asarray(corrected.order_parameter) - saddle
+            accuracy = accuracy_of(model, mean_predictors, batches)
+    direction = corrected - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
     entries = on_and_below_diagonal(sampled)
@@ -204,25 +397,116 @@ def validate(model: Model, draws: xr.DataTree) -> Validation:
     def matrix(values: xr.DataArray) -> np.ndarray:
         return np.asarray(unpack(jnp.asarray(values.values), paths))
 
-    return Validation(
+    found = Validation(
         model=model,
         relative_deviation=float(along.mean() - np.sum(direction * saddle)),
-        relative_remaining=float(along.mean() - np.sum(direction * np.asarray(corrected.order_parameter))),
+        relative_remaining=float(along.mean() - np.sum(direction * corrected)),
         relative_error=float(arviz_stats.mcse(along)),
         order_parameter=sampled.mean(("chain", "draw")).values,
         error=matrix(arviz_stats.mcse(entries)),
         saddle=saddle,
-        corrected=np.asarray(corrected.order_parameter),
+        corrected=corrected,
         rhat=matrix(arviz_stats.rhat(entries)),
         ess=matrix(arviz_stats.ess(entries)),
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
         alignment=alignment_over_draws(model, saddle, sampled.values) if np.any(model.labels) else None,
-        predictor_deviation=deviation,
-        predictor_error=error,
-        predictor_allowance=allowance,
+        directions=directions,
+        joint_p=np.nan,
+        margin=margin,
+        level=level,
     )
+    by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
+    return dataclasses.replace(found, joint_p=_joint_p(found.entries, by_entry))
+
+
+def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
+    """Why draws cannot decide anything, a sentence each: chains that did not mix, or too few draws."""
+    # Written so that NaN is a doubt.
+    found = []
+    if chains < 2:
+        found.append("one chain alone cannot show that it has mixed: draw several")
+    if not np.max(rhat) <= USABLE_RHAT:
+        found.append(
+            f"R-hat of {name} is {np.max(rhat):.3f}, expected at most {USABLE_RHAT}: the chains have not mixed"
+        )
+    if not np.min(ess) >= USABLE_ESS:
+        found.append(f"effective draws of {name} are {np.min(ess):.0f}, expected at least {USABLE_ESS}: draw more")
+    return found
+
+
+def overall(validations: Sequence[Validation]) -> str:
+    """Verdict on several widths: the theory does not hold if it does not at one, and holds if it does at all."""
+    found = [each.verdict for each in validations]
+    return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in found), HOLDS)
+
+
+def _level_of_each(level: float, with_predictor: bool) -> float:
+    """Level of each test: of single entries, of these jointly, and of the mean predictor."""
+    return level / (3 if with_predictor else 2)
+
+
+def _joint_p(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> float:
+    """p-value of sum_i z_i^2, z_i what the allowance leaves of each difference, in Monte Carlo errors.
+
+    If the theory is right the sum is at most one of chi^2(1) weighed by the eigenvalues lambda of the entries' correlations,
+    which those of the draws stand for: about F with (sum lambda)^2 / sum lambda^2 degrees of freedom (Satterthwaite 1946).
+    """
+    excess = np.maximum(np.abs(entries.difference) - entries.allowance, 0) / entries.error
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = np.corrcoef(draws, rowvar=False).reshape(len(excess), -1)
+    freedom = len(excess) ** 2 / np.sum(correlations**2)
+    return float(stats.f.sf(np.mean(excess**2), freedom, np.min(entries.freedom)))
+
+
+def _along_directions(
+    mean_predictors: dict[str, Float[np.ndarray, " test_example"]],
+    batches: Float[np.ndarray, "batch test_example"],
+    relative_variance: float,
+    level: float,
+) -> Compared:
+    """Mean predictors of draws and corrected theory along directions of unit root mean square.
+
+    The allowance is the first-order change times the relative variance of U: a mean over the fluctuations of U is a series
+    in their variance, whose terms shrink by about that factor.
+    """
+    saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
+    directions = {
+        "the first-order change": corrected - saddle,
+        "the finite-width effect": saddle - gp,
+        "the mean predictor": corrected,
+    }
+    principal = np.linalg.svd(batches - batches.mean(0), full_matrices=False)[2][:PRINCIPAL_DIRECTIONS]
+    directions |= {f"principal direction {number}": each for number, each in enumerate(principal, 1)}
+    directions = {name: each / _root_mean_square(each) for name, each in directions.items() if np.any(each)}
+    units = np.array(list(directions.values()))
+    projected = (batches - corrected) @ units.T / len(corrected)
+    size = _root_mean_square(corrected)
+
+    def same(value: float) -> np.ndarray:
+        return np.full(len(units), value)
+
+    return Compared(
+        names=list(directions),
+        difference=projected.mean(0),
+        error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
+        freedom=same(len(batches) - 1),
+        allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
+        size=same(size),
+        level=_level_of_each(level, with_predictor=True),
+        confidence_level=level,
+    )
+
+
+def _size(order_parameter: Matrix) -> Matrix:
+    """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
+    own = np.diag(order_parameter)
+    return np.sqrt(np.outer(own, own))
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
 
 
 class Slope(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import cli, runs
+from bayesattn.validation import VERDICTS
 
 SMALL = """
 temperature = 0.1
@@ -110,20 +111,38 @@ def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
 
 
 def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
-    status, out, _ = run("validate", "small.toml", "--width", "8", "--width", "40", *QUICK)
+    # 600 draws show agreement within a wide margin only.
+    command = ("validate", "small.toml", "--width", "8", *QUICK)
+    status, out, _ = run(*command, "--width", "40", "--margin", "0.3")
     assert status == 0, out
-    assert "It holds" in out
     assert out.count("McNemar p = ") == out.count("kernel-target alignment") == 2
+    assert "It holds to within" in out
     folder = tmp_path / "out" / "validate-small"
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
-    assert json.loads((folder / "result.json").read_text())["holds"] is True
+    content = json.loads((folder / "result.json").read_text())
+    assert (content["holds"], content["verdict"]) == (True, "holds")
+    assert max(result["bound"] for result in content["results"]) == content["bound"] <= content["margin"] == 0.3
+    assert [result["level"] for result in content["results"]] == [content["level"] / 2] * 2
+    for options, doubt in ((("--margin", "0.001"), "draw more"), (("--chains", "1"), "one chain alone cannot show")):
+        status, out, _ = run(*command, *options)
+        assert status == 2, out
+        assert "It cannot be told" in out
+        assert doubt in " ".join(out.split())
+    assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"
     # A theory at another temperature than the draws: the same command must say so and end with 1.
     honest = ba.validate
-    monkeypatch.setattr(ba, "validate", lambda model, tree: honest(model.replace(temperature=1.0), tree))
-    status, out, _ = run("validate", "small.toml", "--width", "8", *QUICK)
+    monkeypatch.setattr(ba, "validate", lambda model, tree, **how: honest(model.replace(temperature=1.0), tree, **how))
+    status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
-    assert (tmp_path / "out" / "validate-small-2" / "figure.png").is_file()
+    assert (tmp_path / "out" / "validate-small-4" / "figure.png").is_file()
+
+    def not_converged(*_, **__):
+        raise ba.theory.NotConverged("no saddle point was found", None)
+
+    monkeypatch.setattr(ba, "validate", not_converged)
+    status, _, err = run(*command)
+    assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 
 
 def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
@@ -146,8 +165,9 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     status, out, err = run(
         "validate", "trained.toml", "--width", "8", *QUICK, "--also-on", "digits[8-9]", "--out", "validated"
     )
-    assert status in (0, 1), err
     content = json.loads((tmp_path / "validated" / "result.json").read_text())
+    assert status == VERDICTS.index(content["verdict"]), err
+    assert all(result["usable"] for result in content["results"])
     assert len(content["theory"][0]["temperatures"]) == 6
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
     assert "temperature by evidence" in out
@@ -180,6 +200,8 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
         (("runs", "nowhere"), "folder must be a run or hold runs, got nowhere, which is not a folder"),
         (("sample", "small.toml", "--out", "x", "--chains", "0"), "chains must be a whole number of at least 1, got 0"),
         (("sample", "small.toml"), "Missing option '--out'"),
+        (("validate", "small.toml", "--margin", "-1"), "--margin must be above 0, got -1"),
+        (("validate", "exchangeable", "--margin", "0.1"), "validate exchangeable takes --seed, --out, --overwrite and"),
         (("validat", "small.toml"), "No such command 'validat'"),
         (("theory", "small.toml", "--wdth", "3"), "No such option: --wdth"),
         (("theory", "typo.toml"), "task.hidden_markov.tokenz: Extra inputs are not permitted, got 3"),

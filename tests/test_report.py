@@ -7,9 +7,11 @@ import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+import xarray as xr
 
-from bayesattn import report, runs
+from bayesattn import exchangeable, report, runs
 from bayesattn.models import LatentModel
 from tests.posteriors import tiny_model
 
@@ -104,6 +106,45 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
     assert 'data-shown="9 of 9"' in ended.stdout
     assert 'data-overflow="false"' in ended.stdout
     assert "CONSOLE" not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("chains", "shift", "holds", "said"),
+    [
+        (4, 0, True, "agree with the exact posterior to within 0."),
+        (4, 1, False, "do not agree"),
+        (1, 1, None, "one chain"),
+    ],
+)
+def test_latent_draws_agree_or_not_or_cannot_tell(chains, shift, holds, said):
+    """Independent draws of the exact posterior of z, or moved by one of its standard deviations."""
+    model = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
+    deviation = np.sqrt(exact.covariance[0, 0])
+    sampled = exact.mean + deviation * (shift + np.random.default_rng(0).normal(size=(chains, 300, 1, 1)))
+    dims = ("chain", "draw", "value_feature", "feature")
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"latent": (dims, np.asarray(sampled))})})
+    verdict, found, [row] = report._held_latent(model, draws, 0.01)
+    assert found is holds
+    assert said in verdict
+    assert row["agrees"] == ("no" if shift else "yes")
+
+
+@pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
+def test_three_outcomes_of_the_theory(verdict, holds):
+    """Only what fails is said to fail: draws that cannot tell leave the page undecided."""
+    matrix = np.eye(1)
+    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "agrees")
+    found = SimpleNamespace(
+        model=SimpleNamespace(path_names=["0"]),
+        width=3,
+        verdict=verdict,
+        statement=lambda: verdict + ": said",
+        **dict.fromkeys(names, matrix),
+    )
+    text, shown, _ = report._held(found)
+    assert shown is holds
+    assert text == f"Does the theory hold at N = 3? {verdict}: said."
 
 
 def test_runs_of_other_data_have_figures_of_their_own():

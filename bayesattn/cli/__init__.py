@@ -8,11 +8,11 @@ import typer
 from pydantic import ValidationError
 
 from bayesattn.cli import calibrate, prune, report, runs, sample, sweep, theory, train, validate
-from bayesattn.cli.screen import errors
+from bayesattn.cli.screen import CANNOT_TELL, errors
 from bayesattn.models.ready import describe
 from bayesattn.theory import NotConverged
 
-FAILS, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
 
 app = typer.Typer(
     name="bayesattn",
@@ -37,7 +37,7 @@ for command in (
 
 
 def main() -> None:
-    """Entry point: bad input ends with one line and exit status 2."""
+    """Entry point: bad input, and a theory that cannot be solved, end with one line and exit status 2."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         code = app(standalone_mode=False, prog_name="bayesattn")
@@ -53,7 +53,7 @@ def main() -> None:
     except ImportError as error:
         _end(str(error))
     except (NotConverged, FloatingPointError) as error:
-        _end(str(error), FAILS)
+        _end(str(error), CANNOT_TELL)
     else:
         sys.exit(code or 0)
 

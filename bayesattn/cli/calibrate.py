@@ -19,10 +19,17 @@ from bayesattn.cli.options import (
     Temperature,
     models,
 )
-from bayesattn.cli.screen import errors, free_folder, print_json, refuse_to_overwrite, save_results, screen
+from bayesattn.cli.screen import (
+    FAILS,
+    HOLDS,
+    errors,
+    free_folder,
+    print_json,
+    refuse_to_overwrite,
+    save_results,
+    screen,
+)
 from bayesattn.samplers import BIASED, SAMPLERS
-
-HOLDS, FAILS = 0, 1
 
 
 def calibrate(

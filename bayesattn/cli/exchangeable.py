@@ -7,11 +7,10 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn.cli.screen import errors, print_json, save_results, screen
+from bayesattn.cli.screen import FAILS, HOLDS, errors, print_json, save_results, screen
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
-HOLDS, FAILS = 0, 1
 NAME = "exchangeable"
 
 

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
+"""Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""
 screen, errors = Console(), Console(stderr=True)
 SAMPLE_COLUMNS = (
     TextColumn("{task.description}"),

@@ -9,10 +9,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.table import Table
 
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import errors, print_json, screen
+from bayesattn.cli.screen import FAILS, errors, print_json, screen
 from bayesattn.samplers.run import cores
-
-FAILS = 1
 
 
 def sweep(

@@ -9,6 +9,7 @@ import typer
 from rich.table import Table
 
 import bayesattn as ba
+from bayesattn import validation
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, accuracy_on, binomial_error
 from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
@@ -26,6 +27,9 @@ from bayesattn.cli.options import (
     models,
 )
 from bayesattn.cli.screen import (
+    CANNOT_TELL,
+    FAILS,
+    HOLDS,
     errors,
     free_folder,
     print_json,
@@ -39,9 +43,14 @@ from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.tasks.images import is_named
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates
-from bayesattn.validation import MOST_ERRORS, Slope, Validation, scaling
+from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, scaling
 
-HOLDS, FAILS = 0, 1
+EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
+ANSWERS = {
+    validation.HOLDS: ("It holds", "bold green"),
+    validation.DOES_NOT_HOLD: ("It does NOT hold", "bold red"),
+    validation.CANNOT_TELL: ("It cannot be told", "bold yellow"),
+}
 FOR_CLAIMS = ("context", "model", "seed", "out", "overwrite", "as_json")
 MOST_PATHS_SHOWN = 4
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
@@ -70,6 +79,9 @@ def validate(
         list[str] | None,
         typer.Option(help="Further test images of a one-shot model, such as digits; may be given several times."),
     ] = None,
+    margin: Annotated[
+        float, typer.Option(help="Difference, relative to U and to the predictor, within which the theory is to hold.")
+    ] = MARGIN,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for figure and results; by default out/validate-MODEL, numbered if taken."),
@@ -77,7 +89,9 @@ def validate(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Does the theory hold? Draw the posterior at several widths and compare; exit status 0 if it holds, 1 if not.
+    """Does the theory hold? Draw the posterior at several widths and compare.
+
+    Exit status 0: it holds, to within --margin; 1: it does not; 2: the draws cannot tell, or the theory could not be solved.
 
     MODEL may be "exchangeable" too: every claim about attention as inference of a latent posterior, law by law.
 
@@ -92,6 +106,8 @@ def validate(
             option = given[0].replace("_", "-")
             raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
         exchangeable.validate_claims(seed, folder, as_json)
+    if not margin > 0:
+        raise ValueError(f"--margin must be above 0, got {margin:g}")
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
@@ -125,15 +141,20 @@ def validate(
                 seed=seed,
                 progress=progress(f"N = {case.architecture.widths[0]}"),
             )
-            result = ba.validate(case, tree)
+            # A level for all widths together.
+            result = ba.validate(case, tree, margin=margin, level=LEVEL / len(cases))
             results.append(result)
             same = {"architecture": case.architecture, "temperature": case.temperature}
             shares.append({name: accuracy_on(other.replace(**same), result) for name, other in elsewhere.items()})
-    holds = all(result.holds for result in results)
+    verdict = validation.overall(results)
     slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
     content = {
         "model": model,
-        "holds": holds,
+        "verdict": verdict,
+        "holds": verdict == validation.HOLDS,
+        "bound": max(result.bound for result in results) if all(result.usable for result in results) else None,
+        "margin": margin,
+        "level": LEVEL,
         "seed": seed,
         "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
         "theory": [
@@ -153,12 +174,12 @@ def validate(
         _print_curve(curve, choose, cases[0], theory_seconds)
         for name in elsewhere:
             _print_accuracy([share[name] for share in shares], cases, f"Accuracy on {name} (% of test examples)")
-        _print_validation(results, slopes, model, holds, time.perf_counter() - start, folder)
-    raise typer.Exit(HOLDS if holds else FAILS)
+        _print_validation(results, slopes, model, verdict, time.perf_counter() - start, folder)
+    raise typer.Exit(EXIT_STATUSES[verdict])
 
 
 def _print_validation(
-    results: list[Validation], slopes: dict[str, Slope | None], model: str, holds: bool, seconds: float, folder: Path
+    results: list[Validation], slopes: dict[str, Slope | None], model: str, verdict: str, seconds: float, folder: Path
 ) -> None:
     shares = [result.accuracy for result in results if result.accuracy is not None]
     if shares:
@@ -174,8 +195,7 @@ def _print_validation(
     for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
         table.add_column(heading, justify="right")
     for result in results:
-        tolerance = MOST_ERRORS * result.error + result.allowance
-        agrees = np.abs(result.remaining) <= tolerance
+        agrees = result.agrees
         for entry, (row, column) in enumerate(zip(*np.tril_indices(len(names)), strict=True)):
             if len(names) > MOST_PATHS_SHOWN and row != column and agrees[row, column]:
                 continue
@@ -203,15 +223,16 @@ def _print_validation(
     for result in results:
         for warning in result.diagnostics.warnings():
             screen.print(f"warning, N = {result.width}: {warning}", style="yellow")
-        if not result.usable:
-            screen.print(f"N = {result.width}: the draws are too poor to decide", style="red")
-        for failure in result.failures():
-            screen.print(f"N = {result.width}: {failure}", style="red")
-    verdict = "holds" if holds else "does NOT hold"
+        screen.print(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
+    answer, style = ANSWERS[verdict]
+    if verdict == validation.HOLDS:
+        answer += f" to within {100 * max(result.bound for result in results):.2g} % of U and predictor"
+    elif verdict == validation.CANNOT_TELL:
+        answer += f" whether it does to within {100 * results[0].margin:.2g} %"
     screen.print(
-        f"Does the theory hold on {model}? It {verdict}: each entry of U must agree with the theory to first order in 1/N"
-        " within 4 Monte Carlo errors plus the size of the next order.",
-        style="bold green" if holds else "bold red",
+        f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
+        f" {LEVEL:g} at most, all comparisons together.",
+        style=style,
     )
     screen.print(f"{seconds:.0f} s; figure and results in {folder}")
 
