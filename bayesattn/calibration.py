@@ -286,21 +286,22 @@ def quantity_names(model: Model) -> list[str]:
     return [*entries, *correlations, *(f"f {example + 1}" for example in range(examples)), "log likelihood"]
 
 
-def narrow_model(temperature: float = 0.1) -> Model:
+def narrow_model(temperature: float = 0.01) -> Model:
     """A network narrower than its number of paths, one of which hardly shows in the labels.
 
-    Two heads at width 1: U is singular. The first head averages over all tokens, which are centred, so its path inputs are a
-    ninth the size of the second's. The labels leave open which sign the weak path has beside the strong one, so the
-    posterior has two parts, and coordinates that do not join them keep a chain in one: it looks well mixed, and is wrong.
+    Two heads at width 1: U is singular. The first head averages over all tokens, which are nearly centred, so its path
+    inputs are a hundredth the size of the second's. The labels leave open which sign the weak path has beside the strong
+    one, so the posterior has two parts. Coordinates that do not join them keep a chain in one: it looks mixed, and is wrong.
     """
     rng = np.random.default_rng(0)
     examples, tokens, features = 20, 40, 5
+    inputs, test_inputs = (rng.normal(size=(count, tokens, features)) for count in (examples, PREDICTIONS))
     # With a large orthogonal matrix the second head attends to one token.
     focused = 20 * np.linalg.qr(rng.normal(size=(features, features)))[0]
     data = Dataset(
-        inputs=rng.normal(size=(examples, tokens, features)),
+        inputs=inputs - 0.9 * inputs.mean(1, keepdims=True),
         labels=np.zeros(examples),
-        test_inputs=rng.normal(size=(PREDICTIONS, tokens, features)),
+        test_inputs=test_inputs - 0.9 * test_inputs.mean(1, keepdims=True),
         test_labels=np.ones(PREDICTIONS),
         weights=[np.stack([np.zeros_like(focused), focused])],
         head_names=(("average", "focused"),),
@@ -355,16 +356,24 @@ def uniform_probability(
 def effective_share(draws: Float[np.ndarray, "simulation draw quantity"]) -> Float[np.ndarray, " quantity"]:
     """Effective draws as a share of all, at most 1: the inverse of the autocorrelation time of ranks within each chain.
 
-    Autocorrelations are pooled over simulations and added up by Geyer's initial positive sequence (1992). Chains that do
-    not vary have no say; a quantity that varies in none has share 1.
+    Autocorrelations from variograms, pooled over simulations (Gelman et al. 2013, section 11.5), added up by Geyer's
+    initial positive sequence (1992). Chains that do not vary have no say; a quantity that varies in none has share 1.
     """
     count = draws.shape[1]
-    centred = stats.rankdata(draws, axis=1) - (count + 1) / 2
-    lags = [np.sum(centred[:, lag:] * centred[:, : count - lag], axis=(0, 1)) for lag in range(count - count % 2)]
-    pairs = np.sum(np.reshape(lags, (-1, 2, draws.shape[2])), axis=1)
-    positive = np.where(np.cumsum(pairs <= 0, axis=0) == 0, pairs, 0)
-    total = 2 * positive.sum(0) - lags[0]
-    return np.divide(lags[0], total, out=np.ones(draws.shape[2]), where=total > lags[0])
+    ranks = stats.rankdata(draws, axis=1)
+    varies = ranks.var(1).mean(0) > 0
+    within = np.where(varies, ranks.var(1).mean(0), 1)
+    lags = range(1, count - count % 2)
+    squares = [np.mean((ranks[:, lag:] - ranks[:, : count - lag]) ** 2, axis=(0, 1)) for lag in lags]
+    variograms = np.stack([np.zeros_like(within), *squares])
+    time = np.ones_like(within)
+    for _ in range(2):
+        # The variance within a chain falls short of the variance by that of the chain's mean, which depends on the time.
+        variance = within / (1 - np.minimum(time, count / 2) / count)
+        pairs = np.sum(np.reshape(1 - variograms / (2 * variance), (-1, 2, len(within))), axis=1)
+        positive = np.where(np.cumsum(pairs <= 0, axis=0) == 0, pairs, 0)
+        time = np.maximum(2 * positive.sum(0) - 1, 1)
+    return np.where(varies, 1 / time, 1.0)
 
 
 TIED = 1 + 1e-9

@@ -87,7 +87,7 @@ def narrow():
 
 def test_collapsed_chains_are_calibrated_where_a_layer_is_narrower_than_its_paths(narrow):
     """The posterior of the correlation of both paths has two parts, of either sign; chains that keep to one fail here."""
-    found = calibration.calibrate(*narrow)
+    found = calibration.calibrate(*narrow, draws=31)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
 
 
@@ -110,7 +110,7 @@ def test_chains_cut_in_two_are_found(narrow, monkeypatch):
         return outputs
 
     monkeypatch.setattr(calibration, "_posterior_draws", cut)
-    assert calibration.calibrate(model, simulations).holds is False
+    assert calibration.calibrate(model, simulations, draws=31).holds is False
 
 
 def calibration_of(ranks, draws=63, effective=1.0, level=calibration.LEVEL):
@@ -177,7 +177,7 @@ def test_the_band_holds_uniform_ranks():
 
 
 def test_effective_share_of_autoregressive_chains():
-    """(1 - phi) / (1 + phi), nearly so for ranks; 1 for draws that are independent, or never vary."""
+    """(1 - phi) / (1 + phi) within 15 %, what two corrections leave; 1 for draws that are independent, or never vary."""
     rng = np.random.default_rng(0)
     chains = [rng.normal(size=(400, 63))]
     for phi in (0.2, 0.6):
@@ -186,10 +186,10 @@ def test_effective_share_of_autoregressive_chains():
             chain[:, draw] = phi * chain[:, draw - 1] + noise[:, draw]
         chains.append(chain[:, 100:])
     found = calibration.effective_share(np.stack([*chains, np.ones((400, 63))], axis=-1))
-    np.testing.assert_allclose(found, [1, 0.8 / 1.2, 0.4 / 1.6, 1], rtol=0.1)
+    np.testing.assert_allclose(found, [1, 0.8 / 1.2, 0.4 / 1.6, 1], rtol=0.15)
     # Adding constants to chains, which have them from their own posteriors, changes nothing.
     moved = np.stack(chains, axis=-1) + 10 * rng.normal(size=(400, 1, 1))
-    np.testing.assert_allclose(calibration.effective_share(moved), found[:3], rtol=1e-12)
+    np.testing.assert_allclose(calibration.effective_share(moved), found[:3], rtol=1e-9)
 
 
 def test_samples_of_one_law_with_heavy_tails_are_told_apart_as_seldom_as_they_should():
