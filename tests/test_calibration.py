@@ -97,6 +97,7 @@ def test_a_narrow_network_is_calibrated_in_weight_space(narrow):
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
 
 
+@pytest.mark.heavy
 def test_chains_cut_in_two_are_found(narrow, monkeypatch):
     """Draws whose correlation has a sign for each chain, as of coordinates that cannot cross, in place of both signs."""
     model, simulations = narrow
