@@ -350,7 +350,7 @@ def uniform_probability(
         outside = tails[rank] <= least * TIED
         left += (reached * outside) @ stats.poisson.pmf(simulations - counts, mean * (draws - rank))
         inside = np.where(outside, 0, reached)
-    return left / stats.poisson.pmf(simulations, simulations)
+    return np.minimum(left / stats.poisson.pmf(simulations, simulations), 1)
 
 
 def effective_share(draws: Float[np.ndarray, "simulation draw quantity"]) -> Float[np.ndarray, " quantity"]:

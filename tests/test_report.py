@@ -7,6 +7,9 @@ import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import arviz_base
+import arviz_plots
+import numpy as np
 import pytest
 
 from bayesattn import report, runs
@@ -104,6 +107,14 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
     assert 'data-shown="9 of 9"' in ended.stdout
     assert 'data-overflow="false"' in ended.stdout
     assert "CONSOLE" not in ended.stderr
+
+
+def test_chains_are_counted_on_axes():
+    """The axis of BFMI had ticks at half a chain."""
+    energy = np.random.default_rng(0).normal(size=(4, 100))
+    figure = report._figure(arviz_plots.plot_energy(arviz_base.from_dict({"sample_stats": {"energy": energy}})))
+    [axis] = [panel.yaxis for panel in figure.axes if panel.get_ylabel() == "Chain"]
+    assert all(tick == round(tick) for tick in axis.get_ticklocs())
 
 
 def test_runs_of_other_data_have_figures_of_their_own():
