@@ -1,7 +1,8 @@
 """Are the draws any good? R-hat, effective draws, divergences, tree depth and BFMI, with what to do about each."""
 
 import itertools
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import arviz_stats
@@ -17,6 +18,18 @@ MOST_BIAS = 0.05
 """Standard deviations; about the Monte Carlo error of 400 effective draws."""
 PREDICTIONS = 20
 FEWEST_DRAWS = 4
+"""Of each chain, below which neither R-hat nor effective draws are defined."""
+FEWEST_CHAINS = 2
+"""R-hat of one chain, from its halves, says nothing of whether chains agree."""
+WORDS = {
+    "order_parameter": "U",
+    "latent": "z",
+    "prediction": "predictions",
+    "energy": "the energy",
+    "lp": "the log posterior",
+}
+"""What each watched quantity is called in sentences."""
+WATCHED = "U or z, predictions, energy and log posterior"
 
 
 @dataclass(frozen=True)
@@ -26,7 +39,11 @@ class Diagnostics:
     `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
     trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
     of an entry of U (or of the latent), in its standard deviations, as a biased sampler estimates it, and `bias_error`
-    that estimate's Monte Carlo error. NaN where draws are too few or the sampler has none.
+    that estimate's Monte Carlo error. NaN where they are not defined: R-hat of one chain, all of too few draws or of draws
+    that do not vary, what the sampler has none of.
+
+    `worst` says of which quantity R-hat and effective draws are, `constant` which quantities do not vary in any chain, and
+    `weight_space` that draws are known to be of a parameterisation that samples weights.
     """
 
     chains: int
@@ -39,36 +56,58 @@ class Diagnostics:
     bfmi: float
     bias: float = float("nan")
     bias_error: float = float("nan")
+    worst: Mapping[str, str] = field(default_factory=dict)
+    constant: list[str] = field(default_factory=list)
+    weight_space: bool = False
+
+    @property
+    def undefined(self) -> dict[str, str]:
+        """Why R-hat or effective draws are not defined, where they are not."""
+        reasons = {}
+        for name, value in (("rhat", self.rhat), ("ess", self.ess), ("tail_ess", self.tail_ess)):
+            if np.isfinite(value):
+                continue
+            if self.draws < FEWEST_DRAWS:
+                reasons[name] = f"too few draws to tell: {self.draws} of each chain, at least {FEWEST_DRAWS} are needed"
+            elif name == "rhat" and self.chains < FEWEST_CHAINS:
+                reasons[name] = "there is one chain alone: draw several to see whether they agree"
+            elif self.constant:
+                reasons[name] = f"the draws of {' and '.join(WORDS[each] for each in self.constant)} do not vary"
+            else:
+                reasons[name] = "some draws are not finite"
+        return reasons
 
     def warnings(self) -> list[str]:
         """What a Bayesian would want to know, with what to do about it."""
-        if self.draws < FEWEST_DRAWS:
-            return []
         found = []
-        # Written so that NaN is a warning; one chain alone has an R-hat too, from its halves.
-        if not self.rhat <= GOOD_RHAT:
-            found.append(f"R-hat is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up")
-        if not self.ess >= ENOUGH_ESS:
-            found.append(f"effective draws are {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
-        elif not self.tail_ess >= ENOUGH_ESS:
+        reasons = self.undefined
+        for reason in dict.fromkeys(reasons.values()):
+            what = [title for name, title in (("rhat", "R-hat"), ("ess", "ESS")) if reasons.get(name) == reason]
+            if what:
+                found.append(f"{' and '.join(what)} {'is' if len(what) == 1 else 'are'} not defined: {reason}")
+        if self.rhat > GOOD_RHAT:
             found.append(
-                f"effective draws of the tails are {self.tail_ess:.0f}, below {ENOUGH_ESS}: draw more before you trust"
-                " quantiles"
+                f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
+        if self.ess < ENOUGH_ESS:
+            found.append(f"effective draws{self._of('ess')} are {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
+        elif self.tail_ess < ENOUGH_ESS:
+            found.append(
+                f"effective draws of the tails{self._of('tail_ess')} are {self.tail_ess:.0f}, below {ENOUGH_ESS}: draw more"
+                " before you trust quantiles"
+            )
+        elsewhere = ", or use the collapsed parameterisation" if self.weight_space else ""
         if self.divergences:
-            found.append(
-                f"{self.divergences} divergent transitions: raise target_accept_prob, or use the collapsed parameterisation"
-            )
+            found.append(f"{self.divergences} divergent transitions: raise target_accept_prob{elsewhere}")
         if self.saturated:
             share = 100 * self.saturated / (self.chains * self.draws)
             found.append(
-                f"{share:.2g} % of trajectories reached the greatest tree depth: raise max_tree_depth, warm up longer, or"
-                " use the collapsed parameterisation"
+                f"{share:.2g} % of trajectories reached the greatest tree depth: raise max_tree_depth, or warm up"
+                f" longer{elsewhere}"
             )
         if self.bfmi < GOOD_BFMI:
             found.append(
-                f"BFMI is {self.bfmi:.2f}, below {GOOD_BFMI}: momenta explore the energy slowly; draw more, or use another"
-                " parameterisation"
+                f"BFMI is {self.bfmi:.2f}, below {GOOD_BFMI}: momenta explore the energy slowly; draw more{elsewhere}"
             )
         if abs(self.bias) > 2 * self.bias_error and abs(self.bias) > MOST_BIAS:
             found.append(
@@ -77,15 +116,24 @@ class Diagnostics:
             )
         return found
 
+    def overall(self) -> str:
+        """Worst R-hat and effective draws, and of which quantity they are: tables show those of each entry of U."""
+        rhat = f"at most {self.rhat:.3f}{self._of('rhat')}" if "rhat" in self.worst else "not defined"
+        ess = f"at least {self.ess:.0f}{self._of('ess')}" if "ess" in self.worst else "not defined"
+        return f"R-hat is {rhat}, effective draws are {ess}; looked at: {WATCHED}"
+
+    def _of(self, name: str) -> str:
+        return f" (of {WORDS[self.worst[name]]})" if name in self.worst else ""
+
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, with the warnings; None for NaN."""
-        numbers = {name: None if isinstance(v, float) and np.isnan(v) else v for name, v in asdict(self).items()}
-        return numbers | {"warnings": self.warnings()}
+        """Plain numbers, with the warnings; None for what is not defined, with the reason under "undefined"."""
+        numbers = {name: _plain(value) for name, value in asdict(self).items()}
+        return numbers | {"undefined": self.undefined, "warnings": self.warnings()}
 
     @classmethod
     def from_dict(cls, numbers: dict[str, Any]) -> "Diagnostics":
         """What `to_dict` made plain."""
-        values: dict[str, Any] = {field.name: numbers[field.name] for field in fields(cls)}
+        values = {each.name: numbers[each.name] for each in fields(cls) if each.name in numbers}
         restored: dict[str, Any] = {name: np.nan if value is None else value for name, value in values.items()}
         return cls(**restored)
 
@@ -98,7 +146,9 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     posterior = draws["posterior"].to_dataset()
     statistics = _statistics(draws)
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
-    rhat = ess = tail = bfmi = float("nan")
+    numbers: dict[str, float] = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi", "bias", "bias_error"), float("nan"))
+    worst: dict[str, str] = {}
+    constant: list[str] = []
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
@@ -110,24 +160,42 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
             chosen = np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
             watched["prediction"] = posterior["prediction"].isel({axis: chosen})
         watched = {name: values.compute() for name, values in watched.items()}
-        rhat = max(float(np.max(arviz_stats.rhat(values).values)) for values in watched.values())
-        ess = min(float(np.min(arviz_stats.ess(values).values)) for values in watched.values())
-        tail = min(float(np.min(arviz_stats.ess(values, method="tail").values)) for values in watched.values())
-        if "energy" in watched:
-            bfmi = float(np.min(arviz_stats.bfmi(watched["energy"])))
-    bias, bias_error = _worst_bias(draws) if count >= FEWEST_DRAWS else (float("nan"),) * 2
+        found = {name: _mixing(values) for name, values in watched.items()}
+        constant = [name for name, values in watched.items() if _constant(values).any()]
+        for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
+            # NumPy's maximum is NaN where one value is, Python's need not be.
+            least = {name: float(np.max(sign * values[number])) for name, values in found.items()}
+            numbers[number] = sign * float(np.max(list(least.values())))
+            if np.isfinite(numbers[number]):
+                worst[number] = max(least, key=lambda name: least[name])
+        if "energy" in watched and "energy" not in constant:
+            numbers["bfmi"] = float(np.min(arviz_stats.bfmi(watched["energy"])))
+        numbers["bias"], numbers["bias_error"] = _worst_bias(draws)
     return Diagnostics(
-        bias=bias,
-        bias_error=bias_error,
+        **numbers,
         chains=chains,
         draws=count,
-        rhat=rhat,
-        ess=ess,
-        tail_ess=tail,
         divergences=_total(statistics, "diverging"),
         saturated=_total(statistics, "reached_max_treedepth"),
-        bfmi=bfmi,
+        worst=worst,
+        constant=constant,
+        # Collapsed draws of U come with their coordinates.
+        weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
+
+
+def _constant(values: xr.DataArray) -> np.ndarray:
+    """Which entries do not vary in any chain."""
+    return (values.max("draw") == values.min("draw")).all("chain").values
+
+
+def _mixing(values: xr.DataArray) -> dict[str, np.ndarray]:
+    """R-hat and effective draws of each entry, NaN where they are not defined."""
+    unknown = _constant(values) | ~np.isfinite(values.values).all((0, 1))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rhat = arviz_stats.rhat(values).values if values.sizes["chain"] >= FEWEST_CHAINS else np.nan
+        ess, tail = arviz_stats.ess(values).values, arviz_stats.ess(values, method="tail").values
+    return {name: np.where(unknown, np.nan, of) for name, of in (("rhat", rhat), ("ess", ess), ("tail_ess", tail))}
 
 
 def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
@@ -142,12 +210,13 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
 
     They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
     paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo
-    error, and "test_error" by the size of the test set).
+    error, and "test_error" by the size of the test set). What is not defined is None: R-hat of one chain, all but the mean
+    of too few draws or of draws that do not vary.
     """
     posterior, constant = draws["posterior"].to_dataset(), draws["constant_data"].to_dataset()
     statistics, rows = _statistics(draws), []
     if "lp" in statistics:
-        rows.append({"quantity": "lp"} | {k: float(v) for k, v in _moments(statistics["lp"]).items()})
+        rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in _moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
         found = _moments(on_and_below_diagonal(posterior["order_parameter"]))
         names = [str(name) for name in posterior["path"].values]
@@ -156,13 +225,13 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
             found |= {name: of[pairs] for name, of in zip(("bias", "bias_error"), step_size_bias(draws), strict=True)}
         for entry, (row, column) in enumerate(zip(*pairs, strict=True)):
             named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
-            rows.append(named | {name: float(values[entry]) for name, values in found.items()})
+            rows.append(named | {name: _plain(float(values[entry])) for name, values in found.items()})
     if "prediction" in posterior and "test_labels" in constant:
         rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], constant["test_labels"].values))
     return rows
 
 
-def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float]:
+def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float | None]:
     edges = np.linspace(0, predictions.sizes["draw"], min(BATCHES, predictions.sizes["draw"]) + 1).astype(int)
     parts = [
         predictions.isel(chain=chain, draw=slice(first, last))
@@ -174,24 +243,25 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float]
     mean = np.average(batches, axis=0, weights=[part.sizes["draw"] for part in parts])
     share = share_right(mean, labels)
     error = monte_carlo_error(mean, batches, labels)
-    return {"mean": share, "error": error, "test_error": binomial_error(share, len(labels))}
+    return {"mean": share, "error": _plain(error), "test_error": binomial_error(share, len(labels))}
 
 
 def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
-    """NaN for what too few draws cannot tell."""
+    """NaN for what is not defined."""
     values = values.compute()
+    mean = values.mean(("chain", "draw")).values
     if values.sizes["draw"] < FEWEST_DRAWS:
-        unknown = np.full(values.shape[2:], np.nan)
-        return dict.fromkeys(("mean", "sd", "error", "rhat", "ess"), unknown) | {
-            "mean": values.mean(("chain", "draw")).values
-        }
-    return {
-        "mean": values.mean(("chain", "draw")).values,
-        "sd": values.std(("chain", "draw"), ddof=1).values,
-        "error": arviz_stats.mcse(values).values,
-        "rhat": arviz_stats.rhat(values).values,
-        "ess": arviz_stats.ess(values).values,
-    }
+        return {"mean": mean} | dict.fromkeys(("sd", "error", "rhat", "ess"), np.full(mean.shape, np.nan))
+    mixing = _mixing(values)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.where(np.isnan(mixing["ess"]), np.nan, arviz_stats.mcse(values).values)
+    deviation = values.std(("chain", "draw"), ddof=1).values
+    return {"mean": mean, "sd": deviation, "error": error, "rhat": mixing["rhat"], "ess": mixing["ess"]}
+
+
+def _plain(value: Any) -> Any:
+    """None for a float that is not finite, which JSON has no word for."""
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def step_size_bias(draws: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:

@@ -72,25 +72,24 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         sharey=True,
         squeeze=False,
     )
-    first = next(iter(calibrations.values()))
-    ranks = np.arange(first.draws + 1)
-    low, high = ecdf_band(len(first.ranks), first.draws)
     for panel in panels.flat[len(calibrations) :]:
         panel.set_axis_off()
     for panel, (name, found) in zip(panels.flat, calibrations.items(), strict=False):
+        ranks = np.arange(found.draws + 1)
+        low, high = ecdf_band(len(found.ranks), found.draws)
         panel.fill_between(ranks, low, high, color=GREY, alpha=0.25, linewidth=0, step="post")
         for quantity, values in zip(found.names, found.ranks.T, strict=True):
-            color = {"U": BLUE, "f": ORANGE}.get(quantity.split()[0], GREEN)
+            color = {"U": BLUE, "corr": PURPLE, "f": ORANGE}.get(quantity.split()[0], GREEN)
             panel.step(ranks, ecdf_difference(values, found.draws), where="post", color=color, linewidth=0.9)
-        verdict = "uniform" if found.holds else "NOT uniform"
-        panel.set(title=f"{name}: {verdict}", xlabel="rank")
+        verdict = {True: "uniform", False: "NOT uniform", None: "cannot tell"}[found.holds]
+        panel.set_title(f"{name}: {verdict},\n{len(found.ranks)} simulations", fontsize=10)
+        panel.set_xlabel(f"rank among {found.draws} posterior draws")
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
-    colours = {"entries of U": BLUE, "predictions": ORANGE, "log likelihood": GREEN}
+    colours = {"entries of U": BLUE, "their correlations": PURPLE, "predictions": ORANGE, "log likelihood": GREEN}
     handles: list[Artist] = [Line2D([], [], color=color, label=label) for label, color in colours.items()]
-    handles.append(Patch(color=GREY, alpha=0.25, label="95 % of uniform ranks stay inside, each curve as a whole"))
+    handles.append(Patch(color=GREY, alpha=0.25, label="95 % of uniform curves"))
     figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
-    figure.suptitle(f"Ranks of {len(first.ranks)} simulations among {first.draws} posterior draws")
     return figure
 
 

@@ -14,9 +14,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from bayesattn import exchangeable, plots
 from bayesattn._files import replace_file
+from bayesattn.diagnostics import FEWEST_CHAINS
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import Run
 from bayesattn.validation import (
@@ -123,6 +125,7 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
 
 def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]) -> Part:
     found = run.diagnose()
+    overall = f"{found.overall()}."
     scalars = _scalars(draws)
     names = ", ".join(map(str, scalars["posterior"].data_vars))
     diagnostics: Iterable[tuple[Callable[[], Any], str, str]] = [
@@ -130,17 +133,18 @@ def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: 
         (
             lambda: arviz_plots.plot_rank(scalars),
             "Ranks: ECDF differences of each chain's ranks, with the band in which 99 % of mixed chains stay",
-            f"Rank plots of {names}. R-hat is at most {found.rhat:.4f}.",
+            f"Rank plots of {names}. {overall}",
         ),
         (
             lambda: arviz_plots.plot_ess_evolution(scalars),
             "Effective draws as draws accumulate",
-            f"Effective draws of {names} against draws. The least is {found.ess:.0f}.",
+            f"Effective draws of {names} against draws. {overall}",
         ),
     ]
     pictures = [picture(lambda make=make: _figure(make()), *words) for make, *words in diagnostics]
     if "energy" in draws["sample_stats"]:
-        words = ("Energy: marginal and transition densities", f"Energy plot. The least BFMI is {found.bfmi:.2f}.")
+        least = "is not defined" if np.isnan(found.bfmi) else f"is {found.bfmi:.2f}"
+        words = ("Energy: marginal and transition densities", f"Energy plot. The least BFMI {least}.")
         pictures.append(picture(lambda: _figure(arviz_plots.plot_energy(draws)), *words))
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
@@ -165,6 +169,7 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
     """Verdict and table of U, theory against draws."""
     names = validation.model.path_names
     agrees_with_theory = validation.agrees
+    several = validation.diagnostics.chains >= FEWEST_CHAINS
     rows = []
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
         agrees = agrees_with_theory[row, column]
@@ -176,7 +181,7 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
                 "saddle point": f"{validation.saddle[row, column]:.4g}",
                 "first order in 1/N": f"{validation.corrected[row, column]:.4g}",
                 "draws": f"{validation.order_parameter[row, column]:.4g} ± {validation.error[row, column]:.2g}",
-                "R-hat": f"{validation.rhat[row, column]:.3f}",
+                "R-hat": f"{validation.rhat[row, column]:.3f}" if several else "n/a",
                 "effective draws": f"{validation.ess[row, column]:.0f}",
                 "agrees": "yes" if agrees else "no",
             }
@@ -242,7 +247,13 @@ def _scalars(draws: xr.DataTree) -> xr.DataTree:
 
 
 def _figure(collection: Any) -> Figure:
-    return collection.viz["figure"].item()
+    figure = collection.viz["figure"].item()
+    for panel in figure.axes:
+        for axis in (panel.xaxis, panel.yaxis):
+            # Chains are counted; there is none between two.
+            if axis.get_label_text() == "Chain":
+                axis.set_major_locator(MaxNLocator(integer=True))
+    return figure
 
 
 def _alike(validations: list[Validation]) -> list[list[Validation]]:

@@ -1,5 +1,7 @@
 """Calibration of samplers, and that it finds those that are wrong."""
 
+import itertools
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -41,10 +43,11 @@ def simulations(model):
 @pytest.mark.heavy
 def test_nuts_is_calibrated_and_a_wrong_temperature_is_found(model, simulations):
     found = calibration.calibrate(model, simulations, sampler="nuts")
-    assert found.ranks.shape == (200, 7)
+    assert found.ranks.shape == (200, 8)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    assert np.min(found.effective) > calibration.INDEPENDENT
     wrong = model.replace(temperature=1.5 * model.temperature)
-    assert not calibration.calibrate(wrong, simulations, sampler="nuts").holds
+    assert calibration.calibrate(wrong, simulations, sampler="nuts").holds is False
 
 
 def test_a_large_step_without_metropolis_correction_is_found_by_the_joint_test(model):
@@ -76,12 +79,88 @@ def test_a_large_step_without_metropolis_correction_is_found_by_ranks(model, sim
     assert not calibration.calibrate(model, simulations, **LARGE_STEP).holds
 
 
-def test_uniform_ranks_hold_as_often_as_they_should():
+@pytest.fixture(scope="module")
+def narrow():
+    model = calibration.narrow_model()
+    return model, calibration.simulate(model, 50, seed=1)
+
+
+def test_collapsed_chains_are_calibrated_where_a_layer_is_narrower_than_its_paths(narrow):
+    """The posterior of the correlation of both paths has two parts, of either sign; chains that keep to one fail here."""
+    found = calibration.calibrate(*narrow, draws=31)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+
+
+@pytest.mark.heavy
+def test_a_narrow_network_is_calibrated_in_weight_space(narrow):
+    found = calibration.calibrate(*narrow, parameterisation="path", thin=20)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+
+
+@pytest.mark.heavy
+def test_chains_cut_in_two_are_found(narrow, monkeypatch):
+    """Draws whose correlation has a sign for each chain, as of coordinates that cannot cross, in place of both signs."""
+    model, simulations = narrow
+    drawn = calibration._posterior_draws
+
+    def cut(*arguments):
+        outputs = drawn(*arguments)
+        order_parameter = outputs["posterior"]["order_parameter"]
+        signs = np.sign(order_parameter[:, :1])
+        outputs["posterior"]["order_parameter"] = signs * np.abs(order_parameter)
+        return outputs
+
+    monkeypatch.setattr(calibration, "_posterior_draws", cut)
+    assert calibration.calibrate(model, simulations, draws=31).holds is False
+
+
+def calibration_of(ranks, draws=63, effective=1.0, level=calibration.LEVEL):
+    names = [f"quantity {number}" for number in range(ranks.shape[1])]
+    p_values = calibration.uniform_probability(calibration._least_tail(ranks, draws), len(ranks), draws)
+    return calibration.Calibration(names, ranks, draws, p_values, np.full(len(names), effective), None, level)
+
+
+def test_probabilities_are_those_of_all_ranks_counted():
+    """Four simulations ranked among three draws: 256 equally likely outcomes."""
+    outcomes = np.array(list(itertools.product(range(4), repeat=4))).T
+    least = calibration._least_tail(outcomes, 3)
+    counted = [np.mean(least <= tail * (1 + 1e-9)) for tail in least]
+    np.testing.assert_allclose(calibration.uniform_probability(least, 4, 3), counted, rtol=1e-12)
+
+
+def test_one_rank_alone_fails_at_every_size():
+    """All ranks 0 of 24 paths, whose probability is (L + 1)^-n for each end."""
+    quantities = 24 * 25 // 2 + 24 * 23 // 2 + 6
+    for simulations in (20, 200):
+        found = calibration_of(np.zeros((simulations, quantities), int))
+        assert found.holds is False
+    assert calibration_of(np.zeros((20, 1), int)).p_values[0] == pytest.approx(2 * 64.0**-20, rel=1e-9)
+    # Ranks that depend on each other cannot tell, ranks that are uniform hold however that may be.
+    assert calibration_of(np.zeros((20, 1), int), effective=0.5).holds is None
+    uniform = np.random.default_rng(0).integers(0, 64, (200, 1))
+    assert calibration_of(uniform, effective=0.5).holds is True
+
+
+def test_a_right_sampler_with_correlated_quantities_fails_no_more_often_than_stated():
+    """500 calibrations of 20 quantities, ranks uniform and correlated at 0.5, at a level of 5 %; then shifted ones."""
     rng = np.random.default_rng(0)
-    null = calibration._least_tail(rng.integers(0, 64, (100, 20_000)), 63)
-    fresh = calibration._least_tail(rng.integers(0, 64, (100, 2000)), 63)
-    p_values = (1 + np.sum(np.sort(null)[:, None] <= fresh, 0)) / 20_001
-    share = np.mean(p_values <= 0.05)
+    shape = (100, 500)
+    normal = (rng.normal(size=(*shape, 1)) + rng.normal(size=(*shape, 20))) / np.sqrt(2)
+
+    def failed(values):
+        ranks = np.floor(64 * stats.norm.cdf(values)).astype(int)
+        least = calibration._least_tail(ranks.reshape(100, -1), 63).reshape(500, 20)
+        return np.mean(calibration.uniform_probability(least.min(1), 100, 63) <= 0.05 / 20)
+
+    # Binomial with 500 trials.
+    assert failed(normal) <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 500)
+    # Half a standard deviation is five errors of the mean of 100.
+    assert failed(normal + 0.5) > 0.9
+
+
+def test_uniform_ranks_hold_as_often_as_they_should():
+    fresh = calibration._least_tail(np.random.default_rng(0).integers(0, 64, (100, 2000)), 63)
+    share = np.mean(calibration.uniform_probability(fresh, 100, 63) <= 0.05)
     assert abs(share - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 2000)
 
 
@@ -94,7 +173,24 @@ def test_the_band_holds_uniform_ranks():
     low, high = calibration.ecdf_band(50, 19)
     curves = [calibration.ecdf_difference(np.random.default_rng(s).integers(0, 20, 50), 19) for s in range(1000)]
     inside = np.mean([np.all((curve >= low - 1e-12) & (curve <= high + 1e-12)) for curve in curves])
-    assert 0.93 < inside < 0.98
+    # As near 95 % from above as the least tail, which is discrete, can come; four binomial errors on either side.
+    assert 0.95 - 4 * np.sqrt(0.05 * 0.95 / 1000) < inside < 0.98
+
+
+def test_effective_share_of_autoregressive_chains():
+    """(1 - phi) / (1 + phi) within 15 %, what two corrections leave; 1 for draws that are independent, or never vary."""
+    rng = np.random.default_rng(0)
+    chains = [rng.normal(size=(400, 63))]
+    for phi in (0.2, 0.6):
+        noise, chain = rng.normal(size=(400, 163)), np.zeros((400, 163))
+        for draw in range(1, 163):
+            chain[:, draw] = phi * chain[:, draw - 1] + noise[:, draw]
+        chains.append(chain[:, 100:])
+    found = calibration.effective_share(np.stack([*chains, np.ones((400, 63))], axis=-1))
+    np.testing.assert_allclose(found, [1, 0.8 / 1.2, 0.4 / 1.6, 1], rtol=0.15)
+    # Adding constants to chains, which have them from their own posteriors, changes nothing.
+    moved = np.stack(chains, axis=-1) + 10 * rng.normal(size=(400, 1, 1))
+    np.testing.assert_allclose(calibration.effective_share(moved), found[:3], rtol=1e-9)
 
 
 def test_samples_of_one_law_with_heavy_tails_are_told_apart_as_seldom_as_they_should():

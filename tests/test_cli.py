@@ -6,10 +6,11 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import cli, runs
+from bayesattn import calibration, cli, runs
 from bayesattn.validation import VERDICTS
 
 SMALL = """
@@ -172,6 +173,56 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
     assert "temperature by evidence" in out
     assert not (tmp_path / "cache" / "bayesattn").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "narrow_ranks", "status"),
+    [((), "uniform", 0), ((), "zero", 1), ((), "zero, dependent", 2), (("--no-narrow",), "zero", 0)],
+)
+def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, arguments, narrow_ranks, status):
+    """Ranks as if of a sampler that is right on the model asked for, and as given on the narrow network."""
+    uniform = np.random.default_rng(0).integers(0, 64, (50, 1))
+    levels = []
+
+    def calibrated(model, simulations, *, level, **settings):
+        levels.append(level)
+        ranks = 0 * uniform if model.name == "narrow" and narrow_ranks != "uniform" else uniform
+        p_values = calibration.uniform_probability(calibration._least_tail(ranks, 63), 50, 63)
+        effective = np.array([0.2 if "dependent" in narrow_ranks else 1.0])
+        return calibration.Calibration(["U 1,1"], ranks, 63, p_values, effective, None, level)
+
+    monkeypatch.setattr(calibration, "calibrate", calibrated)
+    monkeypatch.setattr(
+        calibration, "joint_test", lambda *_, level, **__: calibration.JointTest(["U 1,1"], np.zeros(1), level)
+    )
+    ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
+    assert ended == status, err
+    networks = 1 if arguments else 2
+    # Ranks and joint test of two samplers share the level.
+    assert levels == [calibration.LEVEL / (2 * 2 * networks)] * 2 * networks
+    assert ("2 paths at width 1" in out) == ("--no-narrow" not in arguments)
+    content = json.loads((tmp_path / "out" / "calibrate-small" / "result.json").read_text())
+    assert content["samplers"]["hmc"]["calibrated"] is True
+    if not arguments:
+        assert content["narrow"]["samplers"]["hmc"]["calibrated"] is {0: True, 1: False, 2: None}[status]
+
+
+def test_one_chain_and_few_draws_are_told_in_tables(run):
+    """R-hat of one chain is not a number, in no table and no JSON."""
+    status, out, err = run("sample", "small.toml", "--out", "one", "--chains", "1", *QUICK)
+    assert status == 0, err
+    assert "n/a" in out.splitlines()[2]
+    assert "R-hat is not defined, effective draws are at least " in out
+    assert "warning: R-hat is not defined: there is one chain alone" in out
+    assert "above 1.01" not in out
+    content = json.loads(run("sample", "small.toml", "--out", "one", "--chains", "1", *QUICK, "--json")[1])
+    assert content["order_parameter"][0]["rhat"] is None
+    assert content["diagnostics"]["undefined"] == {
+        "rhat": "there is one chain alone: draw several to see whether they agree"
+    }
+    status, out, _ = run("runs", ".")
+    assert out.splitlines()[2].split()[8] == "n/a"
+    assert "R-hat and ESS: the worst of U or z, predictions, energy and log posterior" in out
 
 
 @pytest.mark.parametrize(

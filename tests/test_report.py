@@ -7,6 +7,8 @@ import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
+import arviz_base
+import arviz_plots
 import numpy as np
 import pytest
 import xarray as xr
@@ -140,11 +142,20 @@ def test_three_outcomes_of_the_theory(verdict, holds):
         width=3,
         verdict=verdict,
         statement=lambda: verdict + ": said",
+        diagnostics=SimpleNamespace(chains=4),
         **dict.fromkeys(names, matrix),
     )
     text, shown, _ = report._held(found)
     assert shown is holds
     assert text == f"Does the theory hold at N = 3? {verdict}: said."
+
+
+def test_chains_are_counted_on_axes():
+    """The axis of BFMI had ticks at half a chain."""
+    energy = np.random.default_rng(0).normal(size=(4, 100))
+    figure = report._figure(arviz_plots.plot_energy(arviz_base.from_dict({"sample_stats": {"energy": energy}})))
+    [axis] = [panel.yaxis for panel in figure.axes if panel.get_ylabel() == "Chain"]
+    assert all(tick == round(tick) for tick in axis.get_ticklocs())
 
 
 def test_runs_of_other_data_have_figures_of_their_own():

@@ -12,7 +12,8 @@ from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import print_json, screen
+from bayesattn.cli.screen import cell, print_json, screen
+from bayesattn.diagnostics import WATCHED
 
 STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
 
@@ -62,8 +63,8 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         found = row["diagnostics"] or {}
         numbers = (
             f"{100 * row['progress']:.0f} %",
-            "" if found.get("rhat") is None else f"{found['rhat']:.3f}",
-            "" if found.get("ess") is None else f"{found['ess']:.0f}",
+            cell(found["rhat"], ".3f") if found else "",
+            cell(found["ess"], ".0f") if found else "",
             str(found.get("divergences", "")),
         )
         sampler = (
@@ -85,6 +86,8 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
     for warnings in advice.values():
         more = f" (and {len(warnings) - 1} more runs alike)" if len(warnings) > 1 else ""
         notes.append(Text(warnings[0] + more, style="yellow"))
+    if any(row.get("diagnostics") for row in rows):
+        notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED}"))
     return Group(table, *notes)
 
 

@@ -23,7 +23,7 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import errors, print_json, sampling_progress, screen
+from bayesattn.cli.screen import cell, errors, print_json, sampling_progress, screen
 
 
 def sample(
@@ -98,10 +98,11 @@ def sample(
     names = {name: number for number, name in enumerate(case.path_names, 1)}
     for row in rows:
         entry = f"{names[row['path']]},{names[row['other_path']]}"
-        table.add_row(entry, *(f"{row[name]:.4g}" for name in columns))
+        table.add_row(entry, *(cell(row[name], ".4g") for name in columns))
     if rows:
         screen.print(table)
         screen.print("paths: " + ", ".join(f"{number} {name}" for name, number in names.items()))
+    screen.print(diagnostics.overall())
     for warning in diagnostics.warnings():
         screen.print(f"warning: {warning}", style="yellow", soft_wrap=True)
     complete = before == chains * (warmup + draws)

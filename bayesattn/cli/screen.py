@@ -63,6 +63,11 @@ def print_json(content: Any) -> None:
     print(json.dumps(content, indent=1))
 
 
+def cell(number: float | None, form: str) -> str:
+    """A number in a table; "n/a" for what is not defined."""
+    return "n/a" if number is None else format(number, form)
+
+
 def free_folder(folder: Path) -> Path:
     """The folder itself, or numbered if it is taken."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))

@@ -164,7 +164,7 @@ def narrowed(
         left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
         # B B^T determines U; of its factors the triangular one is wanted.
         kept = (left * singular)[:, : shape.columns].T
-        order = scipy.linalg.qr(kept, pivoting=True)[2] if narrow(fewer) else np.arange(shape.rows)
+        *_, order = scipy.linalg.qr(kept, pivoting=True) if narrow(fewer) else (np.arange(shape.rows),)
         lower = np.linalg.qr(kept[:, order])[1].T
         lower *= np.where(np.diag(lower) < 0, -1, 1)
         factor = mixing[:, order] @ lower
