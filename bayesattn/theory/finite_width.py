@@ -26,7 +26,16 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import LayerShape, Order, cholesky_factors, layer_shapes, log_prior, narrow, narrowed, unwhiten
+from bayesattn.theory.bartlett import (
+    LayerShape,
+    Order,
+    cholesky_factors,
+    layer_shapes,
+    log_prior,
+    narrow,
+    narrowed,
+    unwhiten,
+)
 from bayesattn.theory.kernels import (
     PathKernels,
     checked_path_inputs,
