@@ -57,11 +57,11 @@ def test_temperatures_that_cannot_be_told_apart_are_named(tried):
 
 
 def test_an_evidence_that_is_not_known_says_why(model):
-    twice = model.replace(
+    twice = ba.Model(
         path_inputs=np.concatenate([model.path_inputs] * 2),
         labels=np.concatenate([model.labels, -model.labels]),
-        validation_path_inputs=None,
-        validation_labels=None,
+        architecture=model.architecture,
+        temperature=model.temperature,
     )
     failed, known = temperature.candidates(twice, [1e-17, 0.5])
     assert failed.log_evidence is None
