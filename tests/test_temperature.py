@@ -29,6 +29,8 @@ def test_evidence_and_accuracies_are_those_of_the_theory(model, tried):
         exact = exact_scalar_posterior(case)[2]
         assert each.reliable
         assert each.failure is None
+        assert each.log_evidence is not None
+        assert each.error is not None
         assert abs(each.log_evidence - exact) < 3 * each.error
         problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
         saddle = ba.theory.solve(*problem)
@@ -66,7 +68,7 @@ def test_an_evidence_that_is_not_known_says_why(model):
     failed, known = temperature.candidates(twice, [1e-17, 0.5])
     assert failed.log_evidence is None
     assert failed.error is None
-    assert "is too small to make up for it" in failed.failure
+    assert "is too small to make up for it" in str(failed.failure)
     assert temperature.by_evidence([failed, known]) is known
     assert temperature.rivals([failed, known]) == []
     with pytest.raises(ValueError, match="tried must hold a candidate with an evidence, got none: "):
