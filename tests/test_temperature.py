@@ -53,6 +53,7 @@ def test_the_best_are_chosen(tried):
 def test_temperatures_that_cannot_be_told_apart_are_named(tried):
     best = temperature.by_evidence(tried)
     other = next(each for each in tried if each is not best)
+    assert best.log_evidence is not None
     near = other._replace(log_evidence=best.log_evidence - 0.5, error=0.2)
     assert temperature.rivals([best, near]) == [near]
     assert temperature.rivals([best, near._replace(error=0.1)]) == []
