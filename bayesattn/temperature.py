@@ -1,5 +1,6 @@
 """Choosing the temperature without a test set: by the finite-width evidence, or by accuracy on validation examples."""
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -14,64 +15,115 @@ from bayesattn.theory.predictor import readouts
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
 
 
+MOST_ERRORS = 3
+"""Combined standard errors by which log evidences must differ to be told apart."""
+
+
 class Candidate(NamedTuple):
     """A temperature: log p(Y) at finite width and in the GP limit; accuracies of both mean predictors.
 
-    At finite width that is the predictor of the saddle point.
+    At finite width that is the predictor of the saddle point. `error`, `method` and `reliable` are those of
+    `theory.Evidence`. Where K + T I is singular in float64 there is no evidence: it, its error and its method are None, and
+    `failure` says why.
 
-    Accuracies are None without such examples. A temperature at which the theory's solver fails has evidence -inf.
+    Accuracies are None without such examples, those at finite width also where there is no saddle point.
     """
 
     temperature: float
-    log_evidence: float
-    gp_log_evidence: float
+    log_evidence: float | None
+    error: float | None
+    method: str | None
+    reliable: bool
+    failure: str | None
+    gp_log_evidence: float | None
     validation_accuracy: float | None
     test_accuracy: float | None
     gp_test_accuracy: float | None
 
 
-def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES) -> list[Candidate]:
+def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES, seed: int = 0) -> list[Candidate]:
     """Evidence and accuracy of a model at each of some temperatures.
 
     Args:
         model: whose own temperature does not matter.
         temperatures: to be tried.
+        seed: of the draws that the evidence takes.
 
     Raises:
         ValueError: no temperatures, or one that is not above 0.
     """
-    if not len(temperatures):
-        raise ValueError("temperatures must hold at least one number above 0, got none")
-    return [_candidate(model, positive("temperature", each)) for each in temperatures]
+    arrays = (model.path_inputs, model.labels, model.architecture)
+    checked = [positive("temperature", each) for each in temperatures]
+    found: list[theory.Evidence | str]
+    try:
+        # All in one run.
+        found = [*theory.evidences(*arrays, checked, seed=seed)]
+    except theory.NotConverged:
+        found = [_evidence(*arrays, each, seed) for each in checked]
+    return [_candidate(model, *each) for each in zip(checked, found, strict=True)]
 
 
 def by_evidence(tried: Sequence[Candidate]) -> Candidate:
-    """The one with the greatest evidence at finite width."""
-    return max(tried, key=lambda each: each.log_evidence)
+    """The one with the greatest evidence at finite width; `rivals` says which others may have more.
+
+    Raises:
+        ValueError: none has an evidence.
+    """
+    known = [each for each in tried if each.log_evidence is not None]
+    if not known:
+        raise ValueError(
+            f"tried must hold a candidate with an evidence, got none: {tried[0].failure if tried else 'empty'}"
+        )
+    return max(known, key=lambda each: _or_least(each.log_evidence))
+
+
+def rivals(tried: Sequence[Candidate]) -> list[Candidate]:
+    """Those that cannot be told apart from the one of greatest evidence, within 3 combined errors.
+
+    Errors that are not reliable understate themselves, so that these are the fewest.
+    """
+    best = by_evidence(tried)
+
+    def near(other: Candidate) -> bool:
+        gap = _or_least(best.log_evidence) - _or_least(other.log_evidence)
+        return bool(gap <= MOST_ERRORS * np.hypot(best.error or 0, other.error or 0))
+
+    return [each for each in tried if each is not best and near(each)]
 
 
 def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
     """The one most accurate on the validation examples, None where there are none; of equals the more evident."""
     known = [each for each in tried if each.validation_accuracy is not None]
-    return max(known, key=lambda each: (each.validation_accuracy, each.log_evidence), default=None)
+    return max(known, key=lambda each: (each.validation_accuracy, _or_least(each.log_evidence)), default=None)
 
 
 def by_gp_evidence(tried: Sequence[Candidate]) -> Candidate:
     """The one with the greatest evidence in the GP limit."""
-    return max(tried, key=lambda each: each.gp_log_evidence)
+    return max(tried, key=lambda each: _or_least(each.gp_log_evidence))
 
 
-def _candidate(model: Model, temperature: float) -> Candidate:
+def _or_least(log_evidence: float | None) -> float:
+    return -np.inf if log_evidence is None else log_evidence
+
+
+def _evidence(path_inputs, labels, arch, temperature: float, seed: int) -> theory.Evidence | str:
+    """Evidence at one temperature, or why there is none."""
+    try:
+        return theory.evidence(path_inputs, labels, arch, temperature, seed=seed)
+    except theory.NotConverged as failure:
+        return str(failure)
+
+
+def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str) -> Candidate:
     problem = (model.path_inputs, model.labels, model.architecture, temperature)
     gp = theory.gp_evidence(*problem)
+    own: dict[str, Any] = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
+    if isinstance(evidence, theory.Evidence):
+        own = evidence._asdict() | {"failure": None}
 
-    order_parameters, evidence = [theory.gp_order_parameter(model.architecture)], -np.inf
-    try:
-        saddle = theory.solve(*problem)
-        evidence = theory.laplace_evidence(*problem, start=saddle.point).log_evidence
-        order_parameters.append(saddle.order_parameter)
-    except theory.NotConverged:
-        pass
+    order_parameters = [theory.gp_order_parameter(model.architecture)]
+    with contextlib.suppress(theory.NotConverged):
+        order_parameters.append(theory.solve(*problem).order_parameter)
     found = np.asarray(readouts(np.stack(order_parameters), *problem))
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
@@ -84,4 +136,11 @@ def _candidate(model: Model, temperature: float) -> Candidate:
 
     _, validation = accuracies(model.validation_path_inputs, model.validation_labels)
     gp_test, test = accuracies(model.test_path_inputs, model.test_labels)
-    return Candidate(temperature, evidence, gp, validation, test, gp_test)
+    return Candidate(
+        temperature=temperature,
+        **own,
+        gp_log_evidence=gp if np.isfinite(gp) else None,
+        validation_accuracy=validation,
+        test_accuracy=test,
+        gp_test_accuracy=gp_test,
+    )

@@ -25,7 +25,9 @@ def theory(
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
-    rows = [_theory_row(case, evidence, seed) for case in cases]
+    rows = [_theory_row(case) for case in cases]
+    if evidence:
+        _add_evidence(rows, cases, seed)
     if as_json:
         print_json(rows)
         return
@@ -45,11 +47,11 @@ def theory(
         _print_evidence(rows)
 
 
-def _theory_row(case: Model, evidence: bool, seed: int) -> dict[str, Any]:
+def _theory_row(case: Model) -> dict[str, Any]:
     problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
     saddle = ba.theory.solve(*problem)
     corrected = ba.theory.finite_width(*problem)
-    row = {
+    return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,
         "paths": case.path_names,
@@ -62,23 +64,28 @@ def _theory_row(case: Model, evidence: bool, seed: int) -> dict[str, Any]:
         "gradient_norm": float(saddle.gradient_norm),
         "head_scores": [layer.tolist() for layer in ba.theory.head_scores(saddle.order_parameter, case.architecture)],
     }
-    if evidence:
-        row["evidence"] = {
-            "expansion": ba.theory.laplace_evidence(*problem)._asdict(),
-            "sampled": ba.theory.sampled_evidence(*problem, seed=seed)._asdict(),
-            "gp": ba.theory.gp_evidence(*problem),
-        }
-    return row
+
+
+def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int) -> None:
+    """To each row, its case's; all temperatures of a width in one run."""
+    for width in {case.architecture for case in cases}:
+        same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]
+        arrays = (same[0][1].path_inputs, same[0][1].labels, width)
+        found = ba.theory.evidences(*arrays, [case.temperature for _, case in same], seed=seed)
+        for (row, case), each in zip(same, found, strict=True):
+            row["evidence"] = each._asdict() | {"gp": ba.theory.gp_evidence(*arrays, case.temperature)}
 
 
 def _print_evidence(rows: list[dict[str, Any]]) -> None:
-    best = max(rows, key=lambda row: row["evidence"]["sampled"]["log_evidence"])
+    best = max(rows, key=lambda row: row["evidence"]["log_evidence"])
     table = Table(title="\nlog evidence, log p(Y | N, T)", box=None, padding=(0, 2, 0, 0))
-    for heading in ("N", "T", "expansion ± last order", "sampled ± MC error", "GP limit", ""):
+    for heading in ("N", "T", "log p(Y) ± error", "method", "GP limit", ""):
         table.add_column(heading, justify="right")
     for row in rows:
         found = row["evidence"]
-        columns = (f"{found[key]['log_evidence']:.3f} ± {found[key]['error']:.3f}" for key in ("expansion", "sampled"))
+        value = f"{found['log_evidence']:.3f} ± {found['error']:.3f}{'' if found['reliable'] else ' ?'}"
         mark = "best" if row is best else ""
-        table.add_row(str(row["width"]), f"{row['temperature']:g}", *columns, f"{found['gp']:.3f}", mark)
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", value, found["method"], f"{found['gp']:.3f}", mark)
     screen.print(table)
+    if not all(row["evidence"]["reliable"] for row in rows):
+        screen.print("?: not reliable, the error understates itself", style="yellow")

@@ -42,7 +42,7 @@ from bayesattn.cli.screen import (
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.tasks.images import is_named
-from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates
+from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates, rivals
 from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, scaling
 
 EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
@@ -122,7 +122,7 @@ def validate(
     cases = models(model, width or usual.widths, temperature, data_seed, as_json)
     start = time.perf_counter()
     choose = temperature is None and cases[0].validation_labels is not None
-    curve = _theory_curve(cases, theory_width or usual.theory_widths, choose)
+    curve = _theory_curve(cases, theory_width or usual.theory_widths, choose, seed)
     if choose:
         cases = [
             case.replace(temperature=by_evidence(curve[case.architecture.widths[0]]).temperature) for case in cases
@@ -267,7 +267,7 @@ def _points(gain: Gain) -> str:
     return f"{100 * gain.difference:+.1f} ± {100 * gain.error:.1f}"
 
 
-def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int, list[Candidate]]:
+def _theory_curve(cases: list[Model], more: list[int], choose: bool, seed: int) -> dict[int, list[Candidate]]:
     """Candidates at the widths of the cases and at more: at several temperatures, or at that of the model."""
     if not choose and not more:
         return {}
@@ -276,7 +276,7 @@ def _theory_curve(cases: list[Model], more: list[int], choose: bool) -> dict[int
     with errors.status("theory") as status:
         for width in sorted({case.architecture.widths[0] for case in cases} | set(more)):
             status.update(f"theory, N = {width}")
-            curve[width] = candidates(cases[0].replace(width=width), **given)
+            curve[width] = candidates(cases[0].replace(width=width), **given, seed=seed)
     return curve
 
 
@@ -285,14 +285,14 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
         return
     how = "temperature by evidence, and by accuracy on validation (val.) examples" if choose else "saddle point"
     table = Table(title=f"Theory: {how}; ± by the size of the test or validation set")
-    columns = ["N", "T", "log p(Y)", "test %"]
+    columns = ["N", "T", "log p(Y) ± error", "test %"]
     columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
     for column in columns:
         table.add_column(column, justify="right")
     for width, found in curve.items():
         evident, accurate, gp = by_evidence(found), by_validation(found), by_gp_evidence(found)
-        cells = [f"{evident.temperature:g}", f"{evident.log_evidence:.1f}"]
-        cells.append(_percent(evident.test_accuracy, model.test_labels))
+        log_evidence = f"{evident.log_evidence:.2f} ± {evident.error:.2f}{'' if evident.reliable else ' ?'}"
+        cells = [f"{evident.temperature:g}", log_evidence, _percent(evident.test_accuracy, model.test_labels)]
         if choose and accurate is not None:
             cells += [
                 f"{accurate.temperature:g}",
@@ -302,6 +302,12 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
             ]
         table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy, model.test_labels))
     screen.print(table)
+    if not all(by_evidence(found).reliable for found in curve.values()):
+        screen.print("?: not reliable, the error understates itself", style="yellow")
+    for width, found in curve.items():
+        if equal := rivals(found):
+            alike = ", ".join(f"{each.temperature:g}" for each in (by_evidence(found), *equal))
+            screen.print(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
     screen.print(f"theory at {len(curve)} widths: {seconds:.0f} s")
 
 

@@ -1,7 +1,7 @@
 """The thermodynamic limit: action, saddle point, kernels, predictor, head scores (THEORY sections 3 to 5)."""
 
 from bayesattn.theory.action import Action, action
-from bayesattn.theory.evidence import Evidence, gp_evidence, laplace_evidence, sampled_evidence
+from bayesattn.theory.evidence import Evidence, evidence, evidences, gp_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width
 from bayesattn.theory.heads import head_scores
 from bayesattn.theory.kernels import alignment, kernel, kernel_target_alignment
@@ -17,14 +17,14 @@ __all__ = [
     "SaddlePoint",
     "action",
     "alignment",
+    "evidence",
+    "evidences",
     "finite_width",
     "gp_evidence",
     "gp_order_parameter",
     "head_scores",
     "kernel",
     "kernel_target_alignment",
-    "laplace_evidence",
     "predict",
-    "sampled_evidence",
     "solve",
 ]

@@ -1,34 +1,51 @@
-"""Evidence: log p(Y | architecture, temperature), by two routes at finite width and exactly in the GP limit."""
+"""Evidence: log p(Y | architecture, temperature), by two routes at finite width and exactly in the GP limit.
 
+Where every layer is wide, importance sampling from a Student distribution with the Laplace mode and covariance, as long as
+the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024). Elsewhere, and where it says that they
+cannot, annealing from the prior (`bayesattn.theory.annealing`), which needs no mode and passes over no other mode.
+"""
+
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from arviz_stats.base import array_stats
 from jaxtyping import Array, Float
+from scipy import special
 
-from bayesattn._checks import Checked, positive_integer
+from bayesattn._checks import Checked, positive, positive_integer
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.finite_width import Problem, Shapes, find_mode, local_potential, potential
+from bayesattn.theory.annealing import MOVES, Singular, anneal
+from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
+from bayesattn.theory.finite_width import Problem, Shapes, checked_problem, find_mode, potential
 from bayesattn.theory.kernels import cross_kernel, gaussian_energy
-from bayesattn.theory.saddle_point import gp_order_parameter
+from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, solve
 
-DIFFERENCE_STEP = 1e-2
-"""Step, in posterior standard deviations, of the differences of Hessians: truncation and rounding both below 1e-4."""
-MOST_COORDINATES = 40
-"""Beyond so many coordinates the second-order term costs too much and is left out."""
+RELIABLE = 0.3
+"""Largest error, in nats, of a reliable evidence."""
+ENOUGH = 0.05
+"""Error, in nats, at which importance sampling stops."""
+BLOCK, BLOCKS = 512, 8
+"""Draws of importance sampling between two looks at their weights, and the most such blocks."""
+MOST_PARETO = 0.7
 DEGREES_OF_FREEDOM = 7
-"""Of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
+"""Least of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
 
 
 class Evidence(NamedTuple):
-    """log p(Y) and its error: one standard error of sampling, or the size of the last order that an expansion keeps."""
+    """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both can be relied on.
+
+    Not reliable are errors above 0.3, which understate themselves.
+    """
 
     log_evidence: float
     error: float
+    method: str
+    reliable: bool
 
 
 def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> float:
@@ -50,74 +67,124 @@ def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: 
     return -(float(energy) + len(labels) * np.log(2 * np.pi)) / 2
 
 
-def laplace_evidence(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, start: Any = None
+def evidence(
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperature: Checked,
+    *,
+    seed: int = 0,
+    particles: int | None = None,
 ) -> Evidence:
-    """Evidence at finite width by the expansion around the mode, to the order that the shift of `finite_width` has.
+    """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
-    log Z = -V(m) + d/2 log(2 pi) + log det(S) / 2 - V_aabb / 8 + V_aac V_bbc / 8 + V_abc V_abc / 12, with derivatives of V
-    in coordinates in which S is the identity (see Tierney and Kadane 1986). The last three terms are of order 1/N; their
-    sum, the last order kept, is given as a cautious error. Above 40 coordinates they are left out, and the error is not
-    known (NaN). Arguments as for `gp_evidence`, and `start`, such as `SaddlePoint.point`, where the search of the mode
-    starts; also raises NotConverged if the mode was not found.
-    """
-    mode, problem = find_mode(path_inputs, labels, arch, temperature, start=start)
-    shapes = layer_shapes(arch)
-    size = len(mode.point)
-    leading = -mode.potential + size * np.log(2 * np.pi) / 2 + jnp.linalg.slogdet(mode.scale)[1]
-    if size > MOST_COORDINATES:
-        return Evidence(float(leading), float("nan"))
-    second = float(_second_order(mode.point, mode.scale, problem, shapes))
-    return Evidence(float(leading) + second, abs(second))
-
-
-def sampled_evidence(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, *, draws: int = 16384, seed: int = 0
-) -> Evidence:
-    """Evidence at finite width by importance sampling from a Student distribution with the Laplace mode and covariance.
-
-    Unbiased for p(Y), whatever the expansion neglects; the error is that of the mean weight.
+    Both estimates of p(Y) have no bias to speak of, and the error is that of sampling. Annealing takes 8 independent islands
+    of particles, whose scatter is its error: from the prior, a fresh one for each seed.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
         labels: Y of shape (P,).
         arch: the network.
         temperature: T, variance of the likelihood.
-        draws: number of proposals.
-        seed: of the proposals.
+        seed: of the draws.
+        particles: of each island, a multiple of 8; asks for annealing. By default 128, and as few as 32 where there are
+            many examples. The error falls as their square root.
 
     Raises:
-        ValueError: as `gp_evidence`.
-        NotConverged: the mode was not found.
+        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, particles that are no
+            multiple of 8.
+        NotConverged: K + T I is singular in float64.
     """
-    positive_integer("draws", draws, minimum=2)
-    mode, problem = find_mode(path_inputs, labels, arch, temperature)
-    log_weights = _log_weights(jax.random.key(seed), mode.point, mode.scale, problem, layer_shapes(arch), draws)
-    largest = jnp.max(log_weights)
-    weights = np.exp(log_weights - largest)
-    return Evidence(
-        float(largest + np.log(weights.mean())), float(weights.std(ddof=1) / weights.mean() / np.sqrt(draws))
-    )
+    return evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles)[0]
 
 
-@partial(jax.jit, static_argnames="shapes")
-def _second_order(point, scale, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
-    local = local_potential(problem, shapes)
+def evidences(
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperatures: Sequence[Checked],
+    *,
+    seed: int = 0,
+    particles: int | None = None,
+) -> list[Evidence]:
+    """`evidence` at each of several temperatures, those that need annealing in one run.
 
-    def curvature(whitened: Float[Array, " coordinate"]) -> Float[Array, "coordinate coordinate"]:
-        return scale.T @ local(point + scale @ whitened).hessian @ scale
+    So their errors are not independent of each other. Arguments and errors otherwise as for `evidence`; also raises
+    ValueError if there is no temperature.
+    """
+    if not len(temperatures):
+        raise ValueError("temperatures must hold at least one number above 0, got none")
+    checked = [positive("temperature", each) for each in temperatures]
+    if particles is not None and positive_integer("particles", particles) % MOVES:
+        raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
+    seeds = np.random.SeedSequence(positive_integer("seed", seed, minimum=0)).generate_state(2)
+    shapes, coldest = layer_shapes(arch), min(checked)
+    problem = checked_problem(path_inputs, labels, arch, coldest)
+    found = {}
+    # Rows that matter in another order, and columns of either sign, are more than one mode.
+    if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
+        for each in set(checked):
+            found[each] = _by_importance(path_inputs, labels, arch, each, shapes, int(seeds[0]))
+    left = [each for each in checked if each not in found or not found[each].reliable]
+    if left:
+        try:
+            annealed = anneal(
+                _ordered(path_inputs, labels, arch, problem, shapes), shapes, left, int(seeds[1]), particles
+            )
+        except Singular:
+            cause = likely_cause(path_inputs, labels, arch, min(left))
+            raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
+        found |= {
+            hot: Evidence(*each, method="annealing", reliable=each.error <= RELIABLE) for hot, each in annealed.items()
+        }
+    return [found[each] for each in checked]
 
-    steps = DIFFERENCE_STEP * jnp.eye(len(point))
-    centre, ahead, behind = curvature(0 * point), jax.lax.map(curvature, steps), jax.lax.map(curvature, -steps)
-    third = (ahead - behind) / (2 * DIFFERENCE_STEP)
-    fourth = (ahead + behind - 2 * centre) / DIFFERENCE_STEP**2
-    traces = jnp.einsum("caa->c", third)
-    return -jnp.einsum("baa->", fourth) / 8 + traces @ traces / 8 + jnp.sum(third**2) / 12
+
+def _ordered(path_inputs, labels, arch: Architecture, problem: Problem, shapes: Shapes) -> Problem:
+    """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
+    saddle = solve(path_inputs, labels, arch, float(problem.temperature), throw=False) if narrow(shapes) else None
+    if saddle is None or not np.isfinite(saddle.point).all():
+        return problem
+    full = layer_shapes(arch, full=True)
+    return problem._replace(order=narrowed(saddle.point, full, shapes, problem.widths, problem.variances)[1])
+
+
+def _by_importance(path_inputs, labels, arch: Architecture, temperature: float, shapes: Shapes, seed: int) -> Evidence:
+    """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
+    unknown = Evidence(np.nan, np.nan, "importance sampling", False)
+    try:
+        mode, problem = find_mode(path_inputs, labels, arch, temperature)
+    except NotConverged:
+        return unknown
+    result, log_weights = unknown, np.empty(0)
+    for block in range(BLOCKS):
+        key = jax.random.fold_in(jax.random.key(seed), block)
+        drawn = _log_weights(key, mode.point, mode.scale, problem, shapes, BLOCK)
+        log_weights = np.append(log_weights, drawn)
+        smoothed, pareto = _smoothed(log_weights)
+        total = special.logsumexp(smoothed)
+        error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
+        reliable = bool(pareto <= MOST_PARETO and error <= RELIABLE)
+        result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
+        if reliable and error <= ENOUGH:
+            break
+    return result
+
+
+def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray, " draw"], float]:
+    """Pareto smoothed log weights and Pareto k, which is infinite where hardly a draw has weight."""
+    if np.mean(np.isfinite(log_weights)) < 0.5:
+        return log_weights, np.inf
+    smoothed, pareto = array_stats.psislw(-log_weights)
+    # They come normalised; weights outside the tail stay what they are, such as the median.
+    median = np.argsort(log_weights)[len(log_weights) // 2]
+    return smoothed + (log_weights[median] - smoothed[median]), float(pareto)
 
 
 @partial(jax.jit, static_argnames=("shapes", "draws"))
 def _log_weights(key, centre, scale, problem: Problem, shapes: Shapes, draws: int) -> Float[Array, " draw"]:
-    size, freedom = len(centre), DEGREES_OF_FREEDOM
+    # With many coordinates a Student's radius scatters more than the posterior's, unless its degrees of freedom grow too.
+    size, freedom = len(centre), max(DEGREES_OF_FREEDOM, len(centre))
     normal_key, chi_key = jax.random.split(key)
     spread = 2 * jax.random.gamma(chi_key, freedom / 2, (draws,)) / freedom
     students = jax.random.normal(normal_key, (draws, size)) / jnp.sqrt(spread)[:, None]

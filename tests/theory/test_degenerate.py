@@ -36,7 +36,7 @@ def test_duplicated_examples_are_served_at_a_sensible_temperature():
     everything(np.concatenate([XI, XI]), np.concatenate([Y, Y]), 1e-4)
 
 
-@pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.sampled_evidence])
+@pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence])
 def test_a_singular_kernel_at_tiny_temperature_is_named(call):
     with pytest.raises(
         ba.theory.NotConverged, match=r"K has rank 12 for 24 examples .* temperature 1e-15 is too small"

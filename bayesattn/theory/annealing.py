@@ -1,0 +1,207 @@
+"""Evidence by annealing: particles of the collapsed posterior are cooled from the prior, which is infinite temperature.
+
+Sequential Monte Carlo in the temperature T of the likelihood itself, so that one run passes through every T that is wanted.
+Islands of particles do not mix, and each gives an unbiased estimate of p(Y): their scatter is the error. They share the
+temperatures, the metric and the step size, which are chosen from all of them.
+
+From one temperature to the next every island reweighs its particles by the ratio of likelihoods, draws a few of them by
+weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the way (waste-free, Dau and Chopin 2022).
+"""
+
+import itertools
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+from scipy import special, stats
+
+from bayesattn.theory.bartlett import sample_prior
+from bayesattn.theory.finite_width import Problem, Shapes, potential
+from bayesattn.theory.kernels import gaussian_energy, is_singular
+
+ISLANDS = 8
+MOVES = 8
+"""Moves of each particle drawn, all of whose states are kept."""
+PARTICLES = 128
+"""Of each island, where the likelihood is cheap."""
+FEWEST_PARTICLES = 32
+WORK = 1e10
+"""Operations that the likelihoods of all particles may take, roughly, where they are more than the fewest."""
+STEP = 0.7
+"""Standard deviation of the log weights from one temperature to the next."""
+LEAST_SHARE = 0.3
+"""Effective share of the particles below which a step of temperature is halved."""
+ACCEPTANCE = 0.8
+TRAJECTORY = 1.5
+"""Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
+MOST_LEAPS = 16
+
+Points = Float[Array, "particle coordinate"]
+Numbers = Float[Array, " particle"]
+
+
+class Annealed(NamedTuple):
+    """log p(Y) at a temperature and its standard error."""
+
+    log_evidence: float
+    error: float
+
+
+class Singular(ArithmeticError):
+    """K + T I of some particle is singular in float64."""
+
+
+def anneal(
+    problem: Problem, shapes: Shapes, temperatures: Sequence[float], seed: int, particles: int | None = None
+) -> dict[float, Annealed]:
+    """log p(Y) at each temperature, with the standard error that the scatter of islands has; raises Singular.
+
+    `particles` of each island are as many as `WORK` allows by default.
+    """
+    wanted = sorted(set(temperatures), reverse=True)
+    size = sum(shape.size for shape in shapes)
+    count = _usual_particles(problem) if particles is None else particles
+    prior_key, resampling_key, moving_key = jax.random.split(jax.random.key(seed), 3)
+    points = jax.device_get(_prior(jax.random.split(prior_key, ISLANDS * count), problem, shapes))
+    hot, before, slopes = np.inf, np.zeros(len(points)), np.zeros(len(points))
+    log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)
+    found = {}
+    for level in itertools.count():
+        cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
+        log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
+        while _effective_share(log_weights) < LEAST_SHARE:
+            cold = 4 * cold if hot == np.inf else np.sqrt(hot * cold)
+            log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
+        by_island = log_weights.reshape(ISLANDS, -1)
+        log_evidence += special.logsumexp(by_island, axis=1) - np.log(count)
+        # Of independent particles: what the scatter may not be below, were it small by chance.
+        variance += (1 / _effective_share(log_weights) - 1) / len(points)
+        if cold == wanted[0]:
+            found[cold] = _mean(log_evidence, variance)
+            del wanted[0]
+        if not wanted:
+            return found
+        weights = special.softmax(by_island, axis=1)
+        metric = _spanning(points, weights.ravel() / ISLANDS)
+        chosen = _systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
+        keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
+        leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
+        at = problem._replace(temperature=jnp.asarray(cold, float))
+        moved, accepted = jax.device_get(_move(keys, points[chosen], metric, step, leaps, at, shapes))
+        points = moved.reshape(points.shape)
+        step *= np.exp(accepted.mean() - ACCEPTANCE)
+        hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
+    raise AssertionError  # never reached
+
+
+def _usual_particles(problem: Problem) -> int:
+    examples, paths, features = problem.kernels.features.shape
+    work = 2 * examples**3 + examples**2 * paths * min(features, paths)
+    return int(np.clip(WORK / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
+
+
+def _mean(log_evidence: np.ndarray, variance: float) -> Annealed:
+    """Of the islands' estimates, with Student's factor for the few that they are."""
+    mean = special.logsumexp(log_evidence) - np.log(ISLANDS)
+    scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(ISLANDS)
+    student = stats.t.ppf(stats.norm.cdf(1), ISLANDS - 1)
+    return Annealed(float(mean), float(student * max(scatter, np.sqrt(variance))))
+
+
+def _effective_share(log_weights: np.ndarray) -> float:
+    weights = np.exp(log_weights - log_weights.max())
+    return float(weights.mean() ** 2 / np.mean(weights**2))
+
+
+def _spanning(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Lower triangular L with L L^T the covariance of weighted points, shrunk to its diagonal where they are few."""
+    covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
+    shrinkage = points.shape[1] / (points.shape[1] + 1 / np.sum(weights**2))
+    return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
+
+
+def _systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndarray:
+    """Numbers of `count` particles of each island, drawn by weight, one after the other."""
+    start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
+    heights = (np.arange(count) + start) / count
+    found = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
+    # A sum of weights may round to less than 1.
+    return np.concatenate(
+        [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(found)]
+    )
+
+
+def _log_likelihoods(points: np.ndarray, temperature: float, problem: Problem, shapes: Shapes):
+    """log p(Y | point) and its derivative by log T, for each point; raises Singular if one is not known."""
+    problem = problem._replace(temperature=jnp.asarray(temperature, float))
+    values, slopes = jax.device_get(_likelihoods(points, problem, shapes))
+    if not np.isfinite(values).all():
+        raise Singular
+    return values, slopes
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _prior(keys, problem: Problem, shapes: Shapes) -> Points:
+    return jax.lax.map(lambda key: sample_prior(key, shapes, problem.widths), keys)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numbers, Numbers]:
+    examples = len(problem.labels)
+
+    def one(point):
+        kernel = problem.kernels(problem.factors(point, shapes)[0])
+
+        def value(log_temperature):
+            energy = gaussian_energy(kernel, problem.labels, jnp.exp(log_temperature))
+            return -(energy + examples * jnp.log(2 * jnp.pi)) / 2
+
+        found, slope = jax.value_and_grad(value)(jnp.log(problem.temperature))
+        return jnp.where(is_singular(kernel, examples, problem.temperature), jnp.nan, found), slope
+
+    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
+    return jax.lax.map(one, points)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _move(
+    keys, points: Points, metric, step, leaps, problem: Problem, shapes: Shapes
+) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
+    """States of a Hamiltonian chain from each point, and the probabilities that its moves are accepted."""
+
+    @jax.value_and_grad
+    def slope(whitened, centre):
+        return potential(centre + metric @ whitened, problem, shapes)
+
+    def chain(start):
+        key, centre = start
+
+        def move(state, key):
+            momentum_key, length_key, accept_key = jax.random.split(key, 3)
+            momentum = jax.random.normal(momentum_key, centre.shape)
+            # Steps of different lengths, so that no trajectory closes on itself.
+            length = step * jax.random.uniform(length_key, minval=0.6, maxval=1.2)
+
+            def leap(_, inside):
+                (position, momentum), (_, gradient) = inside
+                momentum -= length * gradient / 2
+                position += length * momentum
+                value = slope(position, centre)
+                return (position, momentum - length * value[1] / 2), value
+
+            (position, turned), value = jax.lax.fori_loop(0, leaps, leap, ((state[0], momentum), state[1]))
+            lost = value[0] - state[1][0] + (turned @ turned - momentum @ momentum) / 2
+            probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(lost), lost, jnp.inf), 0))
+            accepted = jax.random.uniform(accept_key) < probability
+            state = jax.tree.map(partial(jnp.where, accepted), (position, value), state)
+            return state, (state[0], probability)
+
+        origin = jnp.zeros_like(centre)
+        _, (states, probabilities) = jax.lax.scan(move, (origin, slope(origin, centre)), jax.random.split(key, MOVES))
+        return centre + states @ metric.T, probabilities
+
+    return jax.lax.map(chain, (keys, points))
