@@ -83,7 +83,9 @@ def bridge(seed: int) -> Findings:
     laws = "V^T (G + lambda I)^-1 k(q)", "sigma^2 phi^T M phi"
     claims = chain_claims(7, "HMC draws of z q", laws, np.stack(standardised, 2))
     off = max(np.max(np.abs(r.heads - _with_sink(each))) for each, r in zip(contexts, readings, strict=True))
-    claims.append(Claim(7, "a head of the network is softmax attention with a token at 0", "0", 0.0, off, tolerance=1e-12))
+    claims.append(
+        Claim(7, "a head of the network is softmax attention with a token at 0", "0", 0.0, off, tolerance=1e-12)
+    )
     for kappa in KAPPAS:
         claims += _errors_of_heads(rng, kappa)
     distances = [
@@ -101,7 +103,8 @@ def bridge(seed: int) -> Findings:
     )
     panel = []
     posterior, deviation = (
-        np.concatenate([getattr(r.draws, name)((0, 1))[:, :SHOWN].ravel() for r in readings]) for name in ("mean", "std")
+        np.concatenate([getattr(r.draws, name)((0, 1))[:, :SHOWN].ravel() for r in readings])
+        for name in ("mean", "std")
     )
     for number, kappa in enumerate(KAPPAS):
         returned = np.concatenate([r.heads[number][:, :SHOWN].ravel() for r in readings])

@@ -28,7 +28,8 @@ def combined(first: Mean, second: Mean, weight: float = 1.0) -> Mean:
     """first + weight x second for independent means, with degrees of freedom by Welch and Satterthwaite."""
     second = second.times(weight)
     variances = np.square([first.error, second.error])
-    spread = np.sum(variances**2 / [first.degrees, second.degrees])
+    with np.errstate(invalid="ignore"):
+        spread = np.sum(variances**2 / [first.degrees, second.degrees])
     degrees = float(variances.sum() ** 2 / spread) if spread > 0 else math.inf
     return Mean(first.value + second.value, float(np.sqrt(variances.sum())), degrees)
 
@@ -173,9 +174,7 @@ class Findings:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        verdicts = [
-            {"holds": self.holds(claim), "as_expected": claim.as_expected(self.level)} for claim in self.claims
-        ]
+        verdicts = [{"holds": self.holds(claim), "as_expected": claim.as_expected(self.level)} for claim in self.claims]
         return {
             "holds": self.as_expected,
             "family_level": FAMILY_LEVEL,
@@ -227,4 +226,3 @@ def slope(x: Any, squares: Any) -> Mean:
 def law_slope(x: Any, squares: Any) -> float:
     """The same slope for values of a law, in place of replicates."""
     return exponent(x, [Mean(float(value)) for value in squares]).value / 2
-

@@ -130,7 +130,7 @@ def fit(start: Parameters, data: Sequences, hessian: Any = None) -> Parameters:
     def objective(change, args):
         return risk(parameters(change), args)
 
-    solver = optimistix.BFGS(rtol=1e-8, atol=1e-8)
+    solver = optimistix.BFGS(rtol=1e-6, atol=1e-6)
     found = optimistix.minimise(objective, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
     return parameters(found.value)
 

@@ -88,11 +88,15 @@ def spectral_cme_error(
 
     around = fluctuation(1 / total)
     inverse = 1 / total + around / total**2
-    twice = eigenvalues / total**2 + 2 * around * eigenvalues / total**3 + fluctuation(eigenvalues / total**2) / total**2
+    twice = (
+        eigenvalues / total**2 + 2 * around * eigenvalues / total**3 + fluctuation(eigenvalues / total**2) / total**2
+    )
     trace, square = np.sum(counts * eigenvalues * inverse), np.sum(counts * twice)
     bias = (ridge * positive("prior", prior)) ** 2 * twice[1] / eigenvalues[1]
     variance = positive("noise", noise) ** 2
-    return float(value_features * variance * trace), float(value_features * (bias + variance * (trace - ridge * square)))
+    return float(value_features * variance * trace), float(
+        value_features * (bias + variance * (trace - ridge * square))
+    )
 
 
 def softmax_bias(inverse_bandwidth: float, dimension: int, prior: float, value_features: int) -> float:
