@@ -66,8 +66,8 @@ def _print(found: Findings) -> None:
         style="bold green" if found.as_expected else "bold red",
     )
     screen.print(
-        f"Exact claims within their rounding; of {sum(claim.statistical for claim in found.claims)} with a standard error each"
-        f" fails below p = {found.level:.2g}, so that with a probability of at most {FAMILY_LEVEL:g} any true one fails."
+        f"Exact claims within their rounding; of {sum(claim.statistical for claim in found.claims)} with a standard error"
+        f" each fails below p = {found.level:.2g}, so that any true one fails with probability {FAMILY_LEVEL:g} at most."
     )
 
 

@@ -101,7 +101,7 @@ def error_matrix(theta: Any, known: Moments) -> Float[np.ndarray, "*batch featur
 
 
 def pretraining_excess(theta: Any, variances: Any, known: Moments, value_features: int) -> Any:
-    """E |(z_hat - z_bar) C^{1/2}|^2, the excess risk of masked prediction, C the covariance of masked queries; shape (..)."""
+    """E |(z_hat - z_bar) C^{1/2}|^2, the excess risk of masked prediction, C the covariance of masked queries; (..)."""
     diagonal = np.diagonal(error_matrix(theta, known), axis1=-2, axis2=-1)
     return value_features * np.sum(np.asarray(variances) * diagonal, -1)
 

@@ -47,8 +47,9 @@ def isotropic_cme_error(
 ) -> float:
     """The same for keys uniform on the sphere of R^d and phi(k) = k, up to terms of relative order 1/n^2.
 
-    With a = n/d + lambda and v = n (d - 1) / d^2, the mean square of Phi^T Phi - n/d, averages over keys are E M = 1/a + v/a^3
-    and E M^2 = 1/a^2 + 3 v/a^4, and the error is d_v [sigma^2 E M + (lambda^2 tau^2 - lambda sigma^2) E M^2].
+    With a = n/d + lambda and v = n (d - 1) / d^2, the mean square of Phi^T Phi - n/d, averages over keys are
+    E M = 1/a + v/a^3 and E M^2 = 1/a^2 + 3 v/a^4 (derived here), and the error is
+    d_v [sigma^2 E M + (lambda^2 tau^2 - lambda sigma^2) E M^2].
     """
     tokens, dimension = positive("tokens", tokens), positive_integer("dimension", dimension)
     ridge, noise, prior = positive("ridge", ridge), positive("noise", noise), positive("prior", prior)
@@ -75,8 +76,8 @@ def spectral_cme_error(
         value_features: d_v.
 
     Returns:
-        The posterior variance d_v sigma^2 E phi^T M phi of the Gaussian process with this kernel (where lambda is sigma^2 over
-        its variance), and the mean squared error where the truth is z k.
+        The posterior variance d_v sigma^2 E phi^T M phi of the Gaussian process with this kernel (where lambda is sigma^2
+        over its variance), and the mean squared error where the truth is z k.
     """
     eigenvalues, counts = np.asarray(spectrum, float), np.asarray(multiplicities)
     ridge, tokens = positive("ridge", ridge), positive("tokens", tokens)
