@@ -172,7 +172,7 @@ PLANTS: dict[str, tuple[Check, dict[str, Plant]]] = {
     "supervised": (
         checks_learning.supervised,
         {
-            "tr(H^-1 J) x 1.25": times(learning, "trace", 1.25),
+            "tr(H^-1 J) x 1.4": times(learning, "trace", 1.4),
             "A(n) x 1.1": optimum(1.1, 1.0),
             "optimum x 1.05": optimum(1.0, 1.05),
             "supremum x 1.4": times(checks_learning.linalg, "sqrtm", 1.4),
