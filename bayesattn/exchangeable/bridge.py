@@ -66,15 +66,15 @@ def read(context: Replicate, folder: Path, seed: int) -> Reading:
     run = runs.sample(
         model, folder, sampler="hmc", parameterisation="latent", chains=CHAINS, warmup=150, draws=100, seed=seed
     )
-    return Reading(heads_return(context), run.draws()["posterior"]["prediction"].values)
+    return Reading(heads_return(context), run.draws()["posterior"].to_dataset()["prediction"].values)
 
 
-def bridge(seed: int) -> Findings:
+def bridge(rng: np.random.Generator) -> Findings:
     """Heads read as posterior inference."""
-    rng = np.random.default_rng(seed)
     contexts = [draw_context(rng) for _ in range(SEQUENCES)]
+    seeds = rng.choice(2**31, SEQUENCES, replace=False).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        readings = [read(each, Path(folder) / str(number), seed + number) for number, each in enumerate(contexts)]
+        readings = [read(each, Path(folder) / str(seed), seed) for seed, each in zip(seeds, contexts, strict=True)]
     exact = [ex.query_posterior(each.keys, each.values, each.queries, NOISE, PRIOR).variance for each in contexts]
     standardised = [
         (reading.draws - _cme(each)) / np.sqrt(np.asarray(variance))[:, None]

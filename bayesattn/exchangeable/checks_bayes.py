@@ -17,9 +17,8 @@ CHAINS = 24
 """Independent chains, so that the error of what they draw needs no autocorrelations."""
 
 
-def posterior(seed: int) -> Findings:
+def posterior(rng: np.random.Generator) -> Findings:
     """Section 1: three routes to the posterior, NUTS, exchangeability, evidence."""
-    rng = np.random.default_rng(seed)
     features, queries = rng.normal(size=(12, 3)), rng.normal(size=(5, 3))
     values = features @ rng.normal(size=(2, 3)).T + NOISE * rng.normal(size=(12, 2))
     gram, cross, diagonal = features @ features.T, features @ queries.T, np.sum(queries**2, 1)
@@ -64,7 +63,9 @@ def posterior(seed: int) -> Findings:
         )
     )
     model = LatentModel(features=features, values=values, noise=NOISE, prior=PRIOR, query_features=queries)
-    drawn = sample(model, parameterisation="latent", chains=CHAINS, warmup=200, draws=300, seed=seed)
+    drawn = sample(
+        model, parameterisation="latent", chains=CHAINS, warmup=200, draws=300, seed=int(rng.integers(2**31))
+    )
     exact = ex.latent_posterior(features, values, NOISE, PRIOR)
     off = drawn["posterior"]["latent"].values - np.asarray(exact.mean)
     deviations = np.sqrt(np.diag(exact.covariance))
@@ -98,9 +99,8 @@ def chain_claims(section: int, name: str, laws: tuple[str, str], standardised: n
     ]
 
 
-def attention(seed: int) -> Findings:
+def attention(rng: np.random.Generator) -> Findings:
     """Section 2: which attention is the posterior mean."""
-    rng = np.random.default_rng(seed)
     shape = (3, 4)  # batch, heads
     keys, queries = ex.uniform(rng, *shape, 20, 3), ex.uniform(rng, *shape, 5, 3)
     values = rng.normal(size=(*shape, 20, 2))
@@ -166,7 +166,7 @@ TOKENS = 4
 READOUT = np.array([[0.7, 0.4, 0.1], [0.3, 0.6, 0.9]])
 
 
-def sufficiency(seed: int) -> Findings:
+def sufficiency(rng: np.random.Generator) -> Findings:
     """Section 4: the posterior is sufficient and minimal, and concentrates exponentially fast."""
     sequences = GENERIC.sequences(TOKENS)
     joint, tasks = GENERIC.joint(sequences), READOUT @ GENERIC.joint(sequences)
@@ -240,7 +240,6 @@ def sufficiency(seed: int) -> Findings:
             literal=True,
         )
     )
-    rng = np.random.default_rng(seed)
     features, values = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
     found = ex.latent_posterior(features, values, NOISE, PRIOR)
     precision = np.linalg.inv(found.covariance) * NOISE**2

@@ -33,9 +33,8 @@ def _softmax(drawn: Replicate, bandwidth: float = 1 / KAPPA) -> np.ndarray:
     return np.asarray(ex.softmax_attention(drawn.queries, drawn.keys, drawn.values, bandwidth=bandwidth))
 
 
-def conditional_mean_embedding(seed: int) -> Findings:
+def conditional_mean_embedding(rng: np.random.Generator) -> Findings:
     """CME attention: exact error, its limit, effective dimension, the ridge of the published proof."""
-    rng = np.random.default_rng(seed)
     features, query, latent, ridge = ex.uniform(rng, 20, 3), ex.uniform(rng, 3), rng.normal(size=(VALUES, 3)), 1.0
     noise = NOISE * rng.normal(size=(20000, 20, VALUES))
     found = ex.cme_attention(query[None], features, features @ latent.T + noise, ridge=ridge, kernel="linear")[:, 0]
@@ -146,9 +145,9 @@ def _effective_dimension(rng: np.random.Generator) -> list[Claim]:
     ]
 
 
-def fixed_bandwidth(seed: int) -> Findings:
+def fixed_bandwidth(rng: np.random.Generator) -> Findings:
     """Softmax attention at fixed bandwidth: what it converges to, and how fast."""
-    rng, dimension = np.random.default_rng(seed), 3
+    dimension = 3
     kept, tokens = float(ex.bessel_ratio(1, KAPPA, dimension)), [64, 256, 1024]
 
     def errors(drawn: Replicate) -> np.ndarray:
@@ -311,9 +310,9 @@ def _curved(rng: np.random.Generator, dimension: int) -> list[Claim]:
     ]
 
 
-def shrinking_bandwidth(seed: int) -> Findings:
+def shrinking_bandwidth(rng: np.random.Generator) -> Findings:
     """Softmax attention at gamma_n = c n^(-2/(p+4)): converges to f at the rate -2/(p+4)."""
-    rng, claims, curves = np.random.default_rng(seed), [_cme_shrinking(seed)], []
+    claims, curves = [_cme_shrinking(rng)], []
     tokens = [64, 256, 1024, 4096]
     for dimension in (2, 3):
         rate, settings = -2 / (dimension + 3), (dimension, NOISE, PRIOR, dimension)
@@ -345,9 +344,9 @@ def shrinking_bandwidth(seed: int) -> Findings:
     return Findings(claims, {"shrinking": curves})
 
 
-def _cme_shrinking(seed: int) -> Claim:
+def _cme_shrinking(rng: np.random.Generator) -> Claim:
     """CME attention with the exponential kernel at shrinking bandwidths converges to f too."""
-    rng, laws, measured = np.random.default_rng(seed), [], []
+    laws, measured = [], []
     for tokens, count in ((128, 800), (512, 150)):
         bandwidth = rates.shrinking_bandwidth(tokens, 2, 4.0)
         spectrum = ex.eigenvalues(1 / bandwidth, 2)

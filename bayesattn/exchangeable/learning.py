@@ -84,9 +84,9 @@ def population_optimum(
         along = (power + size - about) / 2
         return along / power, size - along**2 / power
 
-    found = optimize.minimize_scalar(lambda k: best(k)[1], bounds=(-2, 5), method="bounded", options={"xatol": 1e-7})
-    readout, left = best(found.x)
-    matrices = np.exp(found.x) * np.eye(dimension), readout * np.eye(value_features)
+    log_kappa = np.asarray(optimize.fminbound(lambda k: best(k)[1], -2, 5, xtol=1e-7)).item()
+    readout, left = best(log_kappa)
+    matrices = np.exp(log_kappa) * np.eye(dimension), readout * np.eye(value_features)
     return Optimum(np.concatenate([each.ravel() for each in matrices]), left)
 
 
