@@ -36,7 +36,7 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def validate(seed: int = 0, progress: Callable[[str], None] | None = None) -> Findings:
-    """Check every claim; two to three minutes on two cores.
+    """Check every claim; about a minute, much of it compilation.
 
     Args:
         seed: of all that is drawn.
