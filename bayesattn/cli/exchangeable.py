@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn.cli.screen import FAILS, HOLDS, errors, print_json, save_results, screen
-from bayesattn.exchangeable.claims import Claim
+from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
 NAME = "exchangeable"
@@ -26,40 +26,49 @@ def validate_claims(seed: int, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(content)
     else:
-        _print(found.claims, found.as_expected)
+        _print(found)
         screen.print(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
     raise typer.Exit(HOLDS if found.as_expected else FAILS)
 
 
-def _print(claims: list[Claim], holds: bool) -> None:
+def _print(found: Findings) -> None:
     for section, title in SECTIONS.items():
         table = Table(title=f"{section} {title}", title_justify="left", box=None, padding=(0, 2, 0, 0), expand=True)
         table.add_column("claim", ratio=5)
         table.add_column("law", ratio=4)
         table.add_column("predicted", justify="right", no_wrap=True)
         table.add_column("measured", justify="right", no_wrap=True)
+        table.add_column("p", justify="right", no_wrap=True)
         table.add_column("", no_wrap=True)
-        for claim in claims:
+        for claim in found.claims:
             if claim.section != section:
                 continue
             relation = "" if claim.relation == "=" else f"{claim.relation} "
-            measured = f"{claim.measured:.4g}" + (f" ± {claim.error:.1g}" if claim.error else "")
             verdict = {
                 (True, False): "holds",
                 (False, False): "FAILS",
                 (False, True): "fails, literally taken",
                 (True, True): "HOLDS, but should fail",
-            }[claim.holds, claim.literal]
-            style = None if claim.as_expected and not claim.literal else "yellow" if claim.as_expected else "bold red"
-            cells = (claim.statement, claim.law, f"{relation}{claim.predicted:.4g}", measured, verdict)
-            table.add_row(*map(Text, cells), style=style)
+            }[found.holds(claim), claim.literal]
+            expected = claim.as_expected(found.level)
+            style = None if expected and not claim.literal else "yellow" if expected else "bold red"
+            p_value = f"{claim.p_value:.1g}" if claim.statistical else "exact"
+            cells = (claim.statement, claim.law, relation + _number(claim.predicted), _number(claim.measured), p_value)
+            table.add_row(*map(Text, (*cells, verdict)), style=style)
         screen.print(table)
         screen.print()
-    plain, literal = ([claim for claim in claims if claim.literal == kind] for kind in (False, True))
+    plain, literal = ([claim for claim in found.claims if claim.literal == kind] for kind in (False, True))
     screen.print(
-        f"Does attention infer the latent posterior? {sum(c.holds for c in plain)} of {len(plain)} claims hold, within 3"
-        f" standard errors or the tolerance stated;"
-        f" {sum(not c.holds for c in literal)} of {len(literal)} literal readings fail"
-        + (", and hold with the qualification beside them." if holds else "."),
-        style="bold green" if holds else "bold red",
+        f"Does attention infer the latent posterior? {sum(map(found.holds, plain))} of {len(plain)} claims hold,"
+        f" {sum(not found.holds(claim) for claim in literal)} of {len(literal)} literal readings fail"
+        + (", and hold with the qualification beside them." if found.as_expected else "."),
+        style="bold green" if found.as_expected else "bold red",
     )
+    screen.print(
+        f"Exact claims within their rounding; of {sum(claim.statistical for claim in found.claims)} with a standard error"
+        f" each fails below p = {found.level:.2g}, so that any true one fails with a probability of about {FAMILY_LEVEL:g}."
+    )
+
+
+def _number(mean: Mean) -> str:
+    return f"{mean.value:.4g}" + (f" ± {mean.error:.1g}" if mean.error else "")

@@ -1,321 +1,321 @@
 """Checks of EXCHANGEABILITY section 3: errors of both attentions against the number of tokens."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import rates
-from bayesattn.exchangeable.claims import STANDARD_ERRORS, Claim, Curve, Findings, law_slope, mean_of, slope
-from bayesattn.exchangeable.simulation import NOISE, PRIOR, QUERIES, VALUES, Replicate, replicates, squared_errors
+from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, law_slope, mean_of, slope, worst
+from bayesattn.exchangeable.simulation import (
+    NOISE,
+    PRIOR,
+    QUERIES,
+    RIDGE,
+    VALUES,
+    Replicate,
+    replicates,
+    squared_errors,
+)
 
-RIDGE = NOISE**2 / PRIOR**2
 KAPPA = 2.0
+FAR = (10**6, 10**7)
+"""Numbers of tokens at which formulas show their limits."""
 
 
-def _cme(drawn: Replicate, ridge: float = RIDGE) -> Any:
-    return ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=ridge, kernel="linear")
+def _cme(drawn: Replicate, ridge: float = RIDGE) -> np.ndarray:
+    found = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=ridge, kernel="linear")
+    return np.asarray(found)
 
 
-def _softmax(drawn: Replicate, bandwidth: float = 1 / KAPPA) -> Any:
-    return ex.softmax_attention(drawn.queries, drawn.keys, drawn.values, bandwidth=bandwidth)
+def _softmax(drawn: Replicate, bandwidth: float = 1 / KAPPA) -> np.ndarray:
+    return np.asarray(ex.softmax_attention(drawn.queries, drawn.keys, drawn.values, bandwidth=bandwidth))
 
 
-def conditional_mean_embedding(seed: int) -> Findings:
+def conditional_mean_embedding(rng: np.random.Generator) -> Findings:
     """CME attention: exact error, its limit, effective dimension, the ridge of the published proof."""
-    rng = np.random.default_rng(seed)
     features, query, latent, ridge = ex.uniform(rng, 20, 3), ex.uniform(rng, 3), rng.normal(size=(VALUES, 3)), 1.0
     noise = NOISE * rng.normal(size=(20000, 20, VALUES))
     found = ex.cme_attention(query[None], features, features @ latent.T + noise, ridge=ridge, kernel="linear")[:, 0]
-    measured = mean_of(np.sum((np.asarray(found) - latent @ query) ** 2, -1))
-    exact = rates.cme_error(features, query, latent, ridge, NOISE)
     claims = [
         Claim(
             3,
             "CME error, one z and one set of 20 keys",
             "lambda^2 |z M phi|^2 + d_v sigma^2 phi^T M Phi^T Phi M phi",
-            exact,
-            measured.value,
-            error=measured.error,
+            rates.cme_error(features, query, latent, ridge, NOISE),
+            mean_of(np.sum((np.asarray(found) - latent @ query) ** 2, -1)),
         )
     ]
     latents = PRIOR * rng.normal(size=(20000, 3, VALUES))
     found = ex.cme_attention(query[None], features, features @ latents + noise, ridge=RIDGE, kernel="linear")[:, 0]
-    measured = mean_of(np.sum((np.asarray(found) - query @ latents) ** 2, -1))
-    exact = rates.mean_cme_error(features, query, RIDGE, NOISE, PRIOR, VALUES)
     claims.append(
         Claim(
             3,
             "CME error averaged over the prior, at lambda_B",
             "d_v sigma^2 phi^T M phi",
-            exact,
-            measured.value,
-            error=measured.error,
+            rates.mean_cme_error(features, query, RIDGE, NOISE, PRIOR, VALUES),
+            mean_of(np.sum((np.asarray(found) - query @ latents) ** 2, -1)),
         )
     )
-    tokens = [4**power for power in range(3, 7)]
-    squares = np.array([squared_errors(rng, 3000, n, 3, lambda d: _cme(d) - d.truth) for n in tokens])
-    last = mean_of(tokens[-1] * squares[-1])
-    claims.append(
-        Claim(
-            3,
-            "n x MSE of CME, n = 4096, 3 features on S^2",
-            "d_v d_phi sigma^2 = 2.25",
-            VALUES * 3 * NOISE**2,
-            last.value,
-            error=last.error,
-        )
-    )
-    law = [rates.isotropic_cme_error(n, 3, RIDGE, NOISE, PRIOR, VALUES) for n in tokens]
-    found = slope(tokens[1:], squares[1:])
-    claims.append(
-        Claim(3, "RMS of CME, linear kernel, slope (n = 256 .. 4096)", "-1/2", -0.5, found.value, error=found.error)
-    )
-    panel = _curve("CME, lambda = sigma^2/tau^2", tokens, squares, law)
-    claims += _effective_dimension(rng)
-    squares = np.array([squared_errors(rng, 3000, n, 3, lambda d, n=n: _cme(d, n**0.75) - d.truth) for n in tokens])
-    law = [_over_keys(rng, n, n**0.75) for n in tokens]
-    found = slope(tokens, squares)
-    claims.append(
-        Claim(
-            3,
-            "ridge n^(3/4) of the published proof: slope at n = 64 .. 4096",
-            "exact formula, mean over keys",
-            law_slope(tokens, law),
-            found.value,
-            error=found.error,
-        )
-    )
-    far = [1e15, 1e16]
-    limit = law_slope(far, [rates.isotropic_cme_error(n, 3, n**0.75, NOISE, PRIOR, VALUES) for n in far])
-    claims.append(
-        Claim(
-            3,
-            "formula for many keys: its slope at n = 10^15, for it tends slowly",
-            "-1/4",
-            -0.25,
-            limit,
-            tolerance=1e-3,
-        )
-    )
-    claims.append(
-        Claim(
-            3,
-            "ridge n^(3/4) has slope -1/4 at n = 64 .. 4096",
-            "-1/4",
-            -0.25,
-            found.value,
-            error=found.error,
-            literal=True,
-        )
-    )
-    return Findings(claims, {"cme": [panel, _curve("CME, lambda = n^(3/4)", tokens, squares, law)]})
+    tokens = [64, 256, 1024]
+
+    def errors(drawn: Replicate) -> np.ndarray:
+        published = drawn.keys.shape[1] ** 0.75
+        return np.stack([_cme(drawn) - drawn.truth, _cme(drawn, published) - drawn.truth])
+
+    drawn = np.array([squared_errors(rng, 3000, n, 3, errors) for n in tokens])
+    panel = []
+    for number, (ridge_name, ridge_at) in enumerate(
+        (("sigma^2/tau^2", lambda n: RIDGE), ("n^(3/4)", lambda n: n**0.75))
+    ):
+
+        def law_at(n: float, ridge_at: Any = ridge_at) -> float:
+            return rates.isotropic_cme_error(n, 3, ridge_at(n), NOISE, PRIOR, VALUES)
+
+        squares, law = drawn[:, number], [law_at(n) for n in tokens]
+        claims += _against_law(f"CME, linear kernel, lambda = {ridge_name}", "law to order 1/n^2", tokens, squares, law)
+        panel.append(_curve(f"CME, lambda = {ridge_name}", tokens, squares, law))
+        far, limit = ((1e7, 1e8), -0.5) if number == 0 else ((1e15, 1e16), -0.25)
+        found = law_slope(far, [law_at(n) for n in far])
+        claims.append(Claim(3, f"its law: slope at n = {far[0]:.0e}", f"{limit:g}", limit, found, tolerance=1e-3))
+        if number == 0:
+            product = far[0] * law_at(far[0])
+            claims.append(
+                Claim(
+                    3, "its law: limit of n x MSE", "d_v d_phi sigma^2", VALUES * 3 * NOISE**2, product, tolerance=1e-5
+                )
+            )
+    literal = slope(tokens, drawn[:, 1])
+    claims.append(Claim(3, "ridge n^(3/4) has slope -1/4 at n = 64 .. 1024", "-1/4", -0.25, literal, literal=True))
+    return Findings(claims + _effective_dimension(rng), {"cme": panel})
 
 
-def _over_keys(rng: np.random.Generator, tokens: int, ridge: float) -> float:
-    """Exact error of CME attention, averaged over 300 sets of keys and a query each."""
-    sets = [(ex.uniform(rng, tokens, 3), ex.uniform(rng, 3)) for _ in range(300)]
-    return float(np.mean([rates.mean_cme_error(keys, query, ridge, NOISE, PRIOR, VALUES) for keys, query in sets]))
+def _against_law(
+    name: str, law_name: str, tokens: Sequence[int], squares: np.ndarray, law: Sequence[float]
+) -> list[Claim]:
+    """Mean squared errors and their slope against a law for any number of tokens."""
+    span = f"n = {tokens[0]} .. {tokens[-1]}"
+    measured = [mean_of(each / one) for each, one in zip(squares, law, strict=True)]
+    return [
+        worst(3, f"{name}: MSE / law, worst of {len(tokens)} n ({span})", law_name, [1.0] * len(tokens), measured),
+        Claim(3, f"{name}: RMS slope ({span})", "slope of the law", law_slope(tokens, law), slope(tokens, squares)),
+    ]
 
 
 def _effective_dimension(rng: np.random.Generator) -> list[Claim]:
-    """MSE of a kernel of infinitely many features, by its Fourier features on the circle."""
-    tokens, off, (spectrum, counts) = 2**16, np.nan, ex.eigenvalues(KAPPA, 2)
-    dimension = ex.effective_dimension(spectrum, RIDGE / tokens, counts)
+    """Posterior variance of a kernel of infinitely many features, by its Fourier features on the circle."""
+    tokens, off, (spectrum, counts) = 2**12, np.nan, ex.eigenvalues(KAPPA, 2)
+    eigenvalues = np.r_[spectrum, spectrum[1:]]
     found = []
-    for _ in range(20):
-        angles = rng.uniform(0, 2 * np.pi, tokens + QUERIES)
-        degrees = np.arange(1, len(spectrum))
-        waves = np.concatenate([np.cos(np.outer(angles, degrees)), np.sin(np.outer(angles, degrees))], 1) * np.sqrt(2)
-        features = np.column_stack([np.ones_like(angles), waves]) * np.sqrt(np.r_[spectrum, spectrum[1:]])
+    for _ in range(60):
+        angles = rng.uniform(0, 2 * np.pi, tokens)
+        phases = np.outer(angles, np.arange(1, len(spectrum)))
+        features = np.column_stack([np.ones(tokens), np.sqrt(2) * np.cos(phases), np.sqrt(2) * np.sin(phases)])
+        features *= np.sqrt(eigenvalues)
         if not found:
             points = np.column_stack([np.cos(angles[:50]), np.sin(angles[:50])])
             kernel = np.asarray(ex.gram("exponential", points, points, 1 / KAPPA))
             off = float(np.max(np.abs(features[:50] @ features[:50].T - kernel)))
-        keys, queries = features[:tokens], features[tokens:]
-        precision = keys.T @ keys + RIDGE * np.eye(keys.shape[1])
-        found.append(VALUES * NOISE**2 * np.mean(np.sum(queries * np.linalg.solve(precision, queries.T).T, 1)))
-    measured = mean_of(found)
-    predicted = VALUES * NOISE**2 * dimension / tokens
+        precision = features.T @ features + RIDGE * np.eye(len(eigenvalues))
+        # Averaged over queries exactly: E phi phi^T is diagonal.
+        found.append(tokens * VALUES * NOISE**2 * np.sum(eigenvalues * np.diag(np.linalg.inv(precision))))
+    law, _ = rates.spectral_cme_error(tokens, RIDGE, spectrum, counts, NOISE, PRIOR, VALUES)
+    far, _ = rates.spectral_cme_error(1e9, RIDGE * 1e9 / tokens, spectrum, counts, NOISE, PRIOR, VALUES)
+    limit = VALUES * NOISE**2 * ex.effective_dimension(spectrum, RIDGE / tokens, counts)
     return [
         Claim(
             3, "Fourier features with the eigenvalues Z a_l make the exponential kernel", "0", 0.0, off, tolerance=1e-10
         ),
         Claim(
             3,
-            f"exponential kernel on the circle, n = 65536: n x posterior variance (N = {dimension:.2f})",
-            "d_v sigma^2 N(lambda_B / n)",
-            tokens * predicted,
-            tokens * measured.value,
-            error=tokens * measured.error,
+            f"exponential kernel on the circle, n = {tokens}: n x posterior variance",
+            "d_v sigma^2 N(lambda_B / n), with its next order",
+            tokens * law,
+            mean_of(found),
+        ),
+        Claim(
+            3,
+            f"its law for many tokens at the same lambda / n = {RIDGE / tokens:.2g}",
+            "d_v sigma^2 N(lambda / n)",
+            limit,
+            1e9 * far,
+            tolerance=1e-6 * limit,
         ),
     ]
 
 
-def fixed_bandwidth(seed: int) -> Findings:
+def fixed_bandwidth(rng: np.random.Generator) -> Findings:
     """Softmax attention at fixed bandwidth: what it converges to, and how fast."""
-    rng, dimension = np.random.default_rng(seed), 3
-    kept, curved = (float(ex.bessel_ratio(degree, KAPPA, dimension)) for degree in (1, 2))
-    drawn = replicates(rng, 200, 2**14, dimension)
-    found = np.asarray(_softmax(drawn))
-    power = np.mean(np.sum(drawn.truth**2, (1, 2)))
-    measured = mean_of(np.sum(found * drawn.truth, (1, 2)) / power)
-    # A ratio of means: its error is that of the residual.
-    error = mean_of(np.sum((found - measured.value * drawn.truth) * drawn.truth, (1, 2)) / power).error
+    dimension = 3
+    kept, tokens = float(ex.bessel_ratio(1, KAPPA, dimension)), [64, 256, 1024]
+
+    def errors(drawn: Replicate) -> np.ndarray:
+        cme, softmax, truth = _cme(drawn), _softmax(drawn), drawn.truth
+        return np.stack([cme - softmax / kept, cme - softmax, softmax - kept * truth, softmax - truth, softmax, truth])
+
+    squares = np.array([squared_errors(rng, 3000, n, dimension, errors) for n in tokens])
+    gaps, literal, about, whole, power, truth = np.moveaxis(squares, 1, 0)
+    # <h, f> from |h - f|^2; a ratio of means, whose error is that of the residual.
+    products, size = (power[-1] + truth[-1] - whole[-1]) / 2, np.mean(truth[-1])
+    ratio = float(np.mean(products) / size)
+    limit = Mean(ratio, *mean_of((products - ratio * truth[-1]) / size)[1:])
+    last = tokens[-1]
     claims = [
         Claim(
             3,
-            "softmax, fixed gamma, linear f: limit over f (n = 16384)",
+            f"softmax, fixed gamma, linear f: regression on f (n = {last})",
+            "a_1(kappa), exactly at this n",
+            softmax_regression(last, dimension),
+            limit,
+        ),
+        Claim(
+            3,
+            f"its law at n = {FAR[-1]:.0e}",
             "a_1(kappa)",
             kept,
-            measured.value,
-            error=error,
+            softmax_regression(FAR[-1], dimension),
+            tolerance=1e-6,
         ),
-        Claim(3, "softmax converges to f itself: limit over f", "1", 1.0, measured.value, error=error, literal=True),
+        Claim(3, "softmax converges to f itself: regression on f", "1", 1.0, limit, literal=True),
     ]
-    tokens = [4**power for power in range(3, 8)]
-
-    def errors(drawn: Replicate) -> np.ndarray:
-        cme, softmax = np.asarray(_cme(drawn)), np.asarray(_softmax(drawn))
-        return np.stack([cme - softmax / kept, cme - softmax, softmax - kept * drawn.truth])
-
-    squares = np.array([squared_errors(rng, 1000, n, dimension, errors) for n in tokens])
-    gaps, literal, about = np.moveaxis(squares, 1, 0)
-    found = slope(tokens[1:], gaps[1:])
-    claims.append(
-        Claim(
-            3,
-            "gap |CME (linear kernel) - softmax / a_1|: RMS slope (n = 256 .. 16384)",
-            "-1/2",
-            -0.5,
-            found.value,
-            error=found.error,
-        )
-    )
+    laws = {
+        "about": lambda n: _law(n, dimension, kept),
+        "whole": lambda n: _law(n, dimension, 1.0),
+        # CME attention is the posterior mean, so the error of any other estimate is its own plus the gap (Pythagoras).
+        "gap": lambda n: _law(n, dimension, kept) / kept**2 - _posterior_variance(n, dimension),
+        "literal": lambda n: _law(n, dimension, 1.0) - _posterior_variance(n, dimension),
+    }
+    names = {
+        "gap": ("gap |CME (linear kernel) - softmax / a_1|", gaps, "softmax's error / a_1^2 - CME's"),
+        "about": ("softmax about S f", about, "exact at each n"),
+        "whole": ("softmax about f, fixed gamma", whole, "exact at each n"),
+    }
+    for key, (name, found, law_name) in names.items():
+        claims += _against_law(name, law_name, tokens, found, [laws[key](n) for n in tokens])
+    for key in ("gap", "about"):
+        found = law_slope(FAR, [laws[key](n) for n in FAR])
+        claims.append(Claim(3, f"law of {names[key][0]}: slope at n = 1e6", "-1/2", -0.5, found, tolerance=1e-4))
     plateau = (1 - kept) ** 2 * VALUES * PRIOR**2
-    flat = slope(tokens[-3:], literal[-3:])
-    claims.append(
+    flat = slope(tokens, literal)
+    claims += [
+        Claim(3, "gap |CME - softmax|, constant 1, vanishes: RMS slope", "-1/2", -0.5, flat, literal=True),
+        worst(
+            3,
+            "gap |CME - softmax|^2 / law, worst of 3 n (n = 64 .. 1024)",
+            "softmax's error - CME's",
+            [1.0] * len(tokens),
+            [mean_of(each / laws["literal"](n)) for each, n in zip(literal, tokens, strict=True)],
+        ),
         Claim(
             3,
-            "gap |CME - softmax|, constant 1, vanishes: RMS slope",
-            "-1/2",
-            -0.5,
-            flat.value,
-            error=flat.error,
-            literal=True,
-        )
-    )
-    last = mean_of(literal[-1])
-    remaining = rates.softmax_variance(KAPPA, dimension, NOISE, PRIOR, VALUES) / tokens[-1]
-    claims.append(
-        Claim(
-            3,
-            "gap |CME - softmax|^2 has a plateau (n = 16384)",
+            "its law at n = 1e7: a plateau",
             "(1 - a_1)^2 d_v tau^2",
             plateau,
-            last.value,
-            error=last.error,
-            tolerance=remaining,
-        )
-    )
-    variance = rates.softmax_variance(KAPPA, dimension, NOISE, PRIOR, VALUES)
-    last = mean_of(tokens[-1] * about[-1])
-    claims.append(
+            laws["literal"](FAR[-1]),
+            tolerance=1e-5,
+        ),
         Claim(
             3,
-            "n x MSE of softmax about S f (n = 16384)",
+            "law of softmax about S f: limit of n x MSE",
             "E[w^2 (|f - m|^2 + d_v sigma^2)] / (E w)^2",
-            variance,
-            last.value,
-            error=last.error,
-        )
-    )
-    whole = mean_of(squared_errors(rng, 4000, 256, dimension, lambda d: _softmax(d) - d.truth))
-    law = rates.softmax_error(256, 1 / KAPPA, dimension, NOISE, PRIOR, VALUES)
-    claims.append(
-        Claim(
-            3,
-            "MSE of softmax about f, fixed gamma (n = 256)",
-            "bias^2 + (variance + 2 x bias x ratio's bias) / n",
-            law,
-            whole.value,
-            error=whole.error,
-        )
-    )
-    claims += _noise_part(rng, dimension) + _curved(rng, dimension, kept, curved)
+            rates.softmax_variance(KAPPA, dimension, NOISE, PRIOR, VALUES),
+            FAR[-1] * laws["about"](FAR[-1]),
+            tolerance=1e-4,
+        ),
+    ]
+    claims += _noise_part(rng, dimension) + _curved(rng, dimension)
     panel = [
-        _curve("|CME - softmax|", tokens, literal, np.full(len(tokens), plateau)),
-        _curve("|CME - softmax / a_1|", tokens, gaps, None),
-        _curve("|softmax - S f|", tokens, about, variance / np.array(tokens)),
+        _curve("|CME - softmax|", tokens, literal, [laws["literal"](n) for n in tokens]),
+        _curve("|CME - softmax / a_1|", tokens, gaps, [laws["gap"](n) for n in tokens]),
+        _curve("|softmax - S f|", tokens, about, [laws["about"](n) for n in tokens]),
     ]
     return Findings(claims, {"fixed": panel})
 
 
+def _law(tokens: int, dimension: int, kept: float, noise: float = NOISE, prior: float = PRIOR) -> float:
+    return rates.finite_softmax_error(tokens, 1 / KAPPA, dimension, noise, prior, VALUES, kept=kept)
+
+
+def _posterior_variance(tokens: int, dimension: int) -> float:
+    return rates.isotropic_cme_error(tokens, dimension, RIDGE, NOISE, PRIOR, VALUES)
+
+
+def softmax_regression(tokens: int, dimension: int) -> float:
+    """E<h, f> / E|f|^2 of softmax attention h: the error about c f is quadratic in c."""
+    size = VALUES * PRIOR**2
+    about_zero, about_one = (_law(tokens, dimension, kept) for kept in (0.0, 1.0))
+    return (about_zero - about_one + size) / (2 * size)
+
+
 def _noise_part(rng: np.random.Generator, dimension: int) -> list[Claim]:
-    tokens = 2**12
-    drawn = replicates(rng, 1000, tokens, dimension)
-    noise = NOISE * rng.normal(size=drawn.values.shape)
-    found = np.asarray(_softmax(drawn._replace(values=noise)))
-    measured = mean_of(tokens * np.mean(np.sum(found**2, -1), -1))
-    law = VALUES * NOISE**2 * ex.noise_factor(KAPPA, dimension)
+    tokens = 256
+    drawn = replicates(rng, 2000, tokens, dimension)
+    found = _softmax(drawn._replace(values=NOISE * rng.normal(size=drawn.values.shape)))
+    law = tokens * _law(tokens, dimension, 1.0, prior=1e-12)
     return [
         Claim(
             3,
-            "noise part of n x MSE of softmax (n = 4096)",
-            "d_v sigma^2 Z(2 kappa) / Z(kappa)^2",
+            f"noise part of n x MSE of softmax (n = {tokens})",
+            "exact at this n",
             law,
-            measured.value,
-            error=measured.error,
-        )
+            mean_of(tokens * np.mean(np.sum(found**2, -1), -1)),
+        ),
+        Claim(
+            3,
+            "its law for many tokens (n = 1e7)",
+            "d_v sigma^2 Z(2 kappa) / Z(kappa)^2",
+            VALUES * NOISE**2 * ex.noise_factor(KAPPA, dimension),
+            FAR[-1] * _law(FAR[-1], dimension, 1.0, prior=1e-12),
+            tolerance=1e-5,
+        ),
     ]
 
 
-def _curved(rng: np.random.Generator, dimension: int, linear: float, curved: float) -> list[Claim]:
-    """f with a part of degree 2: no constant c makes softmax / c converge to f."""
-    tokens, weight = 2**14, 1.0
-    keys, queries = ex.uniform(rng, 400, tokens, dimension), ex.uniform(rng, 400, QUERIES, dimension)
-    latents = PRIOR * rng.normal(size=(400, dimension, 1))
+def _curved(rng: np.random.Generator, dimension: int) -> list[Claim]:
+    """f with a part of degree 2: no constant c makes c x softmax converge to f."""
+    tokens, weight, count = 2**10, 1.0, 1000
+    keys, queries = ex.uniform(rng, count, tokens, dimension), ex.uniform(rng, count, QUERIES, dimension)
+    latents = PRIOR * rng.normal(size=(count, dimension, 1))
 
     def truth(points: np.ndarray) -> np.ndarray:
         return points @ latents + weight * (3 * points[..., 2:] ** 2 - 1) / 2
 
     found = np.asarray(ex.softmax_attention(queries, keys, truth(keys), bandwidth=1 / KAPPA))[..., 0]
-    wanted = truth(queries)[..., 0]
-    # Powers of both parts; the constant 1 / c that is best leaves p1 (1 - a_1 / c)^2 + p2 (1 - a_2 / c)^2.
-    powers, kept = np.array([PRIOR**2, weight**2 / 5]), np.array([linear, curved])
+    # Powers of both parts; the constant c that is best leaves p1 (1 - c a_1)^2 + p2 (1 - c a_2)^2.
+    powers, degrees = np.array([PRIOR**2, weight**2 / 5]), np.array([1, 2])
+    kept, twice = (ex.bessel_ratio(degrees, factor * KAPPA, dimension) for factor in (1, 2))
     best = powers @ kept / (powers @ kept**2)
     left = float(powers @ (1 - best * kept) ** 2)
-    measured = mean_of(np.mean((best * found - wanted) ** 2, 1))
-    noise = best**2 * ex.noise_factor(KAPPA, dimension) * powers.sum() / tokens
+    # Variance, and bias times the bias of a ratio of means, as in `rates.softmax_error`.
+    variance = best**2 * (1 - 2 * kept * twice + kept**2) - 2 * best * (1 - best * kept) * (twice - kept)
+    finite = left + float(powers @ variance) * ex.noise_factor(KAPPA, dimension) / tokens
+    measured = mean_of(np.mean((best * found - truth(queries)[..., 0]) ** 2, 1))
     return [
         Claim(
             3,
-            "f with a degree-2 part: best constant leaves (n = 16384)",
-            "p1 (1 - c a_1)^2 + p2 (1 - c a_2)^2",
-            left,
-            measured.value,
-            error=measured.error,
-            tolerance=noise,
+            f"f with a degree-2 part: best constant leaves (n = {tokens})",
+            f"p1 (1 - c a_1)^2 + p2 (1 - c a_2)^2 (= {left:.4f}) + order 1/n",
+            finite,
+            measured,
         ),
         Claim(
             3,
             "f with a degree-2 part: some constant makes the limits agree",
-            "0",
-            0.0,
-            measured.value,
-            error=measured.error,
-            tolerance=noise,
+            "order 1/n alone",
+            finite - left,
+            measured,
             literal=True,
         ),
     ]
 
 
-def shrinking_bandwidth(seed: int) -> Findings:
+def shrinking_bandwidth(rng: np.random.Generator) -> Findings:
     """Softmax attention at gamma_n = c n^(-2/(p+4)): converges to f at the rate -2/(p+4)."""
-    rng, claims, curves = np.random.default_rng(seed), [_cme_shrinking(seed)], []
-    tokens = [4**power for power in range(5, 9)]
+    claims, curves = [_cme_shrinking(rng)], []
+    tokens = [64, 256, 1024, 4096]
     for dimension in (2, 3):
-        rate = -2 / (dimension + 3)
+        rate, settings = -2 / (dimension + 3), (dimension, NOISE, PRIOR, dimension)
         bandwidths = [rates.shrinking_bandwidth(n, dimension) for n in tokens]
         squares = np.array(
             [
@@ -323,57 +323,48 @@ def shrinking_bandwidth(seed: int) -> Findings:
                 for n, gamma in zip(tokens, bandwidths, strict=True)
             ]
         )
-        law = [
-            rates.softmax_error(n, g, dimension, NOISE, PRIOR, dimension)
-            for n, g in zip(tokens, bandwidths, strict=True)
-        ]
-        found = slope(tokens, squares)
-        claims.append(
-            Claim(
-                3,
-                f"softmax, shrinking gamma, d = {dimension}: RMS slope (n = 1024 .. 65536)",
-                "bias^2 + variance / n",
-                law_slope(tokens, law),
-                found.value,
-                error=found.error,
-            )
-        )
+        law = [rates.finite_softmax_error(n, g, *settings) for n, g in zip(tokens, bandwidths, strict=True)]
+        name = f"softmax, shrinking gamma, d = {dimension}"
+        claims += _against_law(name, "exact at each n", tokens, squares, law)
         far = [1e14, 1e15]
         limit = law_slope(
-            far,
-            [
-                rates.softmax_error(n, rates.shrinking_bandwidth(n, dimension), dimension, NOISE, PRIOR, dimension)
-                for n in far
-            ],
+            far, [rates.softmax_error(n, rates.shrinking_bandwidth(n, dimension), *settings) for n in far]
         )
         claims.append(
             Claim(
                 3,
-                f"formula: its slope at n = 10^14, d = {dimension}",
+                f"its law to order 1/n: slope at n = 10^14, d = {dimension}",
                 f"-2/(p+4) = {rate:.3f}",
                 rate,
                 limit,
                 tolerance=5e-3,
             )
         )
-        curves.append(_curve(f"softmax, shrinking gamma, d = {dimension}", tokens, squares, law))
+        curves.append(_curve(name, tokens, squares, law))
     return Findings(claims, {"shrinking": curves})
 
 
-def _cme_shrinking(seed: int) -> Claim:
-    """CME attention with the exponential kernel at the same bandwidths converges to f too."""
-    rng, rms = np.random.default_rng(seed), []
-    for tokens in (64, 1024):
-        bandwidth = rates.shrinking_bandwidth(tokens, 2)
-        error = lambda d, g=bandwidth: ex.cme_attention(d.queries, d.keys, d.values, ridge=RIDGE, bandwidth=g) - d.truth  # noqa: E731
-        rms.append(mean_of(squared_errors(rng, 60, tokens, 2, error, 2)))
-    least_fall = STANDARD_ERRORS * float(np.hypot(rms[0].error, rms[1].error))
-    statement = "CME, exponential kernel, shrinking gamma, d = 2: MSE at n = 1024 below that at 64"
-    return Claim(3, statement, "below, by 3 errors", rms[0].value - least_fall, rms[1].value, "<=")
+def _cme_shrinking(rng: np.random.Generator) -> Claim:
+    """CME attention with the exponential kernel at shrinking bandwidths converges to f too."""
+    laws, measured = [], []
+    for tokens, count in ((128, 800), (512, 150)):
+        bandwidth = rates.shrinking_bandwidth(tokens, 2, 4.0)
+        spectrum = ex.eigenvalues(1 / bandwidth, 2)
+        laws.append(rates.spectral_cme_error(tokens, RIDGE, *spectrum, NOISE, PRIOR, 2)[1])
+
+        def error(drawn: Replicate, bandwidth: float = bandwidth) -> np.ndarray:
+            found = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=RIDGE, bandwidth=bandwidth)
+            return np.asarray(found) - drawn.truth
+
+        measured.append(mean_of(squared_errors(rng, count, tokens, 2, error, 2) / laws[-1]))
+    statement = (
+        f"CME, exponential kernel, gamma = 4 n^(-2/5), d = 2: MSE / law, worst of n = 128 ({laws[0]:.4f}) and 512"
+    )
+    return worst(3, f"{statement} ({laws[1]:.4f})", "by the kernel's spectrum, to order 1/n^2", [1.0, 1.0], measured)
 
 
 def _curve(label: str, tokens: Any, squares: Any, law: Any) -> Curve:
     """RMS errors with standard errors, and the square root of a law."""
     means = np.mean(squares, 1)
     errors = np.std(squares, 1, ddof=1) / np.sqrt(np.shape(squares)[1]) / (2 * np.sqrt(means))
-    return Curve(label, np.asarray(tokens), np.sqrt(means), errors, None if law is None else np.sqrt(law))
+    return Curve(label, np.asarray(tokens), np.sqrt(means), errors, np.sqrt(law))

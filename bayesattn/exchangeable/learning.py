@@ -10,9 +10,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optimistix
+from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
+from scipy import optimize
 
 from bayesattn._checks import positive, positive_integer
+from bayesattn.exchangeable import rates, simulation
+from bayesattn.exchangeable.simulation import NOISE, PRIOR
 from bayesattn.exchangeable.sphere import uniform
 
 
@@ -38,8 +42,8 @@ def draw_sequences(
     tokens: int,
     dimension: int = 2,
     value_features: int = 2,
-    noise: float = 0.5,
-    prior: float = 1.0,
+    noise: float = NOISE,
+    prior: float = PRIOR,
 ) -> Sequences:
     """Sequences with a latent of their own: keys and queries uniform on the sphere, v = z k + noise, and so is the target.
 
@@ -50,11 +54,40 @@ def draw_sequences(
     for size in (*shape, tokens, dimension, value_features):
         positive_integer("count, tokens, dimension and value_features", size)
     noise, prior = positive("noise", noise), positive("prior", prior)
-    latents = prior * rng.normal(size=(*shape, value_features, dimension))
     points = uniform(rng, *shape, tokens + 1, dimension)
-    values = points @ np.swapaxes(latents, -1, -2) + noise * rng.normal(size=(*shape, tokens + 1, value_features))
-    parts = (points[..., 0, :], points[..., 1:, :], values[..., 1:, :], values[..., 0, :])
-    return Sequences(*map(jnp.asarray, parts))
+    queries, keys = points[..., :1, :], points[..., 1:, :]
+    values, truth = simulation.answers(rng, keys, queries, value_features, noise, prior)
+    targets = truth[..., 0, :] + noise * rng.normal(size=(*shape, value_features))
+    return Sequences(*map(jnp.asarray, (queries[..., 0, :], keys, values, targets)))
+
+
+class Optimum(NamedTuple):
+    """Parameters A = kappa I and W = w I of the least risk, and that risk without the noise of the targets, A(n)."""
+
+    parameters: Float[np.ndarray, " parameter"]
+    approximation: float
+
+
+def population_optimum(
+    tokens: int, dimension: int = 2, value_features: int = 2, noise: float = NOISE, prior: float = PRIOR
+) -> Optimum:
+    """Where the risk over all sequences is least, exactly, for the model of `draw_sequences`.
+
+    Keys, queries and latents have no preferred direction, so A = kappa I and W = w I. The risk of w h about f = z q is a
+    quadratic in w, of which `rates.finite_softmax_error` knows E|h|^2 and E<h, f>; kappa is found by a line search.
+    """
+    size = value_features * prior**2
+
+    def best(log_kappa: float) -> tuple[float, float]:
+        settings = (tokens, np.exp(-log_kappa), dimension, noise, prior, value_features)
+        power, about = (rates.finite_softmax_error(*settings, kept=kept) for kept in (0.0, 1.0))
+        along = (power + size - about) / 2
+        return along / power, size - along**2 / power
+
+    log_kappa = np.asarray(optimize.fminbound(lambda k: best(k)[1], -2, 5, xtol=1e-7)).item()
+    readout, left = best(log_kappa)
+    matrices = np.exp(log_kappa) * np.eye(dimension), readout * np.eye(value_features)
+    return Optimum(np.concatenate([each.ravel() for each in matrices]), left)
 
 
 def attend(parameters: Parameters, data: Sequences) -> Float[Array, "*batch sequence value"]:
@@ -84,15 +117,22 @@ def lipschitz_bound(change_a: float, change_w: float, most_value: float, most_ke
 
 
 @jax.jit
-def fit(start: Parameters, data: Sequences) -> Parameters:
-    """Minimum of the empirical risk from a starting point, by BFGS; for one set of sequences."""
+def fit(start: Parameters, data: Sequences, hessian: Any = None) -> Parameters:
+    """Minimum of the empirical risk from a starting point, by BFGS; for one set of sequences.
 
-    def objective(parameters, args):
-        return risk(parameters, args)
+    A Hessian of the risk near the minimum, where given, takes the search through fewer steps.
+    """
+    factor = jnp.eye(len(start)) if hessian is None else jnp.linalg.cholesky(hessian)
 
-    solver = optimistix.BFGS(rtol=1e-9, atol=1e-9)
-    found = optimistix.minimise(objective, solver, start, data, max_steps=500, throw=False)
-    return found.value
+    def parameters(change):
+        return start + solve_triangular(factor, change, lower=True, trans=1)
+
+    def objective(change, args):
+        return risk(parameters(change), args)
+
+    solver = optimistix.BFGS(rtol=1e-6, atol=1e-6)
+    found = optimistix.minimise(objective, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
+    return parameters(found.value)
 
 
 class Sharp(NamedTuple):
@@ -103,7 +143,7 @@ class Sharp(NamedTuple):
     trace: float
 
 
-def sharp_law(parameters: Parameters, data: Sequences) -> Sharp:
+def sharp_law(parameters: Parameters, data: Sequences, variance: Any = 0.0) -> Sharp:
     """tr(H^{-1} J): m times the expected gap of test and training risk of the empirical risk's minimum, for many sequences.
 
     The excess of the test risk over the best possible one is half of it, over m.
@@ -111,43 +151,76 @@ def sharp_law(parameters: Parameters, data: Sequences) -> Sharp:
     Args:
         parameters: where the risk is least.
         data: sequences that stand for the population, one batch.
+        variance: of each target, shape (m,), where the targets given are means only, as of `expected_targets`.
     """
-    hessian, second = (np.asarray(each) for each in _moments(parameters, data))
-    return Sharp(hessian, second, float(np.trace(np.linalg.solve(hessian, second))))
+    hessian, second = (np.asarray(each) for each in moments(parameters, data, variance))
+    return Sharp(hessian, second, trace(hessian, second))
+
+
+def trace(hessian: Any, second_moment: Any) -> float:
+    """tr(H^{-1} J)."""
+    return float(np.trace(np.linalg.solve(hessian, second_moment)))
 
 
 @jax.jit
-def _moments(parameters, data):
-    def gradient(sequence):
-        return jax.grad(lambda p: losses(p, jax.tree.map(lambda leaf: leaf[None], sequence))[0])(parameters)
+def moments(parameters: Parameters, data: Sequences, variance: Any = 0.0) -> tuple[Array, Array]:
+    """H and J of one batch of sequences; arguments as for `sharp_law`."""
 
-    gradients = jax.vmap(gradient)(data)
-    return jax.hessian(risk)(parameters, data), gradients.T @ gradients / len(gradients)
+    def attended(sequence):
+        return attend(parameters, sequence), jax.jacfwd(attend)(parameters, sequence)
+
+    found, jacobian = jax.vmap(attended)(data)
+    gradients = jnp.einsum("mv,mvp->mp", data.targets - found, jacobian)
+    spread = jnp.einsum("mvp,mvq,m->pq", jacobian, jacobian, jnp.broadcast_to(variance, (len(found),)))
+    return jax.hessian(risk)(parameters, data), 4 * (gradients.T @ gradients + spread) / len(found)
+
+
+def expected_targets(data: Sequences, noise: float = NOISE, prior: float = PRIOR) -> tuple[Sequences, Array]:
+    """Sequences with targets averaged over what their tokens leave open, and the variance of each target, shape (m,).
+
+    Given the tokens the target is normal around the posterior mean of z q. Averages over it have no Monte Carlo error.
+    """
+    precision = jnp.einsum("...nd,...ne->...de", data.keys, data.keys) + (noise / prior) ** 2 * jnp.eye(
+        data.keys.shape[-1]
+    )
+    solved = jnp.linalg.solve(precision, data.queries[..., None])[..., 0]
+    mean = jnp.einsum("...nv,...nd,...d->...v", data.values, data.keys, solved)
+    return data._replace(targets=mean), noise**2 * (1 + jnp.sum(data.queries * solved, -1))
 
 
 class Generalisation(NamedTuple):
-    """Of R replicates: test minus training risk and excess test risk (R,) of the empirical minimum."""
+    """Of R replicates: test minus training risk, excess test risk, and G^T H^{-1} G, of the empirical minimum; each (R,).
+
+    G is the gradient of the training risk at the optimum: what the gap is to leading order, of mean tr(H^{-1} J) / m.
+    """
 
     gap: Any
     excess: Any
+    quadratic: Any
 
 
 @jax.jit
-def generalise(optimum: Parameters, training: Sequences, test: Sequences) -> Generalisation:
+def generalise(
+    optimum: Parameters, hessian: Float[Any, "parameter parameter"], training: Sequences, test: Sequences
+) -> Generalisation:
     """How far the minimum of the training risk generalises.
 
-    From the gap the same difference at the optimum is subtracted, which has mean zero and takes most of the variance away.
+    Two terms of mean zero are subtracted, which take most of the variance away: from the gap the same difference at the
+    optimum, and from the test risk its first-order change, whose slope at the optimum has mean zero.
 
     Args:
         optimum: parameters of the population's least risk, where the search for a minimum starts.
+        hessian: H.
         training: m sequences for each of R replicates: leading axes (R, m).
         test: sequences to estimate the test risk with, leading axes (R, any).
     """
 
     def one(pair):
         seen, unseen = pair
-        found = fit(optimum, seen)
-        excess = risk(found, unseen) - risk(optimum, unseen)
-        return Generalisation(excess - risk(found, seen) + risk(optimum, seen), excess)
+        found = fit(optimum, seen, hessian)
+        excess = risk(found, unseen) - risk(optimum, unseen) - (found - optimum) @ jax.grad(risk)(optimum, unseen)
+        slope = jax.grad(risk)(optimum, seen)
+        gap = excess - risk(found, seen) + risk(optimum, seen)
+        return Generalisation(gap, excess, slope @ jnp.linalg.solve(hessian, slope))
 
     return jax.lax.map(one, (training, test))

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bayesattn.exchangeable.claims import Claim, Curve, Findings
+from bayesattn.exchangeable.claims import FAMILY_LEVEL, Curve, Findings
 from bayesattn.plots import COLORS, GREY, MARKERS
 
 PANELS: dict[str, dict[str, Any]] = {
@@ -48,7 +48,7 @@ def figure(findings: Findings) -> Figure:
             panel.set_xticks([], minor=True)
         panel.legend(fontsize=8, frameon=False)
     bridge(axes.flat[6], findings.panels["bridge"])
-    _reading(axes.flat[7], findings.claims)
+    _reading(axes.flat[7], findings)
     drawn.suptitle("Attention as inference of a latent posterior: measured and predicted", fontsize=14)
     return drawn
 
@@ -88,17 +88,18 @@ def bridge(axes: Axes, found: Sequence[Curve]) -> None:
     axes.legend(fontsize=8, frameon=False)
 
 
-def _reading(axes: Axes, claims: Sequence[Claim]) -> None:
+def _reading(axes: Axes, findings: Findings) -> None:
     axes.set_axis_off()
-    literal = [claim for claim in claims if claim.literal]
-    plain = [claim for claim in claims if not claim.literal]
+    holds = findings.holds
+    literal = [claim for claim in findings.claims if claim.literal]
+    plain = [claim for claim in findings.claims if not claim.literal]
     lines = [
         "points: measured, with standard errors",
         "lines: the law, computed, not fitted",
-        "dotted: no closed form",
+        f"claims fail below p = {findings.level:.1e} (all together: {FAMILY_LEVEL:g})",
         "",
-        f"{sum(claim.holds for claim in plain)} of {len(plain)} claims hold",
-        f"{sum(not claim.holds for claim in literal)} of {len(literal)} literal claims fail, as qualified:",
+        f"{sum(map(holds, plain))} of {len(plain)} claims hold",
+        f"{sum(not holds(claim) for claim in literal)} of {len(literal)} literal claims fail, as qualified:",
         *(f"  - {claim.statement.partition(':')[0]}" for claim in literal),
     ]
     axes.text(0, 1, "\n".join(lines), va="top", fontsize=9, wrap=True, transform=axes.transAxes)

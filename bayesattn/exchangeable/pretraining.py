@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._checks import finite_array, positive, positive_integer
+from bayesattn.exchangeable import simulation
 
 Matrix = Float[np.ndarray, "feature feature"]
 
@@ -39,39 +40,42 @@ def draw(
         positive_integer(name, number)
     noise, prior = positive("noise", noise), positive("prior", prior)
     scale = np.sqrt(variances)
-    latents = prior * rng.normal(size=(count, value_features, len(variances)))
     keys = scale * rng.normal(size=(count, tokens, len(variances)))
-    queries = scale * rng.normal(size=(count, len(variances)))
-    values = keys @ latents.transpose(0, 2, 1) + noise * rng.normal(size=(count, tokens, value_features))
-    targets = np.einsum("svf,sf->sv", latents, queries) + noise * rng.normal(size=(count, value_features))
-    return Batch(values.transpose(0, 2, 1) @ keys / tokens, queries, targets, keys)
+    queries = scale * rng.normal(size=(count, 1, len(variances)))
+    values, truth = simulation.answers(rng, keys, queries, value_features, noise, prior)
+    targets = truth[:, 0] + noise * rng.normal(size=(count, value_features))
+    return Batch(values.transpose(0, 2, 1) @ keys / tokens, queries[:, 0], targets, keys)
 
 
-def learn(batch: Batch) -> Matrix:
-    """Theta by least squares: minimises sum |y - C_VK Theta q|^2."""
+def learn(batch: Batch, ridges: Any = 0.0) -> Float[np.ndarray, "*ridge feature feature"]:
+    """Theta of least sum |y - C_VK Theta q|^2 + ridge |Theta|^2, for one ridge or several; least squares at 0."""
     features = np.einsum("svf,sg->svfg", batch.covariances, batch.queries).reshape(batch.targets.size, -1)
-    found, *_ = np.linalg.lstsq(features, batch.targets.reshape(-1), rcond=None)
-    return found.reshape((batch.queries.shape[1],) * 2)
+    left, singular, right = np.linalg.svd(features, full_matrices=False)
+    shrunk = singular / (singular**2 + np.asarray(ridges, float)[..., None])
+    found = (shrunk * (left.T @ batch.targets.reshape(-1))) @ right
+    return found.reshape(*np.shape(ridges), *(batch.queries.shape[1],) * 2)
 
 
 class Moments(NamedTuple):
     """Second moments of a row of C_VK and of z_bar, one value coordinate; all rows are alike.
 
-    `attention` is E c^T c for a row c of C_VK, `cross` E c^T z_bar = E c^T z, and `posterior` E z_bar^T z_bar.
+    `attention` is E c^T c for a row c of C_VK, `cross` E c^T z_bar = E c^T z, and `posterior` E z_bar^T z_bar, whose entries
+    have the standard errors `posterior_error`.
     """
 
     attention: Matrix
     cross: Matrix
     posterior: Matrix
+    posterior_error: Matrix
 
 
 def moments(
-    rng: np.random.Generator, tokens: int, variances: Any, noise: float, prior: float, draws: int = 4000
+    rng: np.random.Generator, tokens: int, variances: Any, noise: float, prior: float, draws: int = 20_000
 ) -> Moments:
     """In closed form, but the posterior's own moment, whose mean over keys is a Monte Carlo one of so many draws.
 
     E c^T c = tau^2 ((1 + 1/n) S^2 + tr(S) S / n) + sigma^2 S / n, E c^T z = tau^2 S,
-    E z_bar^T z_bar = tau^2 I - sigma^2 E M.
+    E z_bar^T z_bar = tau^2 I - sigma^2 E M, diagonal as the law of keys is unchanged by the sign of a coordinate.
     """
     variances = finite_array("variances", variances, ("features",))
     spread = np.diag(variances)
@@ -79,8 +83,9 @@ def moments(
     attention += noise**2 * spread / tokens
     keys = np.sqrt(variances) * rng.normal(size=(draws, tokens, len(variances)))
     precision = keys.transpose(0, 2, 1) @ keys + (noise / prior) ** 2 * np.eye(len(variances))
-    posterior = prior**2 * np.eye(len(variances)) - noise**2 * np.linalg.inv(precision).mean(0)
-    return Moments(attention, prior**2 * spread, posterior)
+    found = noise**2 * np.diagonal(np.linalg.inv(precision), axis1=1, axis2=2)
+    posterior, error = prior**2 - found.mean(0), found.std(0, ddof=1) / np.sqrt(draws)
+    return Moments(attention, prior**2 * spread, np.diag(posterior), np.diag(error))
 
 
 def best(known: Moments) -> Matrix:
@@ -88,24 +93,26 @@ def best(known: Moments) -> Matrix:
     return np.linalg.solve(known.attention, known.cross)
 
 
-def error_matrix(theta: Any, known: Moments) -> Matrix:
-    """E e^T e for a row e of z_hat - z_bar, with these parameters."""
-    cross = np.asarray(theta).T @ known.cross
-    return theta.T @ known.attention @ theta - cross - cross.T + known.posterior
+def error_matrix(theta: Any, known: Moments) -> Float[np.ndarray, "*batch feature feature"]:
+    """E e^T e for a row e of z_hat - z_bar, with these parameters (.., D, D)."""
+    turned = np.swapaxes(theta, -1, -2)
+    cross = turned @ known.cross
+    return turned @ known.attention @ theta - cross - np.swapaxes(cross, -1, -2) + known.posterior
 
 
-def pretraining_excess(theta: Any, variances: Any, known: Moments, value_features: int) -> float:
-    """E |(z_hat - z_bar) C^{1/2}|^2, the excess risk of masked prediction, C the covariance of masked queries."""
-    return float(value_features * np.sum(np.asarray(variances) * np.diag(error_matrix(theta, known))))
+def pretraining_excess(theta: Any, variances: Any, known: Moments, value_features: int) -> Any:
+    """E |(z_hat - z_bar) C^{1/2}|^2, the excess risk of masked prediction, C the covariance of masked queries; (..)."""
+    diagonal = np.diagonal(error_matrix(theta, known), axis1=-2, axis2=-1)
+    return value_features * np.sum(np.asarray(variances) * diagonal, -1)
 
 
-def downstream_excess(theta: Any, readout: Any, known: Moments) -> float:
-    """E <B, z_hat - z_bar>^2, the excess risk of predicting <B, z>, for B of shape (d_v, D).
+def downstream_excess(theta: Any, readout: Any, known: Moments) -> Any:
+    """E <B, z_hat - z_bar>^2, the excess risk of predicting <B, z>, for B of shape (d_v, D); shape (..).
 
     Given the keys, rows of z_hat - z_bar are independent and of mean zero, so it is tr(B E[e^T e] B^T).
     """
     readout = finite_array("readout", readout, ("value_features", len(known.posterior)))
-    return float(np.sum(readout @ error_matrix(theta, known) * readout))
+    return np.einsum("vf,...fg,vg->...", readout, error_matrix(theta, known), readout)
 
 
 def transfer_coefficient(readout: Any, variances: Any) -> float:

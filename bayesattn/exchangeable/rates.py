@@ -8,9 +8,13 @@ project.
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from bayesattn._checks import finite_array, positive, positive_integer
 from bayesattn.exchangeable.sphere import bessel_ratio, noise_factor
+
+NODES, STEP = 400, 0.1
+"""Nodes of the quadrature over q . k, and step of that over log t, in `finite_softmax_error`."""
 
 
 def cme_error(features: Any, query: Any, latent: Any, ridge: float, noise: float) -> float:
@@ -41,11 +45,59 @@ def mean_cme_error(features: Any, query: Any, ridge: float, noise: float, prior:
 def isotropic_cme_error(
     tokens: float, dimension: int, ridge: float, noise: float, prior: float, value_features: int
 ) -> float:
-    """Its limit for many keys uniform on the sphere of R^d and phi(k) = k, where Phi^T Phi is n / d times the identity."""
-    information = positive("tokens", tokens) / positive_integer("dimension", dimension)
-    noise, prior = positive("noise", noise), positive("prior", prior)
-    shrinkage = 1 / (information + positive("ridge", ridge)) ** 2
-    return value_features * shrinkage * ((ridge * prior) ** 2 + noise**2 * information)
+    """The same for keys uniform on the sphere of R^d and phi(k) = k, up to terms of relative order 1/n^2.
+
+    With a = n/d + lambda and v = n (d - 1) / d^2, the mean square of Phi^T Phi - n/d, averages over keys are
+    E M = 1/a + v/a^3 and E M^2 = 1/a^2 + 3 v/a^4 (derived here), and the error is
+    d_v [sigma^2 E M + (lambda^2 tau^2 - lambda sigma^2) E M^2].
+    """
+    tokens, dimension = positive("tokens", tokens), positive_integer("dimension", dimension)
+    ridge, noise, prior = positive("ridge", ridge), positive("noise", noise), positive("prior", prior)
+    total, spread = tokens / dimension + ridge, tokens * (dimension - 1) / dimension**2
+    inverse, square = 1 / total + spread / total**3, 1 / total**2 + 3 * spread / total**4
+    return value_features * (noise**2 * inverse + (ridge**2 * prior**2 - ridge * noise**2) * square)
+
+
+def spectral_cme_error(
+    tokens: float, ridge: float, spectrum: Any, multiplicities: Any, noise: float, prior: float, value_features: int
+) -> tuple[float, float]:
+    """CME attention with a kernel of eigenvalues c_l, keys uniform on the sphere, up to relative order 1/n^2.
+
+    With a_l = n c_l + lambda, and E[D X D]_l = n c_l (tr(C X) - c_l x_l) for D = Phi^T Phi - n C and X diagonal,
+    E tr(C M) = sum c/a + sum c/a^2 E[D A^-1 D], and so on for M C M.
+
+    Args:
+        tokens: n.
+        ridge: lambda.
+        spectrum: c_l for l = 0, 1, ..
+        multiplicities: how often each occurs.
+        noise: sigma.
+        prior: tau, of f(k) = z k, which lies in the eigenspace of l = 1.
+        value_features: d_v.
+
+    Returns:
+        The posterior variance d_v sigma^2 E phi^T M phi of the Gaussian process with this kernel (where lambda is sigma^2
+        over its variance), and the mean squared error where the truth is z k.
+    """
+    eigenvalues, counts = np.asarray(spectrum, float), np.asarray(multiplicities)
+    ridge, tokens = positive("ridge", ridge), positive("tokens", tokens)
+    total = tokens * eigenvalues + ridge
+
+    def fluctuation(diagonal: np.ndarray) -> np.ndarray:
+        trace = np.sum(counts * eigenvalues * diagonal)
+        return tokens * eigenvalues * (trace - eigenvalues * diagonal)
+
+    around = fluctuation(1 / total)
+    inverse = 1 / total + around / total**2
+    twice = (
+        eigenvalues / total**2 + 2 * around * eigenvalues / total**3 + fluctuation(eigenvalues / total**2) / total**2
+    )
+    trace, square = np.sum(counts * eigenvalues * inverse), np.sum(counts * twice)
+    bias = (ridge * positive("prior", prior)) ** 2 * twice[1] / eigenvalues[1]
+    variance = positive("noise", noise) ** 2
+    return float(value_features * variance * trace), float(
+        value_features * (bias + variance * (trace - ridge * square))
+    )
 
 
 def softmax_bias(inverse_bandwidth: float, dimension: int, prior: float, value_features: int) -> float:
@@ -84,6 +136,61 @@ def softmax_error(
     kept, twice = (float(bessel_ratio(1, factor * kappa, dimension)) for factor in (1, 2))
     ratio = 2 * (1 - kept) * (twice - kept) * noise_factor(kappa, dimension) * value_features * prior**2
     return softmax_bias(kappa, dimension, *rest) + (softmax_variance(kappa, dimension, noise, *rest) + ratio) / tokens
+
+
+def finite_softmax_error(
+    tokens: int,
+    bandwidth: float,
+    dimension: int,
+    noise: float,
+    prior: float,
+    value_features: int,
+    kept: float = 1.0,
+    sink: bool = False,
+) -> float:
+    """Mean squared error of softmax attention about `kept` times f, exactly, for any number of tokens (derived here).
+
+    With weights u = exp(kappa q.k) / Z(kappa), 1/(sum u)^2 = int t exp(-t sum u) dt makes all averages over tokens products:
+    with L = E exp(-t u) and x = u (k - kept q),
+
+        E sum u^2 / (sum u)^2 = int t n E[u^2 exp(-t u)] L^(n-1) dt,
+        E |sum x|^2 / (sum u)^2 = int t {n E[|x|^2 exp(-t u)] L^(n-1) + n (n-1) |E[x exp(-t u)]|^2 L^(n-2)} dt,
+
+    and the error is d_v times sigma^2 the first plus tau^2 the second. Averages over a token are integrals over q.k.
+
+    Args:
+        tokens: n.
+        bandwidth: gamma = 1 / kappa.
+        dimension: d.
+        noise: sigma.
+        prior: tau.
+        value_features: d_v.
+        kept: 1 for the error about f, a_1(kappa) for that about what attention converges to.
+        sink: whether there is one more token, of logit 0 and value 0, as the asking token of a head is.
+
+    Raises:
+        ValueError: fewer than one token, a bandwidth, noise or prior that is not above 0.
+    """
+    tokens, kappa = positive_integer("tokens", tokens), 1 / positive("bandwidth", bandwidth)
+    noise, prior = positive("noise", noise), positive("prior", prior)
+    order = (positive_integer("dimension", dimension, minimum=2) - 3) / 2
+    cosine, mass = special.roots_jacobi(NODES, order, order)
+    mass /= mass.sum()
+    scale = mass @ np.exp(kappa * (cosine - 1))
+    weight, extra = np.exp(kappa * (cosine - 1)) / scale, np.exp(-kappa) / scale if sink else 0.0
+    # Up to where even the least weight is damped.
+    log_time = np.arange(-25.0, 5 - np.log(weight.min()), STEP)
+    time = np.exp(log_time) / tokens
+    damped = -np.expm1(-np.outer(time, weight))
+    log_left = np.log1p(-np.minimum(damped @ mass, np.nextafter(1, 0)))
+    power = lambda fewer: np.exp((tokens - fewer) * log_left)  # noqa: E731
+    average = lambda function: ((1 - damped) * function) @ mass  # noqa: E731
+    along = average(weight * (cosine - kept))
+    spread = average(weight**2 * (1 - 2 * kept * cosine + kept**2))
+    off = tokens * spread * power(1) + tokens * (tokens - 1) * along**2 * power(2)
+    off += -2 * kept * extra * tokens * along * power(1) + (kept * extra) ** 2 * power(0)
+    noisy = tokens * average(weight**2) * power(1)
+    return float(value_features * STEP * (time**2 * np.exp(-time * extra)) @ (noise**2 * noisy + prior**2 * off))
 
 
 def _solved(features: Any, query: Any, ridge: float) -> tuple[np.ndarray, float]:

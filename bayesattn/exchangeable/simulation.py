@@ -7,7 +7,9 @@ import numpy as np
 
 from bayesattn.exchangeable.sphere import uniform
 
-NOISE, PRIOR = 0.5, 1.0
+NOISE, PRIOR = 0.5, 0.8
+"""sigma and tau of every check; no power of tau is 1, so that a forgotten one is found."""
+RIDGE = NOISE**2 / PRIOR**2
 VALUES = 3
 QUERIES = 4
 MOST_NUMBERS = 2**24
@@ -27,9 +29,16 @@ def replicates(
     rng: np.random.Generator, count: int, tokens: int, dimension: int, values: int = VALUES, queries: int = QUERIES
 ) -> Replicate:
     """Keys and queries uniform on the sphere, v = z k + noise."""
-    latents = PRIOR * rng.normal(size=(count, dimension, values))
     keys, asked = uniform(rng, count, tokens, dimension), uniform(rng, count, queries, dimension)
-    return Replicate(asked, keys, keys @ latents + NOISE * rng.normal(size=(count, tokens, values)), asked @ latents)
+    return Replicate(asked, keys, *answers(rng, keys, asked, values, NOISE, PRIOR))
+
+
+def answers(
+    rng: np.random.Generator, keys: np.ndarray, queries: np.ndarray, values: int, noise: float, prior: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Values v = z k + noise (.., n, d_v) and z q (.., m, d_v), with a latent for each leading index."""
+    latents = prior * rng.normal(size=(*keys.shape[:-2], keys.shape[-1], values))
+    return keys @ latents + noise * rng.normal(size=(*keys.shape[:-1], values)), queries @ latents
 
 
 def squared_errors(

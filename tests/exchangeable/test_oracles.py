@@ -90,11 +90,99 @@ def test_merging_cells_of_a_redundant_partition_loses_nothing():
     assert ex.least_loss(joint, ex.cells(latent.posterior(sequences))) > 1e-4
 
 
-def test_isotropic_error_is_the_error_of_isotropic_keys():
-    keys = np.tile(np.eye(3), (40, 1))
-    query = np.array([0.6, 0.0, 0.8])
-    exact = rates.mean_cme_error(keys, query, 3.0, 0.5, 1.2, 2)
-    assert rates.isotropic_cme_error(120, 3, 3.0, 0.5, 1.2, 2) == pytest.approx(exact, rel=1e-12)
+def within(samples, law):
+    """Whether a mean of independent samples is as a law says, within 4 standard errors of at most 2 % each."""
+    error = np.std(samples) / np.sqrt(len(samples))
+    assert error < 0.02 * law
+    return abs(np.mean(samples) - law) < 4 * error
+
+
+@pytest.mark.parametrize("ridge", [0.25, 20.0])
+def test_error_for_keys_on_the_sphere_is_the_mean_over_keys(ridge):
+    """2000 sets of 64 keys; what the law leaves out is of relative order 1/n^2."""
+    rng, query = np.random.default_rng(0), np.array([0.6, 0.0, 0.8])
+    drawn = [rates.mean_cme_error(ex.uniform(rng, 64, 3), query, ridge, 0.5, 1.2, 2) for _ in range(2000)]
+    law = rates.isotropic_cme_error(64, 3, ridge, 0.5, 1.2, 2)
+    assert abs(np.mean(drawn) - law) < 4 * np.std(drawn) / np.sqrt(2000) + 3 / 64**2 * law
+    leading = 2 * (0.25 * 64 / 3 + (ridge * 1.2) ** 2) / (64 / 3 + ridge) ** 2
+    assert abs(np.mean(drawn) - leading) > 5 * np.std(drawn) / np.sqrt(2000)
+
+
+def test_spectral_error_is_that_of_the_linear_kernel():
+    """One eigenvalue 1/d of multiplicity d on the sphere: the law of the linear kernel, for any ridge."""
+    for ridge in (0.25, 20.0):
+        spectrum, counts = np.array([0.0, 1 / 3]), np.array([1, 3])
+        variance, error = rates.spectral_cme_error(100, ridge, spectrum, counts, 0.5, 1.2, 2)
+        assert error == pytest.approx(rates.isotropic_cme_error(100, 3, ridge, 0.5, 1.2, 2), rel=1e-12)
+        prior = 0.5 / np.sqrt(ridge)
+        assert variance == pytest.approx(rates.isotropic_cme_error(100, 3, ridge, 0.5, prior, 2), rel=1e-12)
+
+
+@pytest.mark.parametrize("tokens", [1, 4, 32])
+@pytest.mark.parametrize(("dimension", "kappa", "sink"), [(2, 3.0, False), (3, 6.0, True), (4, 1.0, True)])
+def test_finite_softmax_error_by_simulation(tokens, dimension, kappa, sink):
+    """40,000 sequences, weights written out; the asking token has logit 0 and value 0."""
+    rng = np.random.default_rng(tokens)
+    keys, latents = ex.uniform(rng, 40000, tokens, dimension), 0.8 * rng.normal(size=(40000, dimension))
+    values = np.einsum("rnd,rd->rn", keys, latents) + 0.5 * rng.normal(size=(40000, tokens))
+    weights = np.exp(kappa * keys[..., 0])
+    found = (weights * values).sum(1) / (weights.sum(1) + sink)
+    for kept in (1.0, 0.4):
+        law = rates.finite_softmax_error(tokens, 1 / kappa, dimension, 0.5, 0.8, 1, kept=kept, sink=sink)
+        assert within((found - kept * latents[:, 0]) ** 2, law)
+
+
+def test_finite_softmax_error_tends_to_its_expansion():
+    """Bias, variance / n and bias of the ratio / n; what is left falls as 1/n^2."""
+    left = []
+    for tokens in (1000, 10_000):
+        exact = rates.finite_softmax_error(tokens, 0.25, 3, 0.5, 0.8, 2)
+        left.append(tokens**2 * (exact - rates.softmax_error(tokens, 0.25, 3, 0.5, 0.8, 2)))
+    assert left[1] == pytest.approx(left[0], rel=0.05)
+    assert abs(left[1]) > 0.1
+
+
+def test_quadrature_of_the_finite_law_has_converged(monkeypatch):
+    found = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
+    monkeypatch.setattr(rates, "NODES", 800)
+    monkeypatch.setattr(rates, "STEP", 0.05)
+    again = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
+    np.testing.assert_allclose(found, again, rtol=1e-9)
+
+
+def test_population_optimum_is_where_the_risk_of_many_sequences_is_least():
+    """A fit to 40,000 sequences finds it within 5 standard errors, by the sharp law's covariance H^-1 J H^-1 / m."""
+    best = learning.population_optimum(8)
+    data = learning.draw_sequences(np.random.default_rng(0), 40_000, 8)
+    fitted = np.asarray(learning.fit(np.array([2.0, 0, 0, 2, 1, 0, 0, 1]), data))
+    sharp = learning.sharp_law(best.parameters, data)
+    inverse = np.linalg.inv(sharp.hessian)
+    errors = np.sqrt(np.diag(inverse @ sharp.second_moment @ inverse) / 40_000)
+    assert errors.max() < 0.2
+    assert np.all(np.abs(fitted - best.parameters) < 5 * errors)
+
+
+def test_averaged_targets_give_the_same_law_with_less_noise():
+    parameters = learning.population_optimum(8).parameters
+    data = learning.draw_sequences(np.random.default_rng(1), 40_000, 8)
+    drawn, averaged = (
+        learning.sharp_law(parameters, data),
+        learning.sharp_law(parameters, *learning.expected_targets(data)),
+    )
+    assert averaged.trace == pytest.approx(drawn.trace, rel=0.1)
+    exact = ex.query_posterior(data.keys[0], data.values[0], data.queries[:1], 0.5, 0.8)
+    mean, variance = learning.expected_targets(data)
+    np.testing.assert_allclose(mean.targets[0], exact.mean[0], rtol=1e-9)
+    assert variance[0] == pytest.approx(float(exact.variance[0]) + 0.25, rel=1e-9)
+
+
+def test_several_ridges_are_learnt_at_once():
+    rng = np.random.default_rng(5)
+    batch = pretraining.draw(rng, 30, 10, np.array([1.0, 0.2]), 2, 0.4, 0.8)
+    features = np.einsum("svf,sg->svfg", batch.covariances, batch.queries).reshape(60, 4)
+    for ridge, found in zip((0.0, 0.7), pretraining.learn(batch, [0.0, 0.7]), strict=True):
+        expected = np.linalg.solve(features.T @ features + ridge * np.eye(4), features.T @ batch.targets.ravel())
+        np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9)
 
 
 def test_softmax_variance_is_its_integral():
