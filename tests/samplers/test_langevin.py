@@ -11,10 +11,11 @@ from numpyro.infer import MCMC
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.models import path
+from bayesattn.models import collapsed, path
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
 from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
+from bayesattn.samplers.program import kernel
 from tests.posteriors import errors_apart, exact_scalar_posterior, tiny_model
 from tests.samplers.targets import (
     SCHOOL_ERRORS,
@@ -255,5 +256,9 @@ def test_every_sampler_has_a_preset():
     for name in SAMPLERS:
         for parameterisation in ("path",) if name == "sgld" else ("path", "collapsed"):
             Job(sampler=name, parameterisation=parameterisation)
-    assert Job(sampler="mala").options == {"adapt_mass_matrix": False, "steps": 10}
+    assert Job(sampler="mala").options == {"steps": 10}
     assert Job(sampler="mala", options={"steps": 3}).options["steps"] == 3
+    # Whitened coordinates are their own metric where no layer is narrow.
+    for widths, adapts in (((9, 9), False), ((4, 9), True)):
+        structure = collapsed.structure(tiny_model(heads=(2,), widths=widths))
+        assert kernel("mala", "collapsed", structure, {}).adapt_mass_matrix is adapts

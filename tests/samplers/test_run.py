@@ -77,7 +77,8 @@ def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
     ours = ba.sample(model, **settings)["posterior"]
     data = path.data(model)
     kernel = NUTS(path.program(path.structure(model)), init_strategy=init_to_sample)
-    state = plan(model, job).program.start(jax.random.split(jax.random.key(5), 1)[0], data)
+    ready = plan(model, job)
+    state = ready.program.start(jax.random.split(ready.key, 1)[0], data)
     kernel.init(state.rng_key, 60, None, (data,), {})
     mcmc = MCMC(kernel, num_warmup=0, num_samples=60 + 110, progress_bar=False, jit_model_args=True)
     mcmc.post_warmup_state = state
