@@ -24,9 +24,7 @@ from bayesattn.accuracy import (
     Accuracy,
     Alignment,
     accuracy_of,
-    accuracy_on,  # noqa: F401
     alignment_over_draws,
-    gp_kernel,  # noqa: F401
     gp_mean,
     mean_predictor,
     outputs_of,

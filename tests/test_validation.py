@@ -10,6 +10,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import plots, validation
+from bayesattn.accuracy import accuracy_on
 from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
 
 GOOD_PATH = {"path": 0, "other_path": 0}
@@ -42,7 +43,7 @@ def test_combining_paths_beats_the_gp_limit_at_width_ten(reference_validation):
 
 def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validation):
     model = hidden_markov_model(10)
-    same = ba.validation.accuracy_on(model, reference_validation)
+    same = accuracy_on(model, reference_validation)
     problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
     by_draws = np.tensordot(model.test_path_inputs, reference_validation.readouts.mean(0), 2)
     for name, mean in (
@@ -52,10 +53,10 @@ def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validati
         ("draws", by_draws),
     ):
         assert getattr(same, name) == np.mean(np.sign(mean) == model.test_labels)
-    turned = ba.validation.accuracy_on(model.replace(test_labels=-model.test_labels), reference_validation)
+    turned = accuracy_on(model.replace(test_labels=-model.test_labels), reference_validation)
     assert turned.theory == pytest.approx(1 - same.theory)
     with pytest.raises(ValueError, match="model must have training examples, architecture and temperature of"):
-        ba.validation.accuracy_on(hidden_markov_model(30), reference_validation)
+        accuracy_on(hidden_markov_model(30), reference_validation)
 
 
 @pytest.mark.heavy

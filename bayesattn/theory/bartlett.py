@@ -1,8 +1,9 @@
 """Coordinates of the order parameters: Bartlett factors of each layer (THEORY section 3).
 
 U_l = F_l F_l^T with F_l = (I_{H_l} (x) s_l F_{l+1}) B_l / sqrt(N_l), where B_l is lower triangular; the readout is a
-last layer with one head, F_a = s_a B_a / sqrt(N_a). So F_l is the Cholesky factor of U_l. The prior of the B's factorises
-over entries, so these coordinates serve the saddle point, its finite-width correction and the collapsed posterior alike.
+last layer with one head, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep their own order.
+The prior of the B's factorises over entries, so these coordinates serve the saddle point, its finite-width correction and
+the collapsed posterior alike.
 
 A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal, then the entries
 below it row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns beyond

@@ -78,8 +78,9 @@ def evidence(
 ) -> Evidence:
     """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
-    Both estimates of p(Y) have no bias to speak of, and the error is that of sampling. Annealing takes 8 independent islands
-    of particles, whose scatter is its error: from the prior, a fresh one for each seed.
+    The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
+    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles from the prior, whose
+    scatter is its error.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
