@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int
 from scipy import stats
 
 from bayesattn._checks import positive_integer
+from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, Model, path
 from bayesattn.samplers import BIASED, Job
 from bayesattn.samplers.program import Program, kernel
@@ -38,8 +39,8 @@ simulations; with a share of 0.5 half as often again, with 0.2 five times as oft
 """
 BATCH = 50
 """Simulations that are sampled in one batch."""
-SIMULATION, SAMPLING, TIES, JOINT = range(4)
-"""Purposes of random numbers, each of which has its own stream."""
+TIES = 2
+"""Marks the stream of random numbers by which ties are broken."""
 
 
 class Simulations(NamedTuple):
@@ -120,7 +121,9 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         found = path.quantities(weights, data, structure, key)
         return labels, _ranked(found["order_parameter"], found.get("prediction"), labels, model)
 
-    labels, quantities = jax.jit(jax.vmap(one))(jax.random.split(_key(seed, SIMULATION), simulations))
+    labels, quantities = jax.jit(jax.vmap(one))(
+        jax.random.split(stream(seed, "simulations", fingerprint(model)), simulations)
+    )
     return Simulations(np.asarray(labels), np.asarray(quantities))
 
 
@@ -160,7 +163,7 @@ def calibrate(
     ranks, kept, bias = [], [], []
     for first in range(0, count, BATCH):
         batch = slice(first, min(first + BATCH, count))
-        key = jax.random.fold_in(_key(seed, SAMPLING), first)
+        key = stream(seed, "calibration", fingerprint(model), job.sampler, job.parameterisation, str(first))
         outputs = _posterior_draws(model, simulations.labels[batch], job, key)
         posterior = outputs["posterior"]
         ranked = np.asarray(
@@ -216,7 +219,9 @@ def joint_test(
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
     module = PARAMETERISATIONS[job.parameterisation]
     structure = module.structure(model)
-    tuning_key, start_key, fresh_key = jax.random.split(_key(seed, JOINT), 3)
+    tuning_key, start_key, fresh_key = jax.random.split(
+        stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
+    )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Whitening by the prior does not depend on the labels, as the transition may not either.
     prepared = module.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
@@ -391,10 +396,6 @@ def _least_tail(ranks: Int[np.ndarray, "simulation quantity"], draws: int) -> Fl
     """Least two-sided pointwise binomial tail of the ECDF of each column's ranks."""
     below = np.stack([np.sum(ranks <= rank, 0) for rank in range(draws)])
     return np.min(np.take_along_axis(_tails(len(ranks), draws), below, 1), 0)
-
-
-def _key(seed: int, purpose: int) -> Array:
-    return jax.random.fold_in(jax.random.key(seed), purpose)
 
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
