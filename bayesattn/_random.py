@@ -28,7 +28,12 @@ def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
 
 def fingerprint(model: Any) -> str:
     """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples."""
-    digest = hashlib.sha256(json.dumps(model.table() | {"task": None}, sort_keys=True).encode())
-    for name in model.posterior_names:
-        digest.update(np.ascontiguousarray(getattr(model, name)).tobytes())
-    return digest.hexdigest()
+    return digest(model.table() | {"task": None}, *(getattr(model, name) for name in model.posterior_names))
+
+
+def digest(settings: Any, *arrays: Any) -> str:
+    """SHA-256 of settings that JSON can hold, and of arrays."""
+    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()

@@ -56,7 +56,7 @@ class Singular(ArithmeticError):
 
 
 def anneal(
-    problem: Problem, shapes: Shapes, temperatures: Sequence[float], seed: int, particles: int | None = None
+    problem: Problem, shapes: Shapes, temperatures: Sequence[float], key: Key[Array, ""], particles: int | None = None
 ) -> dict[float, Annealed]:
     """log p(Y) at each temperature, with the standard error that the scatter of islands has; raises Singular.
 
@@ -65,7 +65,7 @@ def anneal(
     wanted = sorted(set(temperatures), reverse=True)
     size = sum(shape.size for shape in shapes)
     count = _usual_particles(problem) if particles is None else particles
-    prior_key, resampling_key, moving_key = jax.random.split(jax.random.key(seed), 3)
+    prior_key, resampling_key, moving_key = jax.random.split(key, 3)
     points = jax.device_get(_prior(jax.random.split(prior_key, ISLANDS * count), problem, shapes))
     hot, before, slopes = np.inf, np.zeros(len(points)), np.zeros(len(points))
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)

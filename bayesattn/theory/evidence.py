@@ -5,6 +5,7 @@ the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024).
 cannot, annealing from the prior (`bayesattn.theory.annealing`), which needs no mode and passes over no other mode.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from arviz_stats.base import array_stats
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from scipy import special
 
 from bayesattn._checks import Checked, positive, positive_integer
+from bayesattn._random import branch, digest, stream
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
 from bayesattn.theory.annealing import MOVES, Singular, anneal
@@ -118,20 +120,20 @@ def evidences(
     checked = [positive("temperature", each) for each in temperatures]
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    seeds = np.random.SeedSequence(positive_integer("seed", seed, minimum=0)).generate_state(2)
     shapes, coldest = layer_shapes(arch), min(checked)
     problem = checked_problem(path_inputs, labels, arch, coldest)
+    posterior = digest(dataclasses.asdict(arch), path_inputs, labels)
+    key = stream(positive_integer("seed", seed, minimum=0), "evidence", posterior)
     found = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
         for each in set(checked):
-            found[each] = _by_importance(path_inputs, labels, arch, each, shapes, int(seeds[0]))
+            found[each] = _by_importance(path_inputs, labels, arch, each, shapes, key)
     left = [each for each in checked if each not in found or not found[each].reliable]
     if left:
         try:
-            annealed = anneal(
-                _ordered(path_inputs, labels, arch, problem, shapes), shapes, left, int(seeds[1]), particles
-            )
+            ordered = _ordered(path_inputs, labels, arch, problem, shapes)
+            annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles)
         except Singular:
             cause = likely_cause(path_inputs, labels, arch, min(left))
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
@@ -150,7 +152,9 @@ def _ordered(path_inputs, labels, arch: Architecture, problem: Problem, shapes: 
     return problem._replace(order=narrowed(saddle.point, full, shapes, problem.widths, problem.variances)[1])
 
 
-def _by_importance(path_inputs, labels, arch: Architecture, temperature: float, shapes: Shapes, seed: int) -> Evidence:
+def _by_importance(
+    path_inputs, labels, arch: Architecture, temperature: float, shapes: Shapes, key: Key[Array, ""]
+) -> Evidence:
     """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:
@@ -159,8 +163,8 @@ def _by_importance(path_inputs, labels, arch: Architecture, temperature: float, 
         return unknown
     result, log_weights = unknown, np.empty(0)
     for block in range(BLOCKS):
-        key = jax.random.fold_in(jax.random.key(seed), block)
-        drawn = _log_weights(key, mode.point, mode.scale, problem, shapes, BLOCK)
+        block_key = branch(key, "importance sampling", repr(temperature), str(block))
+        drawn = _log_weights(block_key, mode.point, mode.scale, problem, shapes, BLOCK)
         log_weights = np.append(log_weights, drawn)
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)

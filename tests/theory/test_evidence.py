@@ -49,7 +49,7 @@ def errors_from(found, exact, error=0.0):
 def test_both_routes_against_quadrature(widths, temperature):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
-    annealed = ba.theory.evidence(*problem_of(model), particles=64)
+    annealed = ba.theory.evidence(*problem_of(model), particles=128)
     assert annealed.method == "annealing"
     # The level of each comparison is that of 3 standard errors.
     assert errors_from(annealed, exact) < 3
