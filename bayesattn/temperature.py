@@ -10,11 +10,11 @@ from bayesattn import theory
 from bayesattn._checks import positive
 from bayesattn.accuracy import share_right
 from bayesattn.models import Model
+from bayesattn.theory.evidence import FAR, competing
 from bayesattn.theory.predictor import readouts
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
-
-
+TOO_COLD = f"not followed: log p(Y) had fallen {FAR:g} nats below its greatest, and still fell as T did"
 MOST_ERRORS = 3
 """Combined standard errors by which log evidences must differ to be told apart."""
 
@@ -23,8 +23,8 @@ class Candidate(NamedTuple):
     """A temperature: log p(Y) at finite width and in the GP limit; accuracies of both mean predictors.
 
     At finite width that is the predictor of the saddle point. `error`, `method` and `reliable` are those of
-    `theory.Evidence`. Where K + T I is singular in float64 there is no evidence: it, its error and its method are None, and
-    `failure` says why.
+    `theory.Evidence`. Where K + T I is singular in float64, or T too cold to compete, there is no evidence: it, its error
+    and its method are None, and `failure` says why.
 
     Accuracies are None without such examples, those at finite width also where there is no saddle point.
     """
@@ -57,7 +57,7 @@ def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES, seed:
     found: list[theory.Evidence | str]
     try:
         # All in one run.
-        found = [*theory.evidences(*arrays, checked, seed=seed)]
+        found = [each or TOO_COLD for each in competing(*arrays, checked, seed=seed)]
     except theory.NotConverged:
         found = [_evidence(*arrays, each, seed) for each in checked]
     return [_candidate(model, *each) for each in zip(checked, found, strict=True)]

@@ -56,11 +56,19 @@ class Singular(ArithmeticError):
 
 
 def anneal(
-    problem: Problem, shapes: Shapes, temperatures: Sequence[float], key: Key[Array, ""], particles: int | None = None
+    problem: Problem,
+    shapes: Shapes,
+    temperatures: Sequence[float],
+    key: Key[Array, ""],
+    particles: int | None = None,
+    *,
+    best: float = -np.inf,
+    within: float = np.inf,
 ) -> dict[float, Annealed]:
     """log p(Y) at each temperature, with the standard error that the scatter of islands has; raises Singular.
 
-    `particles` of each island are as many as `WORK` allows by default.
+    `particles` of each island are as many as `WORK` allows by default. Where log p(Y) is further than `within` below `best`
+    and the greatest found so far, and falls as T does, annealing ends without the colder temperatures.
     """
     wanted = sorted(set(temperatures), reverse=True)
     size = sum(shape.size for shape in shapes)
@@ -95,6 +103,9 @@ def anneal(
         points = moved.reshape(points.shape)
         step *= np.exp(accepted.mean() - ACCEPTANCE)
         hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
+        best = max([best, *(each.log_evidence for each in found.values())])
+        if _mean(log_evidence, variance).log_evidence < best - within and slopes.mean() > 0:
+            return found
     raise AssertionError  # never reached
 
 

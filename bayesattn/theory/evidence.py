@@ -34,6 +34,8 @@ ENOUGH = 0.05
 BLOCK, BLOCKS = 512, 8
 """Draws of importance sampling between two looks at their weights, and the most such blocks."""
 MOST_PARETO = 0.7
+FAR = 30.0
+"""Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
 DEGREES_OF_FREEDOM = 7
 """Least of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
 
@@ -115,32 +117,64 @@ def evidences(
     So their errors are not independent of each other. Arguments and errors otherwise as for `evidence`; also raises
     ValueError if there is no temperature.
     """
-    if not len(temperatures):
-        raise ValueError("temperatures must hold at least one number above 0, got none")
-    checked = [positive("temperature", each) for each in temperatures]
+    checked = _checked(temperatures)
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes, coldest = layer_shapes(arch), min(checked)
+    found = _found(path_inputs, labels, arch, checked, seed, particles)
+    return [found[each] for each in checked]
+
+
+def competing(
+    path_inputs: Any, labels: Any, arch: Architecture, temperatures: Sequence[Checked], *, seed: int = 0
+) -> list[Evidence | None]:
+    """`evidences` for a choice among temperatures, None for those too cold to compete.
+
+    Annealing, whose cost is in the coldest temperatures, ends where log p(Y) is 30 nats below the greatest and still falls.
+    That it might rise again is not excluded. Arguments and errors as for `evidences`.
+    """
+    checked = _checked(temperatures)
+    found = _found(path_inputs, labels, arch, checked, seed, within=FAR)
+    return [found.get(each) for each in checked]
+
+
+def _checked(temperatures: Sequence[Checked]) -> list[float]:
+    if not len(temperatures):
+        raise ValueError("temperatures must hold at least one number above 0, got none")
+    return [positive("temperature", each) for each in temperatures]
+
+
+def _found(
+    path_inputs,
+    labels,
+    arch: Architecture,
+    temperatures: Sequence[float],
+    seed: int,
+    particles: int | None = None,
+    within: float = np.inf,
+) -> dict[float, Evidence]:
+    """Evidences by temperature, without those that annealing has given up."""
+    shapes, coldest = layer_shapes(arch), min(temperatures)
     problem = checked_problem(path_inputs, labels, arch, coldest)
     posterior = digest(dataclasses.asdict(arch), path_inputs, labels)
     key = stream(positive_integer("seed", seed, minimum=0), "evidence", posterior)
     found = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
-        for each in set(checked):
+        for each in set(temperatures):
             found[each] = _by_importance(path_inputs, labels, arch, each, shapes, key)
-    left = [each for each in checked if each not in found or not found[each].reliable]
-    if left:
+    found = {hot: each for hot, each in found.items() if each.reliable}
+    if left := [each for each in temperatures if each not in found]:
+        best = max((each.log_evidence for each in found.values()), default=-np.inf)
+        ordered = _ordered(path_inputs, labels, arch, problem, shapes)
         try:
-            ordered = _ordered(path_inputs, labels, arch, problem, shapes)
-            annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles)
+            annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=within)
         except Singular:
             cause = likely_cause(path_inputs, labels, arch, min(left))
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
         found |= {
             hot: Evidence(*each, method="annealing", reliable=each.error <= RELIABLE) for hot, each in annealed.items()
         }
-    return [found[each] for each in checked]
+    return found
 
 
 def _ordered(path_inputs, labels, arch: Architecture, problem: Problem, shapes: Shapes) -> Problem:

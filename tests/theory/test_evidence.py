@@ -8,6 +8,7 @@ from scipy import special, stats
 
 import bayesattn as ba
 from bayesattn.theory.bartlett import layer_shapes, sample_prior
+from bayesattn.theory.evidence import competing
 from bayesattn.theory.finite_width import checked_problem
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -167,6 +168,18 @@ def test_temperatures_share_a_run_and_a_seed_fixes_it():
     assert together[0] == together[2]
     assert together == ba.theory.evidences(*problem[:3], [0.3, 2.0, 0.3], particles=32)
     assert together[0] != ba.theory.evidences(*problem[:3], [0.3], particles=32, seed=1)[0]
+
+
+def test_a_choice_leaves_out_what_is_too_cold_to_compete():
+    """Equal inputs with different labels: log p(Y) falls as 1/T."""
+    problem = random_problem((3,), (2, 1), 8, 4, 1.0, 1.0, 5, duplicated=True)[:3]
+    cold, hot = competing(*problem, [1e-4, 1.0])
+    assert cold is None
+    assert hot is not None
+    known = ba.theory.evidences(*problem, [0.01, 1.0])
+    assert known[1] == hot
+    assert known[0].log_evidence < hot.log_evidence - 30
+    assert None not in competing(*problem, [0.3, 1.0])
 
 
 @pytest.mark.parametrize(
