@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from bayesattn._checks import memory_limit
+from bayesattn._checks import memory_limit, shown
 
 MOST_TEXT = 2**20
 MOST_DEPTH = 20
@@ -39,7 +39,9 @@ def decoding(expected: str) -> Iterator[None]:
     except Refused as error:
         raise ValueError(f"{expected}: {error}") from error
     except Exception as error:
-        raise ValueError(f"{expected}: {str(error) or type(error).__name__}") from error
+        # Further lines give advice, such as to allow pickles.
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(f"{expected}: {reason}") from error
 
 
 def regular_file(key: str, file: str | Path, expected: str) -> Path:
@@ -53,12 +55,12 @@ def regular_file(key: str, file: str | Path, expected: str) -> Path:
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        raise FileNotFoundError(f"{key} must be {expected}, got {str(file)!r}, which is not there") from None
+        raise FileNotFoundError(f"{key} must be {expected}, got {shown(str(file))}, which is not there") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{key} must be {expected}, got {str(file)!r}: {error}") from None
+        raise ValueError(f"{key} must be {expected}, got {shown(str(file))}: {error.strerror if isinstance(error, OSError) else error}") from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise ValueError(f"{key} must be {expected}, got {str(file)!r}, which is {kind}")
+        raise ValueError(f"{key} must be {expected}, got {shown(str(file))}, which is {kind}")
     return path
 
 

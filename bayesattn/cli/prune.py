@@ -21,6 +21,7 @@ from bayesattn.cli.screen import (
     training_progress,
 )
 from bayesattn.pruning import Comparison
+from bayesattn.samplers import Job
 from bayesattn.temperature import by_evidence, candidates
 
 
@@ -49,6 +50,8 @@ def prune(
     """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    # Bad settings of the sampler are found before any training.
+    Job(sampler=sampler.value, chains=chains, warmup=warmup, draws=draws, seed=seed)
     seeds, found = data_seed or [0, 1, 2], []
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
