@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from bayesattn.cli import calibrate, prune, report, runs, sample, sweep, theory, train, validate
 from bayesattn.cli.screen import CANNOT_TELL, errors, printable
@@ -20,8 +21,23 @@ from bayesattn.theory import NotConverged
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
 PACKAGE = Path(__file__).parents[1]
 
+
+
+class _Carried(Exception):
+    """Brings its cause past typer, which would end the program its own way."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, EOFError, OSError) as error:
+            raise _Carried from error
+
+
 app = typer.Typer(
     name="bayesattn",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -61,21 +77,22 @@ def main() -> None:
     arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug")
     try:
         code = app(arguments, standalone_mode=False, prog_name="bayesattn")
-    except typer.Abort:
-        errors.print("bayesattn: interrupted")
-        sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # Whoever read the output has seen enough; what is left must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(BROKEN_PIPE)
-    except Exception as error:
+    except Exception as raised:
+        error = raised.__cause__ if isinstance(raised, _Carried) and raised.__cause__ else raised
+        if isinstance(error, KeyboardInterrupt):
+            errors.print("bayesattn: interrupted")
+            sys.exit(error.args[0] if error.args else INTERRUPTED)
+        if isinstance(error, BrokenPipeError):
+            # Whoever read the output has seen enough; what is left must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
         if "--debug" in arguments:
             traceback.print_exception(error)
         _end(*_explained(error))
     sys.exit(code or 0)
 
 
-def _explained(error: Exception) -> tuple[str, int]:
+def _explained(error: BaseException) -> tuple[str, int]:
     """One sentence for an error, and the exit status."""
     if isinstance(error, typer.TyperException):
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
