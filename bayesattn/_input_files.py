@@ -57,7 +57,9 @@ def regular_file(key: str, file: str | Path, expected: str) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{key} must be {expected}, got {shown(str(file))}, which is not there") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{key} must be {expected}, got {shown(str(file))}: {error.strerror if isinstance(error, OSError) else error}") from None
+        raise ValueError(
+            f"{key} must be {expected}, got {shown(str(file))}: {error.strerror if isinstance(error, OSError) else error}"
+        ) from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
         raise ValueError(f"{key} must be {expected}, got {shown(str(file))}, which is {kind}")

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from bayesattn._checks import names, positive, positive_integer
 
-
 WIDEST = 10**12
 """Beyond it the logarithm of a density, of the order of N log N, loses all digits after the point."""
 
@@ -28,8 +27,8 @@ class Architecture:
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
 
     Raises:
-        ValueError: a tuple of the wrong length, a head or width below 1, a width above 10^12, where only the limit of infinite
-            width is left to be computed, a variance that is not above 0.
+        ValueError: a tuple of the wrong length, a head or width below 1, a width above 10^12, where only the limit of
+            infinite width is left to be computed, a variance that is not above 0.
     """
 
     heads: tuple[int, ...]
@@ -53,7 +52,9 @@ class Architecture:
                 )
         set_field = object.__setattr__
         set_field(self, "heads", tuple(positive_integer(f"heads[{i}]", h) for i, h in enumerate(self.heads)))
-        set_field(self, "widths", tuple(positive_integer(f"widths[{i}]", n, 1, WIDEST) for i, n in enumerate(self.widths)))
+        set_field(
+            self, "widths", tuple(positive_integer(f"widths[{i}]", n, 1, WIDEST) for i, n in enumerate(self.widths))
+        )
         set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
 
     @property

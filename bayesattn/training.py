@@ -231,7 +231,10 @@ def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[An
             )
     leaves, structure = jax.tree.flatten(like)
     shapes = {str(number): (leaf.shape, leaf.dtype) for number, leaf in enumerate(leaves)}
-    if shapes != {name: (array.shape, array.dtype) for name, array in arrays.items()} or not found.get("done", "").isdecimal():
+    if (
+        shapes != {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        or not found.get("done", "").isdecimal()
+    ):
         raise ValueError(f"{checkpoint} is damaged: remove it to train from the start")
     return jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in shapes]), int(found["done"])
 

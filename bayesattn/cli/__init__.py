@@ -22,7 +22,6 @@ BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
 PACKAGE = Path(__file__).parents[1]
 
 
-
 class _Carried(Exception):
     """Brings its cause past typer, which would end the program its own way."""
 

@@ -113,7 +113,14 @@ def validate(
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
     # Bad settings of the sampler are found before any theory is solved.
-    Job(sampler=sampler_name, parameterisation=parameterisation.value, chains=chains, warmup=warmup, draws=draws, seed=seed)
+    Job(
+        sampler=sampler_name,
+        parameterisation=parameterisation.value,
+        chains=chains,
+        warmup=warmup,
+        draws=draws,
+        seed=seed,
+    )
     # Before the model's own data, so that a wrong name is found before any training.
     with training_progress("training", as_json) as progress:
         elsewhere = {

@@ -7,7 +7,7 @@ from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 
 COPIES = 8
-"""Vectors as long as the sampled point that a chain holds: point, momentum and gradient at both ends of a trajectory, scale, .."""
+"""Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
 
 
 def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int = 1) -> int:
@@ -31,7 +31,11 @@ def require_memory(model: Model | LatentModel, parameterisation: str, chains: in
     if needed > limit:
         size = f" at widths {model.architecture.widths}" if isinstance(model, Model) else ""
         weights = isinstance(model, Model) and parameterisation != "collapsed"
-        advice = "use parameterisation 'collapsed', whose size does not grow with the width" if weights else "use fewer paths"
+        advice = (
+            "use parameterisation 'collapsed', whose size does not grow with the width"
+            if weights
+            else "use fewer paths"
+        )
         raise ValueError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"
             f" {needed / 2**30:.3g} GiB; {advice}"

@@ -60,9 +60,9 @@ class Model:
         task: how the data were made, as a [task] of a model file; for the record only.
 
     Raises:
-        ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0, names
-            that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot tell
-            from 0.
+        ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
+            names that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot
+            tell from 0.
 
     Labels of 0 and 1, or of a size far from what the prior expects, get a warning.
     """
@@ -238,7 +238,7 @@ class Model:
         return self.architecture.path_names(self.head_names)
 
     def replace(self, **changes: Any) -> "Model":
-        """The same model with some fields changed; `width=N` sets every width. Raises ValueError as the model itself does."""
+        """The same model with some fields changed; `width=N` sets every width. Raises ValueError as the model does."""
         if "width" in changes:
             arch = changes.get("architecture", self.architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
@@ -262,8 +262,13 @@ def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
             " use -1 and +1",
             stacklevel=5,
         )
-    expected = np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / model.path_inputs.size
-    ratio = np.sqrt(np.mean(np.square(labels)) / (expected + model.temperature))
-    if name == "labels" and (ratio > UNEXPECTED or 0 < ratio < 1 / UNEXPECTED):
-        than = f"{ratio:.2g} times larger" if ratio > 1 else f"{1 / ratio:.2g} times smaller"
+    expected = (
+        np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / model.path_inputs.size
+    )
+    if name != "labels" or not expected > 0:
+        return
+    size = np.sqrt(np.mean(np.square(labels)))
+    larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
+    if max(larger, smaller) > UNEXPECTED:
+        than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
         warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=5)

@@ -215,7 +215,7 @@ def validated(kind: type[TableKind], content: Any) -> TableKind:
 
 
 def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
-    """The first complaint of a ValidationError as one sentence: which key, as the file has it, what it got, what it expected.
+    """The first complaint of a ValidationError as one sentence: which key of the file, what it got, what it expected.
 
     `kind` is the table that was validated, whose keys an unknown one is compared with.
     """
@@ -224,12 +224,10 @@ def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str
     place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
     key = ".".join(place) or "file"
     got = shown(first["input"])
-    if first["type"] == "union_tag_invalid":
-        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got {first['ctx']['tag']!r}" + suggestion(
-            first["ctx"]["tag"], TASKS
-        )
-    if first["type"] == "union_tag_not_found":
-        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got none"
+    if first["type"].startswith("union_tag"):
+        tag = first["input"].get("name") if isinstance(first["input"], dict) else None
+        got = "none" if tag is None else shown(tag)
+        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got {got}{suggestion(tag, TASKS)}"
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
         listed = f"one of {', '.join(known)}" if known else "no such key"
@@ -299,11 +297,9 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
     if path.suffix != ".npz":
         raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")
-    arrays, _ = read_arrays("task.file", path)
+    arrays: dict[str, Any] = read_arrays("task.file", path)[0]
     for key in arrays.keys() - set(known):
-        raise ValueError(
-            f"task.file may hold {', '.join(known)}, got {shown(key)} in {path}{suggestion(key, known)}"
-        )
+        raise ValueError(f"task.file may hold {', '.join(known)}, got {shown(key)} in {path}{suggestion(key, known)}")
     for key in {"path_inputs", "labels"} - arrays.keys():
         raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))

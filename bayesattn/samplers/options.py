@@ -11,7 +11,7 @@ DEEPEST = 30
 
 
 def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
-    """Options as they are, lists as tuples; raises ValueError for one that the kernel lacks, or a value that makes no sense."""
+    """Options as they are, lists as tuples; raises ValueError for one that the kernel lacks, or one without sense."""
     if not isinstance(options, Mapping):
         raise ValueError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
     known = option_names(kernel)

@@ -61,7 +61,11 @@ class HiddenMarkov:
         for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
             if number(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
-        if isinstance(self.layers, str) or not self.layers or any(isinstance(heads, str) or not heads for heads in self.layers):
+        if (
+            isinstance(self.layers, str)
+            or not self.layers
+            or any(isinstance(heads, str) or not heads for heads in self.layers)
+        ):
             raise ValueError(f"layers must hold at least one layer of at least one head, got {self.layers}")
         for layer, heads in enumerate(self.layers):
             for head in heads:

@@ -70,8 +70,8 @@ def load_images(source: str | Path, side: int = 32) -> Images:
 
     Args:
         source: "digits", scikit-learn's; "omniglot:images_background_small1" and the like, downloaded from the authors'
-            repository; or a folder or zip of ALPHABET/CHARACTER/*.png, as Omniglot comes, dark ink on white, which transparent
-            parts show as well. "NAME[3-7]" takes the classes numbered 3 to 7 only.
+            repository; or a folder or zip of ALPHABET/CHARACTER/*.png, as Omniglot comes, dark ink on white, which
+            transparent parts show as well. "NAME[3-7]" takes the classes numbered 3 to 7 only.
         side: pixels of a side to which images are scaled.
 
     Raises:

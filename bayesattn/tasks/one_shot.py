@@ -108,7 +108,9 @@ class OneShot:
         train = known.choose(np.sort(order[held_out:]).tolist())
         mean, deviation = train.pixels.mean(), train.pixels.std()
         if not deviation > 0:
-            raise ValueError(f"train_images must differ from each other at side = {self.side}, got the same pixel everywhere")
+            raise ValueError(
+                f"train_images must differ from each other at side = {self.side}, got the same pixel everywhere"
+            )
         chosen = {
             "train": train.turned() if self.turned else train,
             "validation": known.choose(np.sort(order[:held_out]).tolist()),

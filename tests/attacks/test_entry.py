@@ -69,14 +69,26 @@ COMMANDS = {
     "a folder for a model": (("theory", "."), "model must be one of hidden_markov, "),
     "a misspelt command": (("theroy", "small.toml"), "No such command 'theroy'. Did you mean 'theory'?"),
     "a misspelt option": (("theory", "small.toml", "--widht", "3"), "--width"),
-    "width 0": (("theory", "small.toml", "--width", "0"), "architecture.width: Input should be greater than or equal to 1"),
+    "width 0": (
+        ("theory", "small.toml", "--width", "0"),
+        "architecture.width: Input should be greater than or equal to 1",
+    ),
     "width NaN": (("theory", "small.toml", "--width", "nan"), "Invalid value for '--width'"),
     "width of 5000 digits": (("theory", "small.toml", "--width", "9" * 5000), "Invalid value for '--width'"),
     "a second width of 0": (("theory", "small.toml", "--width", "3", "--width", "0"), "widths[0] must be"),
-    "temperature NaN": (("theory", "small.toml", "--temperature", "nan"), "temperature: Input should be a finite number"),
+    "temperature NaN": (
+        ("theory", "small.toml", "--temperature", "nan"),
+        "temperature: Input should be a finite number",
+    ),
     "temperature infinite": (("theory", "small.toml", "--temperature", "inf"), "temperature: Input should be a finite"),
-    "data seed -1": (("theory", "small.toml", "--data-seed", "-1"), "task.seed: Input should be greater than or equal to 0"),
-    "seed 2^63": (("theory", "small.toml", "--evidence", "--seed", str(2**63)), "--seed must be a whole number of at most"),
+    "data seed -1": (
+        ("theory", "small.toml", "--data-seed", "-1"),
+        "task.seed: Input should be greater than or equal to 0",
+    ),
+    "seed 2^63": (
+        ("theory", "small.toml", "--evidence", "--seed", str(2**63)),
+        "--seed must be a whole number of at most",
+    ),
     "sample: seed 2^63": (("sample", "small.toml", "--out", "x", "--seed", str(2**63)), "seed must be a whole number"),
     "sample: seed -1": (("sample", "small.toml", "--out", "x", "--seed", "-1"), "seed must be a whole number"),
     "sample: depth 0": (
@@ -103,15 +115,27 @@ COMMANDS = {
         ("sample", "small.toml", "--out", "x", "--option", "step_size=small"),
         "options['step_size'] must be a finite number above 0, got 'small'",
     ),
-    "sample: misspelt quantity": (("sample", "small.toml", "--out", "x", "--keep", "weight"), "did you mean 'weights'?"),
+    "sample: misspelt quantity": (
+        ("sample", "small.toml", "--out", "x", "--keep", "weight"),
+        "did you mean 'weights'?",
+    ),
     "validate: margin NaN": (("validate", "small.toml", "--margin", "nan"), "--margin must be a finite number above 0"),
-    "validate: margin infinite": (("validate", "small.toml", "--margin", "inf"), "--margin must be a finite number above 0"),
+    "validate: margin infinite": (
+        ("validate", "small.toml", "--margin", "inf"),
+        "--margin must be a finite number above 0",
+    ),
     "validate: no chains": (("validate", "small.toml", "--chains", "0"), "chains must be a whole number of at least 1"),
     "validate: no draws": (("validate", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
     "validate: seed 2^63": (("validate", "small.toml", "--seed", str(2**63)), "seed must be a whole number of at most"),
     "validate: images of no images": (("validate", "small.toml", "--also-on", "digits"), "task.test_images is unknown"),
-    "validate: claims with a seed of 2^63": (("validate", "exchangeable", "--seed", str(2**63)), "seed must be a whole"),
-    "validate: theory at width 0": (("validate", "small.toml", "--theory-width", "0"), "must be a whole number of at least"),
+    "validate: claims with a seed of 2^63": (
+        ("validate", "exchangeable", "--seed", str(2**63)),
+        "seed must be a whole",
+    ),
+    "validate: theory at width 0": (
+        ("validate", "small.toml", "--theory-width", "0"),
+        "must be a whole number of at least",
+    ),
     "calibrate: misspelt sampler": (("calibrate", "small.toml", "--sampler", "nutz"), "did you mean 'nuts'?"),
     "calibrate: seed 2^63": (("calibrate", "small.toml", "--seed", str(2**63)), "--seed must be a whole number"),
     "prune: no draws": (("prune", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
@@ -188,11 +212,23 @@ def raises(error):
 
 
 OURS = {
-    "a full disk": (raises(OSError(errno.ENOSPC, "No space left on device", "out")), 2, "No space left on device: 'out'"),
-    "no memory": (raises(MemoryError("Unable to allocate 1 TiB")), 2, "memory does not suffice: Unable to allocate 1 TiB"),
+    "a full disk": (
+        raises(OSError(errno.ENOSPC, "No space left on device", "out")),
+        2,
+        "No space left on device: 'out'",
+    ),
+    "no memory": (
+        raises(MemoryError("Unable to allocate 1 TiB")),
+        2,
+        "memory does not suffice: Unable to allocate 1 TiB",
+    ),
     "no memory of XLA": (raises(RuntimeError("RESOURCE_EXHAUSTED: Out of memory")), 2, "memory does not suffice"),
     "no solution": (raises(ba.theory.NotConverged("no saddle point", None)), 2, "no saddle point"),
-    "a check": (lambda: ba.theory.solve(np.ones(3), 1, ba.Architecture((1,), (1, 1), (1.0,) * 3), 1), 2, "path_inputs must have shape"),
+    "a check": (
+        lambda: ba.theory.solve(np.ones(3), 1, ba.Architecture((1,), (1, 1), (1.0,) * 3), 1),
+        2,
+        "path_inputs must have shape",
+    ),
 }
 
 
@@ -308,7 +344,9 @@ def test_names_are_drawn_as_they_are(name):
     plots.order_parameters(other, found)
     for each in (figure, other):
         each.canvas.draw()
-        texts = [text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(plots.literal(name).strip())]
+        texts = [
+            text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(plots.literal(name).strip())
+        ]
         assert texts
         assert all(text._preprocess_math(text.get_text()) in ((name, False), (" " + name, False)) for text in texts)
     plt.close("all")
@@ -328,7 +366,9 @@ def test_names_are_variables_of_a_report_as_they_are(name):
     assert plots.literal(f"U[{name}]").replace("/", "\N{DIVISION SLASH}") in found
 
 
-@pytest.mark.parametrize("name", ["<script>alert(1)</script>", '" onload="alert(1)', "a & b", "{{ 7 * 7 }}", "</pre><img>"])
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", '" onload="alert(1)', "a & b", "{{ 7 * 7 }}", "</pre><img>"]
+)
 def test_names_are_text_of_a_report(name):
     overview = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
     overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}

@@ -45,7 +45,11 @@ def refused(call, *expected):
 
 def npy(array=XI, *, shape=None, dtype=None, version=1):
     """A .npy file whose header may claim another shape or type than the array has."""
-    header = {"descr": dtype or array.dtype.str, "fortran_order": False, "shape": array.shape if shape is None else shape}
+    header = {
+        "descr": dtype or array.dtype.str,
+        "fortran_order": False,
+        "shape": array.shape if shape is None else shape,
+    }
     text = repr(header).encode()
     text += b" " * (-(len(text) + 11) % 64) + b"\n"
     length = struct.pack("<H" if version == 1 else "<I", len(text))
@@ -107,7 +111,7 @@ NPZ = {
     "encrypted": (encrypted(WHOLE), "encrypted"),
     "unknown compression": (changed(WHOLE, 10, b"\x63\0"),),
     "pickled objects": (savez(path_inputs=np.array([XI, None], object), labels=Y), "Python objects"),
-    "a header of 10^15 numbers": (zipped(path_inputs=npy(shape=(10**5, 10**5, 10**5)), labels=npy(Y)), "header"),
+    "a header of 10 to the 15 numbers": (zipped(path_inputs=npy(shape=(10**5, 10**5, 10**5)), labels=npy(Y)), "header"),
     "a header of negative sizes": (zipped(path_inputs=npy(shape=(-6, -2, 3)), labels=npy(Y)),),
     "a header of one size missing": (zipped(path_inputs=npy(shape=(6, 2)), labels=npy(Y)), "header"),
     "a header that is code": (
@@ -261,7 +265,10 @@ TOML = {
     "a text of 100 KB for a number": (GOOD + f'tokens = "{"x" * 10**5}"\n', "task.tokens"),
     "a list of 10,000 for a number": (GOOD + f"tokens = {[1] * 10_000}\n", "task.tokens"),
     "a task that is a number": ("temperature = 0.1\ntask = 3\n[architecture]\nwidth = 3\n", "task"),
-    "an architecture that is a list": ("temperature = 0.1\narchitecture = [3]\n[task]\nname = 'hidden_markov'\n", "arch"),
+    "an architecture that is a list": (
+        "temperature = 0.1\narchitecture = [3]\n[task]\nname = 'hidden_markov'\n",
+        "arch",
+    ),
     "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
     "no temperature": (GOOD.replace("temperature = 0.1", ""), "temperature: Field required"),
     "a task without a name": (GOOD.replace('name = "hidden_markov"', "tokens = 5"), "task.name", "got none"),
@@ -334,7 +341,9 @@ def test_a_model_that_is_not_there(tmp_path, monkeypatch, name):
 
 def test_a_model_file_of_another_editor_is_read(tmp_path):
     """Some begin a file with a byte order mark, and end lines in two characters."""
-    text = GOOD.replace("width = 3", "width = 3 # grüße").replace("\n", "\r\n") + "examples = 4\r\ntest_examples = 4\r\n"
+    text = (
+        GOOD.replace("width = 3", "width = 3 # grüße").replace("\n", "\r\n") + "examples = 4\r\ntest_examples = 4\r\n"
+    )
     (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)
 

@@ -134,7 +134,9 @@ def test_a_seed_of_2_to_the_63_for_the_evidence():
     refused(lambda: ba.theory.evidence(XI, Y, ARCH, 0.1, seed=2**63), "seed must be a whole number")
 
 
-@pytest.mark.parametrize("names", [[["a\x1b[31m", "b"]], [["a\n", "b"]], [["", "b"]], [["a", 3]], ["ab"], [["a", "\u202eb"]]])
+@pytest.mark.parametrize(
+    "names", [[["a\x1b[31m", "b"]], [["a\n", "b"]], [["", "b"]], [["a", 3]], ["ab"], [["a", "\u202eb"]]]
+)
 def test_names_that_cannot_be_printed(names):
     refused(lambda: ba.Model(**FIELDS, head_names=names), "head_names[0] must be")
 
@@ -194,7 +196,9 @@ TWICE = np.concatenate([XI, XI])
 )
 @pytest.mark.parametrize("temperature", [1e-15, 1e-300])
 def test_examples_that_contradict_each_other_at_no_temperature(call, temperature):
-    refused(lambda: call(np.concatenate([Y, -Y]), temperature), "labels of examples 0 and 6 must be equal", "temperature")
+    refused(
+        lambda: call(np.concatenate([Y, -Y]), temperature), "labels of examples 0 and 6 must be equal", "temperature"
+    )
 
 
 @pytest.mark.parametrize(
