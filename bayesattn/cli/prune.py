@@ -56,6 +56,14 @@ def prune(
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
+        if case.test_labels is None:
+            raise ValueError(
+                f"model must have test examples with labels, which pruning is judged by, got {model} without"
+            )
+        weights = training.weights_of(case.task.get("attention"))
+        if weights is not None:
+            # Weights that do not fit are found before any draw.
+            pruning.trained_readout(weights, case.architecture)
         if temperature is None and case.validation_labels is not None:
             with errors.status(f"temperature by evidence, seed {each}"):
                 case = case.replace(temperature=by_evidence(candidates(case)).temperature)
@@ -69,7 +77,6 @@ def prune(
                 seed=seed,
                 progress=progress(f"sampling, seed {each}"),
             )
-        weights = training.weights_of(case.task.get("attention"))
         found.append(pruning.compare(case, tree["posterior"]["order_parameter"].values, weights, seed))
     content = {"model": model, "width": width, "data_seeds": seeds, "results": [each.to_dict() for each in found]}
     from bayesattn import plots

@@ -15,6 +15,8 @@ from bayesattn.models.posterior import Model
 from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
+LONGEST_KEY = 200
+"""Characters of a key that an error shows."""
 PositiveInt = Annotated[int, Field(ge=1, le=MOST_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -222,7 +224,7 @@ def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str
     first = error.errors(include_url=False)[0]
     # A table that is one of several has the name of its kind in its place.
     place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
-    key = ".".join(place) or "file"
+    key = ".".join(place)[:LONGEST_KEY] or "file"
     got = shown(first["input"])
     if first["type"].startswith("union_tag"):
         tag = first["input"].get("name") if isinstance(first["input"], dict) else None

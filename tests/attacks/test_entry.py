@@ -14,7 +14,7 @@ import xarray as xr
 from rich.progress import Progress
 
 import bayesattn as ba
-from bayesattn import cli, plots, report
+from bayesattn import cli, plots, pruning, report
 from bayesattn.cli import screen, theory
 
 SMALL = """
@@ -162,6 +162,42 @@ def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
         monkeypatch.setattr(ba.theory, name, lambda *_, **__: pytest.fail("solved"))
     for command in ("validate", "prune"):
         assert run(command, "small.toml", "--warmup", "-1")[0] == 2
+
+
+def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ba, "sample", lambda *_, **__: pytest.fail("sampled"))
+    np.savez(tmp_path / "mine.npz", path_inputs=np.random.default_rng(0).normal(size=(6, 2, 3)), labels=[1.0, -1.0] * 3)
+    (tmp_path / "mine.toml").write_text(
+        'temperature = 0.1\n[architecture]\nheads = [2]\nwidth = 3\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    )
+    status, _, err = run("prune", "mine.toml", "--data-seed", "0")
+    assert status == 2
+    assert "model must have test examples with labels" in err
+
+
+WEIGHTS = {"V_0": np.ones((3, 4)), "V_1": np.ones((2, 5, 3)), "a": np.ones(5)}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"V_1": None}, "got none of the name V_1"),
+        ({"a": None}, "got none of the name a"),
+        ({"V_1": np.ones((3, 5, 3))}, "V_1 must have shape (2, width_2, 3)"),
+        ({"V_1": np.ones((2, 5, 4))}, "V_1 must have shape (2, width_2, 3)"),
+        ({"a": np.ones(4)}, "a must have shape (5,)"),
+        ({"a": np.ones(5) * 1j}, "a must be an array of real numbers"),
+        ({"V_0": np.ones(3)}, "V_0 must have shape"),
+    ],
+    ids=["no values", "no readout", "other heads", "other width", "other readout", "complex", "a vector"],
+)
+def test_weights_that_do_not_fit_are_named(change, expected):
+    arch = ba.Architecture((2,), (3, 5), (1.0,) * 3)
+    assert pruning.trained_readout(WEIGHTS, arch).shape == (2, 4)
+    weights = {name: value for name, value in (WEIGHTS | change).items() if value is not None}
+    with pytest.raises(ValueError, match=r" must ") as caught:
+        pruning.trained_readout(weights, arch)
+    assert expected in str(caught.value)
 
 
 def of_numpy():

@@ -275,6 +275,7 @@ TOML = {
     "a task of another name": (GOOD.replace("hidden_markov", "mnist"), "task.name must be one of", "got 'mnist'"),
     "a misspelt task": (GOOD.replace("hidden_markov", "hiden_markov"), "did you mean 'hidden_markov'?"),
     "a misspelt key": (GOOD + "tokenz = 3\n", "task.tokenz is unknown", "got 3", "did you mean 'tokens'?"),
+    "a key of 100 KB": (GOOD + "x" * 10**5 + " = 3\n", "is unknown"),
     "a misspelt table": (GOOD + "[validat]\ndraws = 3\n", "validat is unknown", "did you mean 'validate'?"),
     "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
     "a misspelt key of the training": (
