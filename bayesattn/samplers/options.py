@@ -21,7 +21,7 @@ def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
                 f"options of sampler {sampler!r} must be some of {', '.join(known)}, got {shown(name)}"
                 + suggestion(name, known)
             )
-        CHECKS[name](f"options[{name!r}]", value)
+        CHECKS[name](f"options.{name}", value)
     return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
 
 
@@ -44,7 +44,7 @@ def _truth(name: str, value: Any) -> None:
 
 def _probability(name: str, value: Any) -> None:
     if not positive(name, value) < 1:
-        raise ValueError(f"{name} must be above 0 and below 1, got {value:g}")
+        raise ValueError(f"{name} must be below 1, got {value:g}")
 
 
 def _tree_depth(name: str, value: Any) -> None:

@@ -93,15 +93,15 @@ COMMANDS = {
     "sample: seed -1": (("sample", "small.toml", "--out", "x", "--seed", "-1"), "seed must be a whole number"),
     "sample: depth 0": (
         ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=0"),
-        "options['max_tree_depth'] must be a whole number of at least 1, got 0",
+        "options.max_tree_depth must be a whole number of at least 1, got 0",
     ),
     "sample: depths": (
         ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=[5,0]"),
-        "options['max_tree_depth'] must be a whole number of at least 1, got 0",
+        "options.max_tree_depth must be a whole number of at least 1, got 0",
     ),
     "sample: step size NaN": (
         ("sample", "small.toml", "--out", "x", "--option", "step_size=nan"),
-        "options['step_size'] must be a finite number above 0, got nan",
+        "options.step_size must be a finite number above 0, got nan",
     ),
     "sample: misspelt option of the sampler": (
         ("sample", "small.toml", "--out", "x", "--option", "max_tree_dept=8"),
@@ -113,7 +113,7 @@ COMMANDS = {
     ),
     "sample: text for a number": (
         ("sample", "small.toml", "--out", "x", "--option", "step_size=small"),
-        "options['step_size'] must be a finite number above 0, got 'small'",
+        "options.step_size must be a finite number above 0, got 'small'",
     ),
     "sample: misspelt quantity": (
         ("sample", "small.toml", "--out", "x", "--keep", "weight"),
