@@ -1,23 +1,41 @@
 """Checks of what a user hands over: one sentence that names the argument, what it got and what it expected."""
 
+import difflib
+import os
+import reprlib
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 Checked = Any
 """An argument that the function checks itself, to say in a ValueError what is wrong with it."""
+MOST_COUNT = 2**53
+"""Largest count: float64 holds no larger whole number with certainty."""
+LARGEST_SEED = 2**63 - 1
+CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> np.ndarray:
     """`value` as a float64 array of the given shape, where a string stands for any size.
 
-    Raises ValueError if it is not numeric, has another shape, is empty, or holds NaN or infinity.
+    Raises ValueError if it is not of real numbers (strings, dates, complex numbers and objects are not), has masked entries,
+    has another shape, is empty, or holds NaN or infinity.
     """
+    if np.ma.is_masked(value):
+        raise ValueError(f"{name} must be an array of real numbers, got one with masked entries: fill or remove them")
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be an array of numbers, got {type(value).__name__}: {error}") from None
+        raise ValueError(f"{name} must be an array of real numbers, got {type(value).__name__}: {error}") from None
+    if array.dtype.kind not in "biuf" and not np.can_cast(array.dtype, np.float64):
+        kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
+        raise ValueError(f"{name} must be an array of real numbers, got {kind} of shape {array.shape}")
+    # A number that float64 cannot hold becomes infinite, and is named as such.
+    with np.errstate(over="ignore"):
+        array = np.asarray(array, dtype=np.float64)
     expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     fits = array.ndim == len(shape) and all(
         isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
@@ -35,27 +53,89 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> np.ndarra
     return array
 
 
+def number(name: str, value: Any, expected: str = "a finite number") -> float:
+    """`value` as a float; raises ValueError unless it is a finite number, of which strings and truth values are none."""
+    try:
+        found = float("nan") if isinstance(value, str | bytes | bool | np.bool_) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = float("nan")
+    if not np.isfinite(found):
+        raise ValueError(f"{name} must be {expected}, got {shown(value)}")
+    return found
+
+
 def positive(name: str, value: Any) -> float:
     """`value` as a float; raises ValueError unless it is a finite number above zero."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{name} must be a number above 0, got {value!r}") from None
-    if not (np.isfinite(number) and number > 0):
-        raise ValueError(f"{name} must be a finite number above 0, got {number:g}")
-    return number
+    found = number(name, value, "a finite number above 0")
+    if not found > 0:
+        raise ValueError(f"{name} must be a finite number above 0, got {found:g}")
+    return found
 
 
-def positive_integer(name: str, value: Any, minimum: int = 1) -> int:
-    """`value` as an int; raises ValueError unless it is a whole number of at least `minimum`."""
+def positive_integer(name: str, value: Any, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
+    """`value` as an int; raises ValueError unless it is a whole number of at least `minimum` and at most `maximum`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
-        raise ValueError(f"{name} must be a whole number of at least {minimum}, got {value!r}")
+        raise ValueError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
+    if value > maximum:
+        raise ValueError(f"{name} must be a whole number of at most {maximum}, got {shown(value)}")
     return int(value)
+
+
+def seed_number(name: str, value: Any) -> int:
+    """`value` as an int; raises ValueError unless it is a whole number from 0 to 2^63 - 1, which JAX and TOML can hold."""
+    return positive_integer(name, value, 0, LARGEST_SEED)
 
 
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """`value` itself; raises ValueError unless it is one of `choices`."""
     choices = list(choices)
-    if value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    if not isinstance(value, str) or value not in choices:
+        listed = ", ".join(map(repr, choices))
+        raise ValueError(f"{name} must be one of {listed}, got {shown(value)}{suggestion(value, choices)}")
     return value
+
+
+def suggestion(value: Any, choices: Iterable[str]) -> str:
+    """What was likely meant, as the end of a sentence; empty where nothing is close."""
+    near = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 100 else []
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def shown(value: Any) -> str:
+    """`value` as an error shows it, cut where it is long."""
+    brief = reprlib.Repr()
+    brief.maxstring = brief.maxother = 120
+    brief.maxlist = brief.maxtuple = brief.maxdict = 10
+    return brief.repr(value)
+
+
+def names(name: str, value: Any) -> tuple[str, ...]:
+    """`value` as a tuple of names; raises ValueError unless each can be shown: not empty, without control characters."""
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise ValueError(f"{name} must be a list of names, got {shown(value)}")
+    for each in value:
+        if not isinstance(each, str) or not each.strip() or not each.isprintable():
+            raise ValueError(f"{name} must be names that can be printed, got {shown(each)}")
+    return tuple(value)
+
+
+def require_memory(what: str, needed: float, advice: str = "") -> None:
+    """Raise ValueError if `what`, which takes so many bytes, cannot fit into this machine's memory."""
+    limit = memory_limit()
+    if needed > limit:
+        had = f"{limit / 2**30:.3g} GiB, which is all that there is here"
+        raise ValueError(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
+
+
+@lru_cache(maxsize=1)
+def memory_limit() -> int:
+    """Bytes of memory that this process may use at most: the machine's, or its container's."""
+    limits = [2**63]
+    if hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= os.sysconf_names.keys():
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in map(Path, CGROUP_LIMITS):
+        try:
+            limits.append(int(file.read_text()))
+        except (OSError, ValueError):
+            continue  # No such group, or no limit in it: "max".
+    return min(limit for limit in limits if limit > 0)

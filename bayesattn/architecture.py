@@ -3,10 +3,14 @@
 import dataclasses
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from bayesattn._checks import positive, positive_integer
+from bayesattn._checks import names, positive, positive_integer
+
+WIDEST = 10**12
+"""Beyond it the logarithm of a density, of the order of N log N, loses all digits after the point."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +27,8 @@ class Architecture:
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
 
     Raises:
-        ValueError: a tuple of the wrong length, a head or width below 1, a variance that is not above 0.
+        ValueError: a tuple of the wrong length, a head or width below 1, a width above 10^12, where only the limit of
+            infinite width is left to be computed, a variance that is not above 0.
     """
 
     heads: tuple[int, ...]
@@ -47,7 +52,9 @@ class Architecture:
                 )
         set_field = object.__setattr__
         set_field(self, "heads", tuple(positive_integer(f"heads[{i}]", h) for i, h in enumerate(self.heads)))
-        set_field(self, "widths", tuple(positive_integer(f"widths[{i}]", n) for i, n in enumerate(self.widths)))
+        set_field(
+            self, "widths", tuple(positive_integer(f"widths[{i}]", n, 1, WIDEST) for i, n in enumerate(self.widths))
+        )
         set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
 
     @property
@@ -70,12 +77,30 @@ class Architecture:
         return list(itertools.product(*map(range, self.heads)))
 
     def path_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[str]:
-        """Names of the paths, such as "same_token -> uniform"; heads are numbered where `head_names` is None."""
+        """Names of the paths, such as "same_token -> uniform"; heads are numbered where `head_names` is None.
+
+        Of paths that would have one name, as those of two random heads, all are numbered.
+        """
         if head_names is None:
             head_names = [[str(h) for h in range(count)] for count in self.heads]
+        head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
         if tuple(map(len, head_names)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
-        return [" -> ".join(names) for names in itertools.product(*head_names)]
+        found = [" -> ".join(heads) for heads in itertools.product(*head_names)]
+        if len(set(found)) == len(found):
+            return found
+        counts, met = Counter(found), Counter[str]()
+        numbered = []
+        for name in found:
+            met[name] += 1
+            numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
+        return numbered
+
+    def number_of_weights(self, features: int) -> int:
+        """Entries of V_0, V_1, .., V_L, a for inputs of so many features N_0."""
+        outward = (*self.widths[1:], self.widths[-1])
+        values = sum(h * m * n for h, m, n in zip(self.heads, outward, self.widths, strict=False))
+        return features * self.widths[0] + values + self.widths[-1]
 
     def weight_dims(self) -> dict[str, list[str]]:
         """Names of the axes of each weight."""

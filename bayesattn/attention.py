@@ -4,6 +4,7 @@ The attention a path pays to each token is collected backwards from the readout 
 array held is one layer's attention matrices for a batch of examples, never (examples, paths, tokens, tokens).
 """
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, one_of
+from bayesattn._checks import finite_array, one_of, require_memory
 
 READOUTS = ("last", "first", "mean")
 NONLINEARITIES = ("softmax", "hardmax")
@@ -46,6 +47,8 @@ def path_inputs(
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     one_of("readout", readout, READOUTS)
     inputs, weights = _checked_heads(inputs, weights)
+    paths = math.prod(_heads(layer) for layer in weights)
+    require_memory(f"path inputs of {paths} paths", 8 * len(inputs) * paths * inputs.shape[2], "use fewer heads")
     return traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity)
 
 
@@ -55,6 +58,8 @@ def matrices(
     """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`."""
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     inputs, weights = _checked_heads(inputs, weights)
+    needed = 8 * inputs.shape[0] * inputs.shape[1] ** 2 * sum(map(_heads, weights))
+    require_memory("attention matrices", needed, "use fewer examples or tokens")
     return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity) for layer in weights]
 
 
@@ -123,6 +128,10 @@ def _checked_heads(inputs: Any, weights: Sequence[Any]) -> tuple[np.ndarray, tup
     return inputs, tuple(checked)
 
 
+def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
+    return jax.tree.leaves(layer)[0].shape[0]
+
+
 @partial(jax.jit, static_argnames="nonlinearity")
 def _attention_matrices(
     inputs: Float[Array, "example token feature"], heads: LayerWeights | QueryKeyWeights, nonlinearity: str
@@ -167,6 +176,6 @@ def traced_path_inputs(
             attention = _one_layer_back(attention, _attention_matrices(tokens_of_example[None], heads, nonlinearity))
         return attention[0] @ tokens_of_example
 
-    most_heads = max(jax.tree.leaves(heads)[0].shape[0] for heads in weights)
+    most_heads = max(map(_heads, weights))
     batch = max(1, BATCH_BYTES // (8 * most_heads * tokens**2))
     return jax.lax.map(one_example, inputs, batch_size=min(batch, len(inputs)))

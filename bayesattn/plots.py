@@ -32,6 +32,11 @@ MOST_TICKS = 6
 """Widths up to which each has a tick of its own."""
 
 
+def literal(name: str) -> str:
+    """A user's name as a figure shows it as it is: `$` begins a formula, and a legend leaves out what begins with `_`."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
 def validation_figure(
     validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]] | None = None
 ) -> Figure:
@@ -44,7 +49,7 @@ def validation_figure(
     figure = plt.figure(figsize=(13, 8.5), layout="constrained")
     model = smallest.model
     temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
-    figure.suptitle(f"{model.name}: theory and draws of the posterior, T = {temperatures}", fontsize=13)
+    figure.suptitle(f"{literal(model.name)}: theory and draws of the posterior, T = {temperatures}", fontsize=13)
     rows: Any = figure.subfigures(2, 1)
     top_axes = rows[0].subplots(1, 3)
     if smallest.accuracy is not None:
@@ -82,7 +87,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
             color = {"U": BLUE, "corr": PURPLE, "f": ORANGE}.get(quantity.split()[0], GREEN)
             panel.step(ranks, ecdf_difference(values, found.draws), where="post", color=color, linewidth=0.9)
         verdict = {True: "uniform", False: "NOT uniform", None: "cannot tell"}[found.holds]
-        panel.set_title(f"{name}: {verdict},\n{len(found.ranks)} simulations", fontsize=10)
+        panel.set_title(f"{literal(name)}: {verdict},\n{len(found.ranks)} simulations", fontsize=10)
         panel.set_xlabel(f"rank among {found.draws} posterior draws")
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
@@ -102,7 +107,7 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
     model = comparisons[0].model
     heads = [f"{layer + 1}.{head + 1}" for layer, head in heads_of(model.architecture)]
     width, count = model.architecture.widths[0], len(comparisons)
-    figure.suptitle(f"{model.name}: heads scored at N = {width}, and removed; {count} seeds", fontsize=13)
+    figure.suptitle(f"{literal(model.name)}: heads scored at N = {width}, and removed; {count} seeds", fontsize=13)
     for row, name in zip(panels, networks, strict=True):
         pruned = [each.networks[name] for each in comparisons]
         for color, marker, each, found in zip(cycle(COLORS), cycle(MARKERS), comparisons, pruned, strict=False):
@@ -158,7 +163,7 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     axes.errorbar(widths, draws, error, fmt="o", markersize=4, color=ORANGE, elinewidth=3, label=label, zorder=3)
     own = [by_gp_evidence(found).gp_test_accuracy for found in curve.values()]
     limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
-    limits |= {f"GP limit, {k}": g for k, g in shares[0].gp_of_groups.items()}
+    limits |= {f"GP limit, {literal(k)}": g for k, g in shares[0].gp_of_groups.items()}
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
         axes.axhline(100 * share, color=GREY, linestyle=style, linewidth=1.2, label=label)
     _width_axis(axes, sorted(line))
@@ -174,7 +179,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     Of many paths the four of greatest U are shown.
     """
     widths = np.array([v.width for v in validations], float)
-    names = validations[0].model.path_names
+    names = [*map(literal, validations[0].model.path_names)]
     greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:4])
     for number, (path, color) in enumerate(zip(greatest, (BLUE, ORANGE, GREEN, PURPLE), strict=False)):
         saddle = np.array([v.saddle[path, path] for v in validations])
@@ -214,7 +219,7 @@ def alignment(axes: Axes, found: Alignment, width: int) -> None:
 
 def order_parameters(figure: Any, validation: Validation) -> None:
     """U by theory and by draws on one colour scale, with path names."""
-    names = validation.model.path_names
+    names = [*map(literal, validation.model.path_names)]
     panels = [
         ("saddle point", validation.saddle),
         ("theory to first order in 1/N", validation.corrected),

@@ -49,8 +49,22 @@ class Pruned:
 
 
 def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
-    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.training.train` returns."""
-    values = {name: jnp.asarray(value, float) for name, value in weights.items() if name[0] not in "QK"}
+    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.training.train` returns.
+
+    Raises:
+        ValueError: weights that are missing, or whose shapes do not fit together.
+    """
+    for name in (wanted := ("V_0", *(f"V_{layer}" for layer in range(1, arch.depth + 1)), "a")):
+        if name not in weights:
+            raise ValueError(f"weights must hold {', '.join(wanted)}, got none of the name {name}")
+    values, width = {"V_0": finite_array("V_0", weights["V_0"], ("width_1", "features"))}, len(weights["V_0"])
+    for layer, heads in enumerate(arch.heads, 1):
+        name = f"V_{layer}"
+        values[name] = finite_array(name, weights[name], (heads, f"width_{layer + 1}", width))
+        width = values[name].shape[1]
+    values = {
+        name: jnp.asarray(value) for name, value in (values | {"a": finite_array("a", weights["a"], (width,))}).items()
+    }
     width, features = values["V_0"].shape
     return np.asarray(effective_weights(values) @ values["V_0"] / np.sqrt(features * width * arch.paths))
 

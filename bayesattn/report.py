@@ -235,7 +235,8 @@ def _scalars(draws: xr.DataTree) -> xr.DataTree:
     if "order_parameter" in posterior:
         means = np.diag(posterior["order_parameter"].mean(("chain", "draw")).values)
         for path in np.argsort(-means, kind="stable")[: SHOWN_ENTRIES - 1]:
-            name = f"U[{posterior['path'].values[path]}]"
+            # A slash parts the groups of a tree.
+            name = plots.literal(f"U[{posterior['path'].values[path]}]".replace("/", "\N{DIVISION SLASH}"))
             chosen[name] = posterior["order_parameter"].isel(path=path, other_path=path)
     else:
         means = np.abs(posterior["latent"].mean(("chain", "draw")).values)

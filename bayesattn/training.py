@@ -20,12 +20,12 @@ import numpy as np
 import optax
 import pooch
 from jaxtyping import Array, Float, Key
-from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from bayesattn import attention
-from bayesattn._checks import positive, positive_integer
+from bayesattn._checks import positive, positive_integer, seed_number
 from bayesattn._files import replace_file
+from bayesattn._input_files import read_arrays
 from bayesattn.network import Weights, network
 from bayesattn.tasks.one_shot import OneShot, embedded
 from bayesattn.theory.predictor import right
@@ -63,7 +63,7 @@ class Training:
         for name in ("steps", "batch", "width"):
             positive_integer(name, getattr(self, name))
         positive("learning_rate", self.learning_rate)
-        positive_integer("seed", self.seed, minimum=0)
+        seed_number("seed", self.seed)
 
 
 class Progress(NamedTuple):
@@ -189,7 +189,7 @@ def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
     """All weights of the network whose attention a file holds; None if it holds queries and keys alone."""
     if file is None or Path(file).suffix != ".safetensors":
         return None
-    weights, _ = load_weights(file)
+    weights, _ = read_arrays("task.attention", file)
     return weights if "V_0" in weights else None
 
 
@@ -217,34 +217,26 @@ def description(task: OneShot, training: Training) -> dict[str, str]:
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
 
 
-def load_weights(file: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Arrays of a .safetensors file, and what it says about itself.
-
-    Raises:
-        FileNotFoundError: no such file.
-        ValueError: a file that cannot be read.
-    """
-    try:
-        with safe_open(file, "numpy") as stored:
-            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
-    except SafetensorError as error:
-        raise ValueError(f"weights must be a .safetensors file, got {file}: {error}") from None
-
-
 def _named(state: Any) -> dict[str, np.ndarray]:
     return {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
 
 
 def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[Any, int]:
-    arrays, found = load_weights(checkpoint)
+    arrays, found = read_arrays("checkpoint of the training", checkpoint)
     for name, value in about.items():
         if found.get(name) != value:
             raise ValueError(
                 f"{checkpoint} is of another {name}: remove it, or choose another out;"
                 f" expected {value}, got {found.get(name)}"
             )
-    leaves = [jnp.asarray(arrays[str(number)]) for number in range(len(arrays))]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves), int(found["done"])
+    leaves, structure = jax.tree.flatten(like)
+    shapes = {str(number): (leaf.shape, leaf.dtype) for number, leaf in enumerate(leaves)}
+    if (
+        shapes != {name: (array.shape, array.dtype) for name, array in arrays.items()}
+        or not found.get("done", "").isdecimal()
+    ):
+        raise ValueError(f"{checkpoint} is damaged: remove it to train from the start")
+    return jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in shapes]), int(found["done"])
 
 
 def _write(file: Path, arrays: dict[str, np.ndarray], about: Mapping[str, str]) -> None:

@@ -71,7 +71,7 @@ GOOD = np.ones((2, 3, 4))
         (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], nonlinearity="max"), "nonlinearity must be"),
         (lambda: ba.attention.paths_from_matrices(GOOD, [np.ones((2, 1, 3, 3))]), "rows .* that sum to 1"),
         (lambda: ba.attention.paths_from_matrices(GOOD, [np.ones((2, 1, 3, 2))]), r"matrices\[0\] must have shape"),
-        (lambda: ba.attention.paths_from_matrices("abc", [GOOD]), "inputs must be an array of numbers"),
+        (lambda: ba.attention.paths_from_matrices("abc", [GOOD]), "inputs must be an array of real numbers"),
     ],
 )
 def test_bad_input_is_named(call, message):

@@ -1,22 +1,42 @@
 """The command line. Commands parse and print; all mathematics is elsewhere."""
 
+import dis
+import os
 import signal
 import sys
-from typing import Any
+import traceback
+import warnings
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
+from typer.core import TyperGroup
 
 from bayesattn.cli import calibrate, prune, report, runs, sample, sweep, theory, train, validate
-from bayesattn.cli.screen import CANNOT_TELL, errors
+from bayesattn.cli.screen import CANNOT_TELL, errors, printable
 from bayesattn.models.ready import describe
 from bayesattn.theory import NotConverged
 
-BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
+PACKAGE = Path(__file__).parents[1]
+
+
+class _Carried(Exception):
+    """Brings its cause past typer, which would end the program its own way."""
+
+
+class _Commands(TyperGroup):
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (KeyboardInterrupt, EOFError, OSError) as error:
+            raise _Carried from error
+
 
 app = typer.Typer(
     name="bayesattn",
-    help="Draw the exact posterior of attention networks and hold the theory against it.",
+    cls=_Commands,
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -36,26 +56,71 @@ for command in (
     app.command()(command)
 
 
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False) -> None:
+    """Draw the exact posterior of attention networks and hold the theory against it."""
+
+
 def main() -> None:
-    """Entry point: bad input, and a theory that cannot be solved, end with one line and exit status 2."""
+    """Entry point: bad input, and a theory that cannot be solved, end with one line and exit status 2.
+
+    An error that nobody foresaw ends with a notice and exit status 70; with --debug it, as any other, shows where it came
+    from.
+    """
     signal.signal(signal.SIGTERM, _terminate)
+    warnings.showwarning = _show_warning
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal or pipe of another encoding gets an escape where it lacks a character.
+        stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+    # Wherever it is, --debug is an option of all commands.
+    arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug")
     try:
-        code = app(standalone_mode=False, prog_name="bayesattn")
-    except typer.Abort:
-        errors.print("bayesattn: interrupted")
-        sys.exit(INTERRUPTED)
-    except typer.TyperException as error:
-        _end(error.format_message() if hasattr(error, "format_message") else str(error))
-    except ValidationError as error:
-        _end(describe(error))
-    except (ValueError, OSError) as error:
-        _end(str(error))
-    except ImportError as error:
-        _end(str(error))
-    except (NotConverged, FloatingPointError) as error:
-        _end(str(error), CANNOT_TELL)
-    else:
-        sys.exit(code or 0)
+        code = app(arguments, standalone_mode=False, prog_name="bayesattn")
+    except Exception as raised:
+        error = raised.__cause__ if isinstance(raised, _Carried) and raised.__cause__ else raised
+        if isinstance(error, KeyboardInterrupt):
+            errors.print("bayesattn: interrupted")
+            sys.exit(error.args[0] if error.args else INTERRUPTED)
+        if isinstance(error, BrokenPipeError):
+            # Whoever read the output has seen enough; what is left must not fail again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
+        if "--debug" in arguments:
+            traceback.print_exception(error)
+        _end(*_explained(error))
+    sys.exit(code or 0)
+
+
+def _explained(error: BaseException) -> tuple[str, int]:
+    """One sentence for an error, and the exit status."""
+    if isinstance(error, typer.TyperException):
+        return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
+    if isinstance(error, ValidationError):
+        return describe(error), BAD_INPUT
+    if isinstance(error, NotConverged):
+        return str(error), CANNOT_TELL
+    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
+        return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
+    if isinstance(error, OSError) or _is_ours(error):
+        return str(error), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
+    hint = "please report it, with what the same command prints with --debug"
+    return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
+
+
+def _is_ours(error: BaseException) -> bool:
+    """Whether a `raise` of this package made the error; libraries raise ValueErrors too, which no user can make sense of."""
+    if error.__traceback__ is None or isinstance(error, AssertionError):
+        return False
+    last = error.__traceback__
+    while last.tb_next is not None:
+        last = last.tb_next
+    code = last.tb_frame.f_code
+    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and Path(code.co_filename).is_relative_to(PACKAGE)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+    if issubclass(category, UserWarning):
+        errors.print(f"bayesattn: warning: {' '.join(str(message).split())}", style="yellow", soft_wrap=True)
 
 
 def _terminate(*_: Any) -> None:
@@ -64,5 +129,5 @@ def _terminate(*_: Any) -> None:
 
 
 def _end(message: str, status: int = BAD_INPUT) -> None:
-    print("bayesattn: " + " ".join(message.split()), file=sys.stderr)
+    print("bayesattn: " + printable(" ".join(message.split())), file=sys.stderr)
     sys.exit(status)

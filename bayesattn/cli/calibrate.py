@@ -8,6 +8,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from bayesattn import calibration
+from bayesattn._checks import one_of, seed_number
 from bayesattn.cli.options import (
     COLLAPSED,
     DataSeed,
@@ -75,6 +76,9 @@ def calibrate(
     """
     folder = out or free_folder(Path("out") / f"calibrate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    for name in sampler or []:
+        one_of("--sampler", name, [*SAMPLERS, "all"])
+    seed_number("--seed", seed)
     [case] = models(model, None if width is None else [width], temperature, data_seed)
     serving = [name for name in SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
     names = list(dict.fromkeys(name for each in sampler or ["nuts"] for name in (serving if each == "all" else [each])))

@@ -21,6 +21,7 @@ from bayesattn.cli.screen import (
     training_progress,
 )
 from bayesattn.pruning import Comparison
+from bayesattn.samplers import Job
 from bayesattn.temperature import by_evidence, candidates
 
 
@@ -49,10 +50,20 @@ def prune(
     """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    # Bad settings of the sampler are found before any training.
+    Job(sampler=sampler.value, chains=chains, warmup=warmup, draws=draws, seed=seed)
     seeds, found = data_seed or [0, 1, 2], []
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
+        if case.test_labels is None:
+            raise ValueError(
+                f"model must have test examples with labels, which pruning is judged by, got {model} without"
+            )
+        weights = training.weights_of(case.task.get("attention"))
+        if weights is not None:
+            # Weights that do not fit are found before any draw.
+            pruning.trained_readout(weights, case.architecture)
         if temperature is None and case.validation_labels is not None:
             with errors.status(f"temperature by evidence, seed {each}"):
                 case = case.replace(temperature=by_evidence(candidates(case)).temperature)
@@ -66,7 +77,6 @@ def prune(
                 seed=seed,
                 progress=progress(f"sampling, seed {each}"),
             )
-        weights = training.weights_of(case.task.get("attention"))
         found.append(pruning.compare(case, tree["posterior"]["order_parameter"].values, weights, seed))
     content = {"model": model, "width": width, "data_seeds": seeds, "results": [each.to_dict() for each in found]}
     from bayesattn import plots

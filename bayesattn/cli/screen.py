@@ -1,18 +1,44 @@
 """What commands share to print: consoles, progress bars, JSON."""
 
 import json
+import math
+import re
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.text import Text
+
+from bayesattn._files import replace_file
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""
-screen, errors = Console(), Console(stderr=True)
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, colour the screen or turn the direction of text."""
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which names of files and heads may hold."""
+    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+class Screen(Console):
+    """A console that shows names as they are: no markup, no emoji, no control characters."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(markup=False, emoji=False, **settings)
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        """What every string on its way to the terminal becomes."""
+        return super().render_str(printable(text), **settings)
+
+
+screen, errors = Screen(), Screen(stderr=True)
+DESCRIPTION = TextColumn("{task.description}", markup=False)
 SAMPLE_COLUMNS = (
-    TextColumn("{task.description}"),
+    DESCRIPTION,
     BarColumn(),
     MofNCompleteColumn(),
     TextColumn("{task.fields[rate]}"),
@@ -45,7 +71,7 @@ def sampling_progress(total: int, quiet: bool):
 @contextmanager
 def training_progress(description: str, quiet: bool):
     """A progress bar that shows up once training begins; yields a callback for `bayesattn.training.train`."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
+    columns = (DESCRIPTION, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
     columns = (*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:
 
@@ -58,9 +84,22 @@ def training_progress(description: str, quiet: bool):
         yield tell
 
 
+def to_json(content: Any) -> str:
+    """JSON of plain values, null for numbers that are not finite, which JSON does not have."""
+
+    def finite(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: finite(part) for key, part in value.items()}
+        if isinstance(value, list | tuple):
+            return [finite(part) for part in value]
+        return None if isinstance(value, float) and not math.isfinite(value) else value
+
+    return json.dumps(finite(content), indent=1, allow_nan=False)
+
+
 def print_json(content: Any) -> None:
     """JSON, and nothing else, to standard output."""
-    print(json.dumps(content, indent=1))
+    print(to_json(content))
 
 
 def cell(number: float | None, form: str) -> str:
@@ -83,5 +122,5 @@ def refuse_to_overwrite(path: Path, overwrite: bool) -> None:
 def save_results(folder: Path, content: Any, figure: Any) -> None:
     """Write result.json and figure.png into a command's folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "result.json").write_text(json.dumps(content, indent=1))
+    replace_file(folder / "result.json", to_json(content).encode())
     figure.savefig(folder / "figure.png", dpi=150)

@@ -7,6 +7,7 @@ import typer
 from rich.table import Table
 
 import bayesattn as ba
+from bayesattn._checks import seed_number
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import print_json, screen
 from bayesattn.models import Model
@@ -24,6 +25,7 @@ def theory(
     as_json: Json = False,
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
+    seed_number("--seed", seed)
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
     rows = [_theory_row(case) for case in cases]
     if evidence:

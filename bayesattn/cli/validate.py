@@ -10,6 +10,7 @@ from rich.table import Table
 
 import bayesattn as ba
 from bayesattn import validation
+from bayesattn._checks import positive
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, accuracy_on, binomial_error
 from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
@@ -41,6 +42,7 @@ from bayesattn.cli.screen import (
 )
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
+from bayesattn.samplers import Job
 from bayesattn.tasks.images import is_named
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates, rivals
 from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, scaling
@@ -106,11 +108,19 @@ def validate(
             option = given[0].replace("_", "-")
             raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
         exchangeable.validate_claims(seed, folder, as_json)
-    if not margin > 0:
-        raise ValueError(f"--margin must be above 0, got {margin:g}")
+    positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
+    # Bad settings of the sampler are found before any theory is solved.
+    Job(
+        sampler=sampler_name,
+        parameterisation=parameterisation.value,
+        chains=chains,
+        warmup=warmup,
+        draws=draws,
+        seed=seed,
+    )
     # Before the model's own data, so that a wrong name is found before any training.
     with training_progress("training", as_json) as progress:
         elsewhere = {

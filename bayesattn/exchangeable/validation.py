@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from bayesattn._checks import positive_integer
+from bayesattn._checks import seed_number
 from bayesattn.exchangeable import bridge, checks_bayes, checks_learning, checks_rates
 from bayesattn.exchangeable.claims import Findings
 
@@ -48,7 +48,7 @@ def validate(seed: int = 0, progress: Callable[[str], None] | None = None) -> Fi
     Raises:
         ValueError: a seed below 0.
     """
-    positive_integer("seed", seed, minimum=0)
+    seed_number("seed", seed)
     found = Findings()
     for name, check in CHECKS.items():
         if progress is not None:

@@ -2,6 +2,7 @@
 
 from bayesattn.models import collapsed, latent, path, token
 from bayesattn.models.latent import LatentModel
+from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.posterior import Model, Tokens
 from bayesattn.models.ready import load_model, load_task, ready_models
 
@@ -25,11 +26,13 @@ __all__ = [
     "LatentModel",
     "Model",
     "Tokens",
+    "bytes_needed",
     "collapsed",
     "latent",
     "load_model",
     "load_task",
     "path",
     "ready_models",
+    "require_memory",
     "token",
 ]

@@ -16,7 +16,7 @@ import numpyro.distributions as dist
 import xarray as xr
 from jaxtyping import Array, Float, Key
 
-from bayesattn._checks import positive_integer
+from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
@@ -41,8 +41,9 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     """Centre and scale of the whitened coordinates.
 
     `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
-    posterior.
+    posterior. Raises ValueError if it is something else.
     """
+    one_of("whitening", whitening, ("laplace", "prior"))
     arch = model.architecture
     arrays = (model.path_inputs, model.labels, arch, model.temperature)
     if whitening == "laplace":
@@ -204,6 +205,7 @@ def weights(
         ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.
     """
     positive_integer("thin", thin)
+    seed_number("seed", seed)
     if "bartlett" not in draws["posterior"]:
         raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
     arch, shapes = model.architecture, structure(model)
@@ -213,11 +215,7 @@ def weights(
             f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
             f" expected {sum(shape.size for shape in shapes)}"
         )
-    features = model.path_inputs.shape[2]
-    outward = (*arch.widths[1:], arch.widths[-1])
-    numbers = features * arch.widths[0] + arch.widths[-1]
-    numbers += sum(h * m * n for h, m, n in zip(arch.heads, outward, arch.widths, strict=False))
-    needed = 8 * numbers * points.shape[0] * points.shape[1]
+    needed = 8 * arch.number_of_weights(model.path_inputs.shape[2]) * points.shape[0] * points.shape[1]
     if needed > max_bytes:
         raise ValueError(
             f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"

@@ -1,9 +1,12 @@
 """A posterior: data, architecture and temperature, whatever the parameterisation it is sampled in."""
 
+import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Float
@@ -12,15 +15,29 @@ from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.tasks import Dataset
-from bayesattn.theory.kernels import checked_path_inputs
+from bayesattn.theory.kernels import checked_path_inputs, refuse_contradictions
+
+UNEXPECTED = 100
+"""Times that labels may be larger or smaller than the prior expects before a warning."""
 
 
-class Tokens(NamedTuple):
-    """What the token parameterisation needs beyond path inputs: training tokens and their attention."""
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """What the token parameterisation needs beyond path inputs: training tokens and their attention.
+
+    `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
+    larger than path inputs, and no other parameterisation asks for them.
+    """
 
     inputs: Float[np.ndarray, "example token feature"]
-    matrices: list[Float[np.ndarray, "example head query key"]]
+    attention: Sequence[Any] | Callable[[], Sequence[Any]]
     readout: str
+
+    @property
+    def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
+        """Attention matrices of each layer, made anew at each call where they are made."""
+        found = self.attention() if callable(self.attention) else self.attention
+        return [np.asarray(matrix) for matrix in found]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -43,7 +60,11 @@ class Model:
         task: how the data were made, as a [task] of a model file; for the record only.
 
     Raises:
-        ValueError: shapes that do not fit, entries that are not finite, a temperature that is not above 0.
+        ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
+            names that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot
+            tell from 0.
+
+    Labels of 0 and 1, or of a size far from what the prior expects, get a warning.
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
@@ -66,40 +87,52 @@ class Model:
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        arch = self.architecture
+        self._check({each.name for each in dataclasses.fields(self)})
+
+    def _check(self, changed: Set[str]) -> None:
+        """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
+        put, arch = partial(object.__setattr__, self), self.architecture
         if not isinstance(arch, Architecture):
             raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(arch).__name__}")
-        path_inputs = checked_path_inputs("path_inputs", self.path_inputs, arch)
-        checked = {
-            "path_inputs": path_inputs,
-            "labels": finite_array("labels", self.labels, (len(path_inputs),)),
-            "temperature": positive("temperature", self.temperature),
-        }
+        if "path_inputs" in changed:
+            put("path_inputs", checked_path_inputs("path_inputs", self.path_inputs, arch))
+        if "labels" in changed:
+            put("labels", finite_array("labels", self.labels, (len(self.path_inputs),)))
+        if "temperature" in changed:
+            put("temperature", positive("temperature", self.temperature))
         for part in ("test", "validation"):
             inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
             inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
-            if inputs is not None:
-                checked[inputs_name] = checked_path_inputs(inputs_name, inputs, arch, features=path_inputs.shape[2])
-            if labels is not None:
+            if inputs is not None and inputs_name in changed:
+                put(inputs_name, checked_path_inputs(inputs_name, inputs, arch, features=self.path_inputs.shape[2]))
+            if labels is not None and {inputs_name, labels_name} & changed:
                 if inputs is None:
                     raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
-                checked[labels_name] = finite_array(labels_name, labels, (len(checked[inputs_name]),))
-        if self.tokens is not None:
-            inputs = finite_array(
-                "tokens.inputs", self.tokens.inputs, (len(path_inputs), "tokens", path_inputs.shape[2])
-            )
-            matrices = attention.checked_matrices(self.tokens.matrices, *inputs.shape[:2])
-            if tuple(matrix.shape[1] for matrix in matrices) != arch.heads:
-                got = [matrix.shape[1] for matrix in matrices]
-                raise ValueError(f"tokens.matrices must have {arch.heads} heads per layer, got {got}")
-            one_of("tokens.readout", self.tokens.readout, attention.READOUTS)
-            checked["tokens"] = Tokens(inputs, matrices, self.tokens.readout)
-        arch.path_names(self.head_names)
+                put(labels_name, finite_array(labels_name, labels, (len(getattr(self, inputs_name)),)))
+        if self.tokens is not None and "tokens" in changed:
+            put("tokens", self._checked_tokens(self.tokens))
+        if {"architecture", "head_names"} & changed:
+            arch.path_names(self.head_names)
         for name, paths in self.path_groups.items():
             if not set(paths) <= set(range(arch.paths)):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
+        if {"path_inputs", "labels", "architecture", "temperature"} & changed:
+            refuse_contradictions(self.path_inputs, self.labels, arch, self.temperature)
+        for name in ("labels", "test_labels"):
+            if name in changed and getattr(self, name) is not None:
+                _warn_of_labels(name, getattr(self, name), self)
+
+    def _checked_tokens(self, tokens: Tokens) -> Tokens:
+        examples, _, features = self.path_inputs.shape
+        inputs = finite_array("tokens.inputs", tokens.inputs, (examples, "tokens", features))
+        one_of("tokens.readout", tokens.readout, attention.READOUTS)
+        if callable(tokens.attention):
+            return Tokens(inputs, tokens.attention, tokens.readout)
+        matrices = attention.checked_matrices(tokens.attention, *inputs.shape[:2])
+        if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
+            got = [matrix.shape[1] for matrix in matrices]
+            raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")
+        return Tokens(inputs, matrices, tokens.readout)
 
     @classmethod
     def from_dataset(
@@ -107,6 +140,9 @@ class Model:
     ) -> "Model":
         """The posterior of a network that reads a task's dataset; all parameterisations can sample it."""
         arch = Architecture(tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
+        heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
+        if heads != arch.heads:
+            raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
         options = {"readout": data.readout, "nonlinearity": data.nonlinearity}
         return cls(
             path_inputs=attention.path_inputs(data.inputs, data.weights, **options),
@@ -122,9 +158,7 @@ class Model:
             head_names=data.head_names,
             path_groups=data.path_groups,
             tokens=Tokens(
-                data.inputs,
-                [np.asarray(m) for m in attention.matrices(data.inputs, data.weights, data.nonlinearity)],
-                data.readout,
+                data.inputs, partial(attention.matrices, data.inputs, data.weights, data.nonlinearity), data.readout
             ),
             name=name,
         )
@@ -204,8 +238,37 @@ class Model:
         return self.architecture.path_names(self.head_names)
 
     def replace(self, **changes: Any) -> "Model":
-        """The same model with some fields changed; `width=N` sets every width."""
+        """The same model with some fields changed; `width=N` sets every width. Raises ValueError as the model does."""
         if "width" in changes:
             arch = changes.get("architecture", self.architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
-        return dataclasses.replace(self, **changes)
+        fields = {each.name for each in dataclasses.fields(self)}
+        for name in changes.keys() - fields:
+            one_of("field of a model", name, sorted(fields | {"width"}))
+        changed = copy.copy(self)
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
+        changed._check(changes.keys() if same_paths and "path_inputs" not in changes else fields)
+        return changed
+
+
+def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
+    """Labels that are right in form, but likely not what was meant."""
+    values = np.unique(labels)
+    if len(values) == 2 and values[0] * values[1] >= 0:
+        warnings.warn(
+            f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
+            " use -1 and +1",
+            stacklevel=5,
+        )
+    expected = (
+        np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / model.path_inputs.size
+    )
+    if name != "labels" or not expected > 0:
+        return
+    size = np.sqrt(np.mean(np.square(labels)))
+    larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
+    if max(larger, smaller) > UNEXPECTED:
+        than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
+        warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=5)

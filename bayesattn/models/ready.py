@@ -1,21 +1,24 @@
 """Ready models by name, and anyone's model from a .toml file."""
 
 import dataclasses
-import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bayesattn import tasks, training
+from bayesattn._checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
+from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
 from bayesattn.models.posterior import Model
 from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
-PositiveInt = Annotated[int, Field(ge=1)]
+LONGEST_KEY = 200
+"""Characters of a key that an error shows."""
+PositiveInt = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -54,7 +57,7 @@ class HiddenMarkovTable(Table):
     noise_orthogonal: float | None = None
     layers: list[list[str]] | None = None
     inverse_temperature: float | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
 
 
 class TrainingTable(Table):
@@ -64,7 +67,7 @@ class TrainingTable(Table):
     batch: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     width: PositiveInt | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
 
 
 class OneShotTable(Table):
@@ -83,7 +86,7 @@ class OneShotTable(Table):
     heads: list[int] | None = None
     turned: bool | None = None
     attention: str | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     training: TrainingTable = TrainingTable()
 
 
@@ -114,6 +117,10 @@ class ModelTable(Table):
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 
+TASKS: dict[str, type[Table]] = {"hidden_markov": HiddenMarkovTable, "one_shot": OneShotTable, "arrays": ArraysTable}
+TableKind = TypeVar("TableKind", bound=BaseModel)
+
+
 def ready_models() -> list[str]:
     """Names that `load_model` knows."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
@@ -140,17 +147,16 @@ def load_model(
 
     Raises:
         ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
-            pydantic ValidationError, which is a ValueError), arrays that do not fit.
+            ValueError of the same words as the command line's), arrays that do not fit.
         FileNotFoundError: a .toml or .npz file that is not there.
     """
     file, content = _read(name, seed, task)
     if width is not None:
-        content["architecture"] = {k: v for k, v in content.get("architecture", {}).items() if k != "widths"}
-        content["architecture"]["width"] = width
+        shape = _table(content, "architecture")
+        content["architecture"] = {key: value for key, value in shape.items() if key != "widths"} | {"width": width}
     if temperature is not None:
-        content["temperature"] = float(temperature)
-    table = ModelTable.model_validate(content)
-    return _build(table, file, progress)
+        content["temperature"] = temperature
+    return _build(validated(ModelTable, content), file, progress)
 
 
 def load_task(
@@ -162,7 +168,7 @@ def load_task(
         ValueError: a model of another task.
     """
     file, content = _read(name, seed, None)
-    table = ModelTable.model_validate(content).task
+    table = validated(ModelTable, content).task
     if not isinstance(table, OneShotTable):
         raise ValueError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
     task, settings = _one_shot(table, file)
@@ -171,35 +177,79 @@ def load_task(
 
 def load_validate_table(name: str | Path) -> ValidateTable:
     """The [validate] table of a model file; errors as for `load_model`."""
-    return ModelTable.model_validate(_read(name, None, None)[1]).validate_by
+    return validated(ModelTable, _read(name, None, None)[1]).validate_by
 
 
 def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
     """The model file and its content, with another seed of the data and other entries of [task]."""
     file = Path(name)
-    if file.suffix != ".toml":
+    if file.suffix == ".toml":
+        content = read_toml("model", file)
+    elif str(name) in ready_models():
         file = FOLDER / f"{name}.toml"
-        if not file.is_file():
-            raise ValueError(
-                f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {str(name)!r}"
-            )
-    try:
-        content: dict[str, Any] = tomllib.loads(file.read_text())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not valid TOML: {error}") from None
-    if seed is not None and content.get("task", {}).get("name") != "arrays":
-        content["task"] = content.get("task", {}) | {"seed": seed}
+        content = read_toml("model", file)
+    else:
+        raise ValueError(
+            f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {shown(str(name))}"
+            + suggestion(str(name), ready_models())
+        )
+    if seed is not None and _table(content, "task").get("name") != "arrays":
+        content["task"] = _table(content, "task") | {"seed": seed}
     if task:
-        content["task"] = content.get("task", {}) | dict(task)
+        content["task"] = _table(content, "task") | dict(task)
     return file, content
 
 
-def describe(error: ValidationError) -> str:
-    """The first complaint of a ValidationError as one sentence: which key, what it got, what it expected."""
-    first = error.errors()[0]
-    key = ".".join(str(part) for part in first["loc"]) or "model file"
-    got = "" if first["type"] == "missing" else f", got {first['input']!r}"
-    return f"{key}: {first['msg']}{got}"
+def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
+    """A table of a model file, empty where there is none."""
+    table = content.get(key, {})
+    if not isinstance(table, dict):
+        raise ValueError(f"{key} must be a table, [{key}], got {shown(table)}")
+    return table
+
+
+def validated(kind: type[TableKind], content: Any) -> TableKind:
+    """Content of a file as a table of some kind; raises ValueError, in one sentence, if it is not."""
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        raise ValueError(describe(error, kind)) from None
+
+
+def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
+    """The first complaint of a ValidationError as one sentence: which key of the file, what it got, what it expected.
+
+    `kind` is the table that was validated, whose keys an unknown one is compared with.
+    """
+    first = error.errors(include_url=False)[0]
+    # A table that is one of several has the name of its kind in its place.
+    place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
+    key = ".".join(place)[:LONGEST_KEY] or "file"
+    got = shown(first["input"])
+    if first["type"].startswith("union_tag"):
+        tag = first["input"].get("name") if isinstance(first["input"], dict) else None
+        got = "none" if tag is None else shown(tag)
+        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got {got}{suggestion(tag, TASKS)}"
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(kind, first["loc"][:-1])
+        listed = f"one of {', '.join(known)}" if known else "no such key"
+        return f"{key} is unknown: expected {listed}, got {got}{suggestion(place[-1], known)}"
+    if first["type"] == "missing":
+        return f"{key}: {first['msg']}"
+    return f"{key}: {first['msg']}, got {got}"
+
+
+def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> list[str]:
+    """Keys of the table at a place, by their names in the file."""
+    for part in place:
+        if part in TASKS:
+            kind = TASKS[str(part)]
+        elif kind is not None and isinstance(part, str):
+            fields = {field.alias or name: field for name, field in kind.model_fields.items()}
+            kinds = [fields[part].annotation, *get_args(fields[part].annotation)]
+            kinds += [inner for each in kinds for inner in get_args(each)]
+            kind = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+    return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None) -> Model:
@@ -226,6 +276,8 @@ def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.
     for name in ("train_images", "test_images"):
         if name in given and not is_named(given[name]):
             given[name] = str(file.parent / given[name])
+            if not Path(given[name].split("[")[0]).exists():
+                raise FileNotFoundError(f"task.{name} must name images, got {given[name]!r}, which is not there")
     if "attention" in given:
         given["attention"] = str(file.parent / given["attention"])
     if "heads" in given:
@@ -243,15 +295,13 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if table.architecture.heads is None:
         raise ValueError('architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none')
     widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
-    path = file.parent / task.file
+    path = regular_file("task.file", file.parent / task.file, "an .npz of path inputs and labels")
     known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
-    try:
-        with np.load(path, allow_pickle=False) as stored:
-            arrays = {key: stored[key] for key in stored.files}
-    except (ValueError, EOFError, AttributeError) as error:
-        raise ValueError(f"task.file must be an .npz of plain arrays, got {path}: {error}") from None
+    if path.suffix != ".npz":
+        raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")
+    arrays: dict[str, Any] = read_arrays("task.file", path)[0]
     for key in arrays.keys() - set(known):
-        raise ValueError(f"task.file may hold {', '.join(known)}, got {key!r} in {path}")
+        raise ValueError(f"task.file may hold {', '.join(known)}, got {shown(key)} in {path}{suggestion(key, known)}")
     for key in {"path_inputs", "labels"} - arrays.keys():
         raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))

@@ -21,11 +21,11 @@ def data(model: Model) -> dict[str, Any]:
             "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
             " use 'path' or 'collapsed', or Model.from_dataset"
         )
-    inputs, matrices, readout = model.tokens
+    inputs = model.tokens.inputs
     return path.data(model) | {
         "inputs": jnp.asarray(inputs),
-        "matrices": [jnp.asarray(matrix) for matrix in matrices],
-        "readout": attention.readout_weights(inputs.shape[1], readout),
+        "matrices": [jnp.asarray(matrix) for matrix in model.tokens.matrices],
+        "readout": attention.readout_weights(inputs.shape[1], model.tokens.readout),
     }
 
 

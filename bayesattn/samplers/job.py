@@ -2,16 +2,17 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
-from bayesattn._checks import one_of, positive_integer
+from bayesattn._checks import one_of, positive_integer, seed_number, shown
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.samplers import hmc, langevin
+from bayesattn.samplers.options import checked_options
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, **langevin.KERNELS}
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
@@ -38,7 +39,7 @@ class Job:
         options: further options of the sampler, such as {"max_tree_depth": 8}, over those of presets.toml.
 
     Raises:
-        ValueError: an unknown name, a sampler that cannot serve the parameterisation, a count that makes no sense.
+        ValueError: an unknown name, a sampler that cannot serve the parameterisation, a count or option that makes no sense.
     """
 
     sampler: str = "nuts"
@@ -55,25 +56,34 @@ class Job:
     def __post_init__(self):
         one_of("sampler", self.sampler, SAMPLERS)
         one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
-        for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("seed", 0), ("thin", 1)):
+        for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
+        object.__setattr__(self, "seed", seed_number("seed", self.seed))
         if self.draws % self.thin:
             raise ValueError(f"thin must divide draws = {self.draws}, got {self.thin}")
-        if isinstance(self.keep, str) or not self.keep:
-            raise ValueError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {self.keep!r}")
+        if isinstance(self.keep, str) or not isinstance(self.keep, Sequence) or not self.keep:
+            raise ValueError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {shown(self.keep)}")
         for name in self.keep:
             one_of("keep", name, QUANTITIES)
         object.__setattr__(self, "keep", tuple(name for name in QUANTITIES if name in self.keep))
         if self.chain_method is None:
             object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
+        options = checked_options(self.sampler, SAMPLERS[self.sampler], self.options)
         presets = PRESETS.get(self.sampler, {})
         if self.sampler == "sgld" and self.parameterisation not in presets:
             raise ValueError(
                 f"sampler 'sgld' serves parameterisations {', '.join(presets)}, in which labels are independent, got"
                 f" {self.parameterisation!r}"
             )
-        object.__setattr__(self, "options", presets.get(self.parameterisation, {}) | dict(self.options))
+        object.__setattr__(self, "options", presets.get(self.parameterisation, {}) | options)
+
+    @classmethod
+    def of(cls, **settings: Any) -> "Job":
+        """The job of these settings; raises ValueError for one that there is not, too."""
+        for name in settings:
+            one_of("setting of a job", name, [each.name for each in fields(cls)])
+        return cls(**settings)
 
     @property
     def kept(self) -> int:

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import one_of
 from bayesattn._random import fingerprint, stream
-from bayesattn.models import PARAMETERISATIONS, LatentModel, Model
+from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
 
@@ -117,7 +117,7 @@ def sample(
             cannot serve.
         FloatingPointError: a draw or its energy is not finite.
     """
-    job = Job(
+    job = Job.of(
         sampler=sampler,
         parameterisation=parameterisation,
         chains=chains,
@@ -126,6 +126,8 @@ def sample(
         seed=seed,
         **settings,
     )
+    one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
+    require_memory(model, parameterisation, len(units(job)[0]))
     ready = plan(model, job)
     recorder = InMemory(job, ready.shapes)
     advance(ready, job, recorder, progress)

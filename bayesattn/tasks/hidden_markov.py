@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import one_of, positive, positive_integer
+from bayesattn._checks import number, one_of, positive, positive_integer, require_memory, seed_number
 from bayesattn.tasks.dataset import Dataset
 
 HEADS = ("same_token", "uniform", "random", "blank")
@@ -54,21 +54,32 @@ class HiddenMarkov:
             if positive_integer(name, getattr(self, name), minimum=2) % 2:
                 raise ValueError(f"{name} must be even, got {getattr(self, name)}")
         positive_integer("tokens", self.tokens)
-        positive_integer("seed", self.seed, minimum=0)
+        seed_number("seed", self.seed)
         positive("inverse_temperature", self.inverse_temperature)
-        if not 0 <= self.stay_probability <= 1:
+        if not 0 <= number("stay_probability", self.stay_probability) <= 1:
             raise ValueError(f"stay_probability must be between 0 and 1, got {self.stay_probability}")
         for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
-            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+            if number(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
-        if not self.layers or not all(self.layers):
+        if (
+            isinstance(self.layers, str)
+            or not self.layers
+            or any(isinstance(heads, str) or not heads for heads in self.layers)
+        ):
             raise ValueError(f"layers must hold at least one layer of at least one head, got {self.layers}")
         for layer, heads in enumerate(self.layers):
             for head in heads:
                 one_of(f"layers[{layer}]", head, HEADS)
 
     def dataset(self) -> Dataset:
-        """Chains, labels and heads; the same for the same seed."""
+        """Chains, labels and heads; the same for the same seed.
+
+        Raises:
+            ValueError: chains or heads that memory cannot hold.
+        """
+        features, heads = self.dimension + self.tokens + 1, sum(map(len, self.layers))
+        chains = (self.examples + self.test_examples) * (self.tokens + 1)
+        require_memory("chains and heads of these sizes", 8 * features * (chains + heads * features))
         chain_rng, test_rng, head_rng = np.random.default_rng(self.seed).spawn(3)
         inputs, labels = self._chains(self.examples, chain_rng)
         test_inputs, test_labels = self._chains(self.test_examples, test_rng)

@@ -1,18 +1,21 @@
 """Images in classes: scikit-learn's digits, and Omniglot from a folder, a zip or a download."""
 
 import io
+import os
 import re
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
 import pooch
 from jaxtyping import Float, Int
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
-from bayesattn._checks import positive_integer
+from bayesattn._checks import positive_integer, require_memory, shown
+from bayesattn._input_files import MOST_MEMBERS, Refused, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 OMNIGLOT = {
@@ -25,6 +28,11 @@ OMNIGLOT = {
 PREFIX = "omniglot:"
 DIGITS = "digits"
 FEWEST_CLASSES, FEWEST_IMAGES = 2, 2
+MOST_PIXELS = 2**24
+"""Of one image: 4096 x 4096."""
+MOST_PIXELS_TOGETHER = 2**31
+MOST_BYTES = 2**30
+"""Of all image files of a folder or zip together, unzipped."""
 
 
 class Images(NamedTuple):
@@ -62,14 +70,14 @@ def load_images(source: str | Path, side: int = 32) -> Images:
 
     Args:
         source: "digits", scikit-learn's; "omniglot:images_background_small1" and the like, downloaded from the authors'
-            repository; or a folder or zip of ALPHABET/CHARACTER/*.png, as Omniglot comes. "NAME[3-7]" takes the classes
-            numbered 3 to 7 only.
+            repository; or a folder or zip of ALPHABET/CHARACTER/*.png, as Omniglot comes, dark ink on white, which
+            transparent parts show as well. "NAME[3-7]" takes the classes numbered 3 to 7 only.
         side: pixels of a side to which images are scaled.
 
     Raises:
         FileNotFoundError: no such folder or zip.
-        ValueError: an unknown name, a zip or folder with other contents, an image that cannot be read, fewer than two
-            classes, a class with fewer than two images.
+        ValueError: an unknown name, a zip or folder with other or too much contents, an image that cannot be read, is too
+            large or has one colour alone, fewer than two classes, a class with fewer than two images.
     """
     positive_integer("side", side)
     source, wanted = _split(str(source))
@@ -97,7 +105,7 @@ def is_named(source: str) -> bool:
 
 def _split(source: str) -> tuple[str, tuple[int, int] | None]:
     """Name, and first and last class if they are given."""
-    match = re.fullmatch(r"(.+)\[(\d+)-(\d+)\]", source)
+    match = re.fullmatch(r"(.+)\[(\d{1,9})-(\d{1,9})\]", source)
     return (match[1], (int(match[2]), int(match[3]))) if match else (source, None)
 
 
@@ -105,6 +113,7 @@ def _digits(side: int) -> Images:
     from sklearn.datasets import load_digits  # takes a second to import
 
     stored: Any = load_digits()
+    require_memory(f"digits at side = {side}", 8 * len(stored.images) * side**2)
     # 8 x 8 pixels of 0 to 16.
     pixels = np.stack([_scaled(Image.fromarray(image.astype(np.float32) / 16), side) for image in stored.images])
     return Images(pixels, stored.target.astype(int), tuple(str(digit) for digit in range(10)))
@@ -117,10 +126,10 @@ def _scaled(image: Image.Image, side: int) -> np.ndarray:
 def _located(source: str) -> Path:
     """The folder or zip, downloaded if it is one of Omniglot's by name."""
     if not source.startswith(PREFIX):
-        if not Path(source).exists():
+        if not os.path.exists(source):
             raise FileNotFoundError(
                 f"images must be {DIGITS!r}, {PREFIX!r} and the name of a file of Omniglot's, or a folder or zip,"
-                f" got {source!r}, which is not there"
+                f" got {shown(source)}, which is not there"
             )
         return Path(source)
     name = source.removeprefix(PREFIX)
@@ -135,40 +144,62 @@ def _located(source: str) -> Path:
 
 def _read(path: Path, side: int) -> Images:
     """Images of a folder or zip, classes in the order of their names."""
-    pixels, names = [], []
-    try:
-        for name, content in _files(path):
-            parts = PurePosixPath(name).parts
-            if len(parts) < 3:
-                raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")
-            try:
-                with Image.open(io.BytesIO(content)) as image:
-                    # Ink is black on white.
-                    ink = 1 - np.asarray(image.convert("L"), np.float32) / 255
-            except (UnidentifiedImageError, OSError, SyntaxError) as error:
-                raise ValueError(
-                    f"{name} in {path} must be an image, got a file that cannot be read: {error}"
-                ) from None
-            pixels.append(_scaled(Image.fromarray(ink), side))
-            names.append("/".join(parts[-3:-1]))
-    except (zipfile.BadZipFile, NotImplementedError) as error:
-        raise ValueError(
-            f"{path} must be a folder or a zip of images, got a file that cannot be read: {error}"
-        ) from None
+    pixels, names, seen = [], [], 0
+    found = _files(path)
+    require_memory(f"images of {path} at side = {side}", 8 * len(found) * side**2)
+    for name, read in found:
+        parts = PurePosixPath(name).parts
+        if len(parts) < 3:
+            raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")
+        with decoding(f"{name} in {path} must be an image, got a file that cannot be read"):
+            ink = _ink(read())
+        if (seen := seen + ink.size) > MOST_PIXELS_TOGETHER:
+            raise ValueError(f"{path} must hold at most {MOST_PIXELS_TOGETHER} pixels, got more by {name}")
+        if ink.min() == ink.max():
+            raise ValueError(f"{name} in {path} must show something, got an image of one colour alone")
+        pixels.append(_scaled(Image.fromarray(ink), side))
+        names.append("/".join(parts[-3:-1]))
     if not pixels:
         raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got no .png at all")
     known, classes = np.unique(names, return_inverse=True)
     return Images(np.stack(pixels), classes, tuple(map(str, known)))
 
 
-def _files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Names and contents of all .png files, in the order of their names."""
-    if path.is_dir():
-        for file in sorted(path.rglob("*.png")):
+def _ink(content: bytes) -> Float[np.ndarray, "row column"]:
+    """Darkness of each pixel of a PNG file on white paper."""
+    # Other formats have readers that run programs (EPS).
+    with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
+        if image.width * image.height > MOST_PIXELS:
+            raise Refused(f"it has {image.width} x {image.height} pixels, expected at most {MOST_PIXELS}")
+        if image.mode.startswith("I"):
+            # 16 bits of grey, which Pillow cuts off at 255 where it converts them; one grey may stand for transparency.
+            grey = np.asarray(image, np.float32)
+            clear = image.info.get("transparency")
+            return np.where(grey == clear, np.float32(0), 1 - grey / 65535) if clear is not None else 1 - grey / 65535
+        if image.has_transparency_data:
+            shown = image.convert("RGBA")
+            image = Image.alpha_composite(Image.new("RGBA", shown.size, "white"), shown)
+        # Ink is black on white.
+        return 1 - np.asarray(image.convert("L"), np.float32) / 255
+
+
+def _files(path: Path) -> list[tuple[str, Callable[[], bytes]]]:
+    """Names and readers of all .png files, in the order of their names."""
+    with decoding(f"{path} must be a folder or a zip of images"):
+        if path.is_dir():
+            files = sorted(file for file in path.rglob("*") if _is_image(file.name) and file.is_file())
+            size = sum(file.stat().st_size for file in files)
+            if size > MOST_BYTES or len(files) > MOST_MEMBERS:
+                raise Refused(f"it holds {len(files)} images of {size / 2**30:.3g} GiB, expected at most 1 GiB")
             # Names begin with that of the folder, as those in a zip of it do.
-            yield (PurePosixPath(path.name) / file.relative_to(path).as_posix()).as_posix(), file.read_bytes()
-        return
-    with zipfile.ZipFile(path) as packed:
-        for name in sorted(packed.namelist()):
-            if name.lower().endswith(".png") and not name.startswith("__MACOSX"):
-                yield name, packed.read(name)
+            folder = PurePosixPath(path.name)
+            return [((folder / file.relative_to(path).as_posix()).as_posix(), file.read_bytes) for file in files]
+        if not path.is_file():
+            raise Refused("it is no regular file")
+        packed = zipfile.ZipFile(path)
+        held = [member for member in members(packed, MOST_BYTES) if _is_image(member.filename)]
+        return [(member.filename, partial(packed.read, member)) for member in sorted(held, key=lambda m: m.filename)]
+
+
+def _is_image(name: str) -> bool:
+    return name.lower().endswith(".png") and not name.startswith("__MACOSX")

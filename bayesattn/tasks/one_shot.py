@@ -7,10 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.numpy import load_file
 
-from bayesattn._checks import finite_array, positive_integer
+from bayesattn._checks import finite_array, positive_integer, require_memory, seed_number
+from bayesattn._input_files import read_arrays
 from bayesattn.tasks.dataset import Dataset
 from bayesattn.tasks.images import Images, load_images
 
@@ -77,7 +76,7 @@ class OneShot:
                 raise ValueError(f"{name} must be even, got {getattr(self, name)}")
         for name in ("side", "patch", "key_width"):
             positive_integer(name, getattr(self, name))
-        positive_integer("seed", self.seed, minimum=0)
+        seed_number("seed", self.seed)
         if self.side % self.patch:
             raise ValueError(f"patch must divide side = {self.side}, got {self.patch}")
         if not self.heads:
@@ -108,6 +107,10 @@ class OneShot:
         order = self._generator("classes").permutation(len(known.names))
         train = known.choose(np.sort(order[held_out:]).tolist())
         mean, deviation = train.pixels.mean(), train.pixels.std()
+        if not deviation > 0:
+            raise ValueError(
+                f"train_images must differ from each other at side = {self.side}, got the same pixel everywhere"
+            )
         chosen = {
             "train": train.turned() if self.turned else train,
             "validation": known.choose(np.sort(order[:held_out]).tolist()),
@@ -119,6 +122,7 @@ class OneShot:
     def embedding(self) -> dict[str, np.ndarray]:
         """What turns patches into tokens: `projection` (pixel, N_0), and `offsets` (T, N_0) of labels and positions."""
         rng, pixels = self._generator("embedding"), self.patch**2
+        require_memory("embedding of the patches", 8 * self.width * (pixels + self.tokens))
         projection = rng.normal(size=(pixels, self.width)) / np.sqrt(pixels)
         labels = rng.normal(size=(SHOWN, self.width)).repeat(self.tokens // SHOWN, axis=0)
         return {"projection": projection, "offsets": labels + sinusoidal_positions(self.tokens, self.width)}
@@ -148,6 +152,7 @@ class OneShot:
 
     def inputs(self, images: Images, episodes: Episodes) -> Float[np.ndarray, "episode token feature"]:
         """Tokens x of episodes."""
+        require_memory("tokens of the episodes", 8 * len(episodes.labels) * self.tokens * self.width)
         return embedded(self.patches(images)[episodes.shown], **self.embedding)
 
     def sample(self, part: str) -> tuple[np.ndarray, np.ndarray]:
@@ -203,22 +208,12 @@ def load_heads(file: str | Path, heads: tuple[int, ...], width: int) -> list[tup
         FileNotFoundError: no such file.
         ValueError: a file that cannot be read, an array that is missing or whose shape does not fit.
     """
-    path = Path(file)
-    if not path.exists():
-        raise FileNotFoundError(f"attention must be a file of queries and keys, got {file}, which is not there")
-    try:
-        if path.suffix == ".npz":
-            with np.load(path, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-        else:
-            arrays = load_file(path)
-    except (SafetensorError, ValueError, EOFError, OSError) as error:
-        raise ValueError(f"attention must be a .safetensors or .npz file of arrays, got {file}: {error}") from None
+    arrays, _ = read_arrays("task.attention", file)
     layers = []
     for layer, count in enumerate(heads, 1):
         for name in (f"Q_{layer}", f"K_{layer}"):
             if name not in arrays:
-                raise ValueError(f"attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
+                raise ValueError(f"task.attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
         query = finite_array(f"Q_{layer} of {file}", arrays[f"Q_{layer}"], (count, "key_features", width))
         layers.append((query, finite_array(f"K_{layer} of {file}", arrays[f"K_{layer}"], query.shape)))
     return layers

@@ -17,7 +17,7 @@ from arviz_stats.base import array_stats
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn._checks import Checked, positive, positive_integer
+from bayesattn._checks import Checked, positive, positive_integer, seed_number
 from bayesattn._random import branch, digest, stream
 from bayesattn.architecture import Architecture
 from bayesattn.theory.action import checked_data
@@ -156,7 +156,7 @@ def _found(
     shapes, coldest = layer_shapes(arch), min(temperatures)
     problem = checked_problem(path_inputs, labels, arch, coldest)
     posterior = digest(dataclasses.asdict(arch), path_inputs, labels)
-    key = stream(positive_integer("seed", seed, minimum=0), "evidence", posterior)
+    key = stream(seed_number("seed", seed), "evidence", posterior)
     found = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):

@@ -205,7 +205,10 @@ def find_mode(
         start, order = narrowed(start, full, shapes, problem.widths, problem.variances)
         problem = problem._replace(order=order)
     mode = _mode(problem, start, shapes, max_steps)
-    if not mode.gradient_norm <= GRADIENT_TOLERANCE:
+    # The gradient of a density of N degrees of freedom, in units of 1 / sqrt(N), is rounded by this much.
+    widest = max(arch.widths)
+    rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
+    if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
             f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(path_inputs, labels, arch, float(temperature))}",

@@ -91,6 +91,28 @@ def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int
     return array
 
 
+def refuse_contradictions(path_inputs: Any, labels: Any, arch: Architecture, temperature: float) -> None:
+    """Raise ValueError if examples that are the same have different labels, and the temperature is lost beside their kernel.
+
+    float64 then holds K + T I as singular, and whatever is computed from it is rounding.
+    """
+    scale = np.prod(arch.variances) / (path_inputs.shape[1] * path_inputs.shape[2])
+    flat = np.reshape(path_inputs, (len(path_inputs), -1))
+    own = scale * np.einsum("ef,ef->e", flat, flat)
+    lost = PIVOT_ROUNDING * len(own) * np.finfo(float).eps * own.max()
+    if temperature >= lost:
+        return
+    same = own[:, None] + own - 2 * scale * (flat @ flat.T) <= lost
+    apart = np.abs(np.subtract.outer(labels, labels)) > np.sqrt(lost)
+    if len(found := np.argwhere(same & apart)):
+        first, second = found[0]
+        raise ValueError(
+            f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
+            f" {lost:.1g}, below which float64 cannot tell it from 0; got {labels[first]:g} and {labels[second]:g} at"
+            f" temperature {temperature:g}"
+        )
+
+
 def cross_kernel(
     order_parameter: Float[Array, "path path"],
     path_inputs: Float[Array, "example path feature"],

@@ -16,6 +16,7 @@ from bayesattn.theory.kernels import (
     cross_kernel,
     diagonal_kernel,
     path_kernels,
+    refuse_contradictions,
     unpack,
 )
 
@@ -53,6 +54,7 @@ def predict(
     path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
     test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=path_inputs.shape[2])
     order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))
+    refuse_contradictions(path_inputs, labels, arch, temperature)
     return conditional_prediction(order_parameter, path_inputs, labels, test, arch.variances[0], temperature)
 
 

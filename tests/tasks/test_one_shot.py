@@ -195,7 +195,7 @@ def test_heads_that_do_not_fit_are_named(task, trained, tmp_path):
     with pytest.raises(FileNotFoundError, match="which is not there"):
         load(tmp_path / "none.safetensors")
     (tmp_path / "text.safetensors").write_text("no arrays")
-    with pytest.raises(ValueError, match=r"attention must be a .safetensors or .npz file of arrays"):
+    with pytest.raises(ValueError, match=r"task.attention must be a .npz or .safetensors file of plain arrays"):
         load(tmp_path / "text.safetensors")
     save_file({"Q_1": weights["Q_1"]}, tmp_path / "part.safetensors")
     with pytest.raises(ValueError, match="attention must hold K_1, got only Q_1"):

@@ -53,7 +53,7 @@ def test_labels_of_absurd_size_are_named():
 
 def test_sampling_a_singular_posterior_names_the_cause_too():
     model = ba.Model(
-        path_inputs=np.concatenate([XI, XI]), labels=np.concatenate([Y, -Y]), architecture=ARCH, temperature=1e-15
+        path_inputs=np.concatenate([XI, XI]), labels=np.concatenate([Y, Y]), architecture=ARCH, temperature=1e-15
     )
     with pytest.raises(ba.theory.NotConverged, match="K has rank 12"):
         ba.sample(model)

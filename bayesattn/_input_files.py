@@ -1,0 +1,153 @@
+"""Files from elsewhere, which may be damaged or made to do harm: read within limits, or refused in one sentence.
+
+Nothing that they say of their own size is believed before it is compared with the limits and with the file.
+"""
+
+import math
+import stat
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors import safe_open
+
+from bayesattn._checks import memory_limit, shown
+
+MOST_TEXT = 2**20
+MOST_DEPTH = 20
+"""Of a TOML file: bytes, and tables and arrays within each other."""
+MOST_MEMBERS = 200_000
+"""Files in a zip."""
+
+
+class Refused(ValueError):
+    """A file beyond a limit."""
+
+
+@contextmanager
+def decoding(expected: str) -> Iterator[None]:
+    """Turn whatever a decoder raises on a damaged file into one sentence, which begins with what was expected.
+
+    Decoders raise errors of a dozen kinds, of which none is told by its type from the others.
+    """
+    try:
+        yield
+    except Refused as error:
+        raise ValueError(f"{expected}: {error}") from error
+    except Exception as error:
+        # Further lines give advice, such as to allow pickles.
+        [reason, *_] = str(error).splitlines() or [type(error).__name__]
+        raise ValueError(f"{expected}: {reason}") from error
+
+
+def regular_file(key: str, file: str | Path, expected: str) -> Path:
+    """The path of a file that is there, and is no folder, pipe or device.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: something else.
+    """
+    path = Path(file)
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise FileNotFoundError(f"{key} must be {expected}, got {shown(str(file))}, which is not there") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"{key} must be {expected}, got {shown(str(file))}: {error.strerror if isinstance(error, OSError) else error}"
+        ) from None
+    if not stat.S_ISREG(mode):
+        kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+        raise ValueError(f"{key} must be {expected}, got {shown(str(file))}, which is {kind}")
+    return path
+
+
+def read_toml(key: str, file: str | Path) -> dict[str, Any]:
+    """Content of a TOML file in UTF-8; `key` names the argument or the entry that named the file.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: not TOML, or larger or deeper than any file that a person writes.
+    """
+    path = regular_file(key, file, "a .toml file")
+    if (size := path.stat().st_size) > MOST_TEXT:
+        raise ValueError(f"{file} is not valid TOML: expected at most {MOST_TEXT} bytes, got {size}")
+    try:
+        content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    # Numbers of thousands of digits are a ValueError of another kind.
+    except ValueError as error:
+        raise ValueError(f"{file} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ValueError(f"{file} is not valid TOML: it is nested too deeply") from None
+    layer: list[Any] = [content]
+    for _ in range(MOST_DEPTH):
+        layer = [part for each in layer for part in (each.values() if isinstance(each, dict) else each)]
+        layer = [part for part in layer if isinstance(part, dict | list)]
+    if layer:
+        raise ValueError(f"{file} must not be nested deeper than {MOST_DEPTH} tables and arrays")
+    return content
+
+
+def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Arrays of a .npz or .safetensors file, and what the latter says about itself.
+
+    Nothing is unpickled, and no more is read than fits into memory.
+
+    Raises:
+        FileNotFoundError: no such file.
+        ValueError: a file that cannot be read.
+    """
+    path = regular_file(key, file, "a .npz or .safetensors file")
+    expected = f"{key} must be a .npz or .safetensors file of plain arrays, got {file}"
+    with decoding(expected):
+        if (size := path.stat().st_size) > memory_limit():
+            raise Refused(f"its {size / 2**30:.3g} GiB do not fit into memory")
+        if path.suffix == ".npz":
+            return _arrays_of_zip(path), {}
+        with safe_open(path, "numpy") as stored:
+            return {name: stored.get_tensor(name) for name in stored.keys()}, stored.metadata() or {}  # noqa: SIM118
+
+
+def members(packed: zipfile.ZipFile, most_bytes: int) -> list[zipfile.ZipInfo]:
+    """What a zip holds, but folders; raises Refused if it says of itself that it is too much."""
+    found = [member for member in packed.infolist() if not member.is_dir()]
+    if len(found) > MOST_MEMBERS:
+        raise Refused(f"it holds {len(found)} files, expected at most {MOST_MEMBERS}")
+    size = sum(member.file_size for member in found)
+    if size > most_bytes:
+        raise Refused(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
+    if locked := [member.filename for member in found if member.flag_bits & 1]:
+        raise Refused(f"{locked[0]!r} in it is encrypted")
+    return found
+
+
+def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:
+    with path.open("rb") as file:
+        magic = file.read(6)
+    if magic == b"\x93NUMPY":
+        raise Refused("it is a single array, such as numpy.save writes; numpy.savez writes several with their names")
+    arrays = {}
+    with zipfile.ZipFile(path) as packed:
+        for member in members(packed, memory_limit()):
+            with packed.open(member) as content:
+                arrays[member.filename.removesuffix(".npy")] = _array(content, member)
+    return arrays
+
+
+def _array(content: Any, member: zipfile.ZipInfo) -> np.ndarray:
+    """NumPy's own reader allocates what a header asks for, before it looks whether as much is there."""
+    major, _ = np.lib.format.read_magic(content)
+    header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+    shape, fortran_order, dtype = header(content)
+    if dtype.hasobject:
+        raise Refused(f"{member.filename} in it holds Python objects, expected numbers")
+    needed = math.prod(shape) * dtype.itemsize
+    held = member.file_size - content.tell()
+    if needed != held:
+        raise Refused(f"{member.filename} in it should hold {needed} bytes by its header, and holds {held}")
+    array = np.frombuffer(content.read(), dtype)
+    return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)

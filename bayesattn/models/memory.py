@@ -1,0 +1,42 @@
+"""Memory that sampling a model takes at the least, told before any of it is taken."""
+
+import jax
+
+from bayesattn._checks import memory_limit
+from bayesattn.models.latent import LatentModel
+from bayesattn.models.posterior import Model
+
+COPIES = 8
+"""Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
+
+
+def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int = 1) -> int:
+    """Bytes that so many chains at a time take at the least, without the draws that are kept."""
+    if isinstance(model, LatentModel):
+        return 8 * (chains * COPIES * model.values.shape[1] * model.features.shape[1] + model.features.size)
+    arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
+    data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
+    if parameterisation == "collapsed":
+        # Kernel and its Cholesky factor, and in search of the mode the curvature of the energy in all pairs of entries of U.
+        return 8 * (data + chains * 2 * examples**2 + 2 * paths**4)
+    if parameterisation == "token" and model.tokens is not None:
+        data += examples * sum(arch.heads) * model.tokens.inputs.shape[1] ** 2
+    return 8 * (data + chains * COPIES * arch.number_of_weights(features))
+
+
+def require_memory(model: Model | LatentModel, parameterisation: str, chains: int = 1) -> None:
+    """Raise ValueError if so many chains at a time take more memory than there is, on the machine or its accelerator."""
+    needed, device = bytes_needed(model, parameterisation, chains), jax.devices()[0]
+    limit = min(memory_limit(), (device.memory_stats() or {}).get("bytes_limit", 2**63))
+    if needed > limit:
+        size = f" at widths {model.architecture.widths}" if isinstance(model, Model) else ""
+        weights = isinstance(model, Model) and parameterisation != "collapsed"
+        advice = (
+            "use parameterisation 'collapsed', whose size does not grow with the width"
+            if weights
+            else "use fewer paths"
+        )
+        raise ValueError(
+            f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"
+            f" {needed / 2**30:.3g} GiB; {advice}"
+        )

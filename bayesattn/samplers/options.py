@@ -1,0 +1,76 @@
+"""Options of samplers: which each has, and what they may be."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bayesattn._checks import positive, positive_integer, shown, suggestion
+
+DEEPEST = 30
+"""A tree of more doublings has more leaves than 32 bits count."""
+
+
+def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
+    """Options as they are, lists as tuples; raises ValueError for one that the kernel lacks, or one without sense."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
+    known = option_names(kernel)
+    for name, value in options.items():
+        if name not in known:
+            raise ValueError(
+                f"options of sampler {sampler!r} must be some of {', '.join(known)}, got {shown(name)}"
+                + suggestion(name, known)
+            )
+        CHECKS[name](f"options.{name}", value)
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+
+
+def option_names(kernel: type) -> list[str]:
+    """Options that a kernel's constructor takes, those of its parents included where it hands them on."""
+    found: list[str] = []
+    for each in kernel.__mro__:
+        if "__init__" in vars(each):
+            parameters = inspect.signature(each.__init__).parameters
+            found += [name for name in parameters if name in CHECKS]
+            if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
+                break
+    return sorted(set(found))
+
+
+def _truth(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {shown(value)}")
+
+
+def _probability(name: str, value: Any) -> None:
+    if not positive(name, value) < 1:
+        raise ValueError(f"{name} must be below 1, got {value:g}")
+
+
+def _tree_depth(name: str, value: Any) -> None:
+    depths = value if isinstance(value, list | tuple) else [value]
+    if isinstance(value, list | tuple) and len(value) != 2:
+        raise ValueError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
+    for depth in depths:
+        positive_integer(name, depth, 1, DEEPEST)
+
+
+CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    "adapt_mass_matrix": _truth,
+    "adapt_step_size": _truth,
+    "damping_length": positive,
+    "dense_mass": _truth,
+    "desired_energy_var": positive,
+    "find_heuristic_step_size": _truth,
+    "forward_mode_differentiation": _truth,
+    "length": positive,
+    "max_tree_depth": _tree_depth,
+    "minibatch": positive_integer,
+    "num_steps": positive_integer,
+    "regularize_mass_matrix": _truth,
+    "step_size": positive,
+    "steps": positive_integer,
+    "target_accept_prob": _probability,
+    "trajectory_length": positive,
+}
+"""Check of each option, whichever samplers have it."""

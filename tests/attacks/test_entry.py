@@ -1,0 +1,448 @@
+"""The command line under attack: one line for what a user can mend, a notice for what only we can, JSON that is JSON."""
+
+import errno
+import json
+import os
+import sys
+from types import SimpleNamespace
+
+import jinja2
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from rich.progress import Progress
+
+import bayesattn as ba
+from bayesattn import cli, plots, pruning, report
+from bayesattn.cli import screen, theory
+
+SMALL = """
+temperature = 0.1
+[architecture]
+width = 8
+[task]
+name = "hidden_markov"
+examples = 10
+test_examples = 20
+dimension = 10
+tokens = 5
+"""
+ROW = {
+    "width": 8,
+    "temperature": 0.1,
+    "paths": ["one", "two"],
+    "order_parameter": np.eye(2).tolist(),
+    "corrected_order_parameter": np.eye(2).tolist(),
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(screen.screen, "width", 300)
+    (tmp_path / "small.toml").write_text(SMALL)
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["bayesattn", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        output = capsys.readouterr()
+        return ended.value.code or 0, output.out, output.err
+
+    return call
+
+
+@pytest.fixture
+def theory_is(monkeypatch):
+    """Let `bayesattn theory` say what the test wants, without solving anything."""
+
+    def put(act):
+        monkeypatch.setattr(theory, "_theory_row", lambda case: act() if callable(act) else act)
+
+    return put
+
+
+COMMANDS = {
+    "no model": (("theory", "nowhere.toml"), "model must be a .toml file, got 'nowhere.toml', which is not there"),
+    "a misspelt model": (("theory", "hidden_markow"), "did you mean 'hidden_markov'?"),
+    "a folder for a model": (("theory", "."), "model must be one of hidden_markov, "),
+    "a misspelt command": (("theroy", "small.toml"), "No such command 'theroy'. Did you mean 'theory'?"),
+    "a misspelt option": (("theory", "small.toml", "--widht", "3"), "--width"),
+    "width 0": (
+        ("theory", "small.toml", "--width", "0"),
+        "architecture.width: Input should be greater than or equal to 1",
+    ),
+    "width NaN": (("theory", "small.toml", "--width", "nan"), "Invalid value for '--width'"),
+    "width of 5000 digits": (("theory", "small.toml", "--width", "9" * 5000), "Invalid value for '--width'"),
+    "a second width of 0": (("theory", "small.toml", "--width", "3", "--width", "0"), "widths[0] must be"),
+    "temperature NaN": (
+        ("theory", "small.toml", "--temperature", "nan"),
+        "temperature: Input should be a finite number",
+    ),
+    "temperature infinite": (("theory", "small.toml", "--temperature", "inf"), "temperature: Input should be a finite"),
+    "data seed -1": (
+        ("theory", "small.toml", "--data-seed", "-1"),
+        "task.seed: Input should be greater than or equal to 0",
+    ),
+    "seed 2^63": (
+        ("theory", "small.toml", "--evidence", "--seed", str(2**63)),
+        "--seed must be a whole number of at most",
+    ),
+    "sample: seed 2^63": (("sample", "small.toml", "--out", "x", "--seed", str(2**63)), "seed must be a whole number"),
+    "sample: seed -1": (("sample", "small.toml", "--out", "x", "--seed", "-1"), "seed must be a whole number"),
+    "sample: depth 0": (
+        ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=0"),
+        "options.max_tree_depth must be a whole number of at least 1, got 0",
+    ),
+    "sample: depths": (
+        ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=[5,0]"),
+        "options.max_tree_depth must be a whole number of at least 1, got 0",
+    ),
+    "sample: step size NaN": (
+        ("sample", "small.toml", "--out", "x", "--option", "step_size=nan"),
+        "options.step_size must be a finite number above 0, got nan",
+    ),
+    "sample: misspelt option of the sampler": (
+        ("sample", "small.toml", "--out", "x", "--option", "max_tree_dept=8"),
+        "did you mean 'max_tree_depth'?",
+    ),
+    "sample: option of another sampler": (
+        ("sample", "small.toml", "--out", "x", "--option", "steps=8"),
+        "options of sampler 'nuts' must be some of",
+    ),
+    "sample: text for a number": (
+        ("sample", "small.toml", "--out", "x", "--option", "step_size=small"),
+        "options.step_size must be a finite number above 0, got 'small'",
+    ),
+    "sample: misspelt quantity": (
+        ("sample", "small.toml", "--out", "x", "--keep", "weight"),
+        "did you mean 'weights'?",
+    ),
+    "validate: margin NaN": (("validate", "small.toml", "--margin", "nan"), "--margin must be a finite number above 0"),
+    "validate: margin infinite": (
+        ("validate", "small.toml", "--margin", "inf"),
+        "--margin must be a finite number above 0",
+    ),
+    "validate: no chains": (("validate", "small.toml", "--chains", "0"), "chains must be a whole number of at least 1"),
+    "validate: no draws": (("validate", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
+    "validate: seed 2^63": (("validate", "small.toml", "--seed", str(2**63)), "seed must be a whole number of at most"),
+    "validate: images of no images": (("validate", "small.toml", "--also-on", "digits"), "task.test_images is unknown"),
+    "validate: claims with a seed of 2^63": (
+        ("validate", "exchangeable", "--seed", str(2**63)),
+        "seed must be a whole",
+    ),
+    "validate: theory at width 0": (
+        ("validate", "small.toml", "--theory-width", "0"),
+        "must be a whole number of at least",
+    ),
+    "calibrate: misspelt sampler": (("calibrate", "small.toml", "--sampler", "nutz"), "did you mean 'nuts'?"),
+    "calibrate: seed 2^63": (("calibrate", "small.toml", "--seed", str(2**63)), "--seed must be a whole number"),
+    "prune: no draws": (("prune", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
+    "train: nothing to train": (("train", "small.toml", "--out", "x"), "model must have a task that is trained"),
+    "report: nowhere": (("report", "nowhere", "--out", "small.toml"), "got nowhere, which is not a folder"),
+    "runs: nowhere": (("runs", "nowhere"), "got nowhere, which is not a folder"),
+    "an escape in a name": (("theory", "\x1b[31mred.toml"), r"\x1b[31mred.toml"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_what_a_user_can_mend_is_one_line(run, tmp_path, name):
+    arguments, expected = COMMANDS[name]
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert expected in err
+    assert "\x1b" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+
+
+def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
+    for name in ("solve", "finite_width", "evidences"):
+        monkeypatch.setattr(ba.theory, name, lambda *_, **__: pytest.fail("solved"))
+    for command in ("validate", "prune"):
+        assert run(command, "small.toml", "--warmup", "-1")[0] == 2
+
+
+def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(ba, "sample", lambda *_, **__: pytest.fail("sampled"))
+    np.savez(tmp_path / "mine.npz", path_inputs=np.random.default_rng(0).normal(size=(6, 2, 3)), labels=[1.0, -1.0] * 3)
+    (tmp_path / "mine.toml").write_text(
+        'temperature = 0.1\n[architecture]\nheads = [2]\nwidth = 3\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    )
+    status, _, err = run("prune", "mine.toml", "--data-seed", "0")
+    assert status == 2
+    assert "model must have test examples with labels" in err
+
+
+WEIGHTS = {"V_0": np.ones((3, 4)), "V_1": np.ones((2, 5, 3)), "a": np.ones(5)}
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"V_1": None}, "got none of the name V_1"),
+        ({"a": None}, "got none of the name a"),
+        ({"V_1": np.ones((3, 5, 3))}, "V_1 must have shape (2, width_2, 3)"),
+        ({"V_1": np.ones((2, 5, 4))}, "V_1 must have shape (2, width_2, 3)"),
+        ({"a": np.ones(4)}, "a must have shape (5,)"),
+        ({"a": np.ones(5) * 1j}, "a must be an array of real numbers"),
+        ({"V_0": np.ones(3)}, "V_0 must have shape"),
+    ],
+    ids=["no values", "no readout", "other heads", "other width", "other readout", "complex", "a vector"],
+)
+def test_weights_that_do_not_fit_are_named(change, expected):
+    arch = ba.Architecture((2,), (3, 5), (1.0,) * 3)
+    assert pruning.trained_readout(WEIGHTS, arch).shape == (2, 4)
+    weights = {name: value for name, value in (WEIGHTS | change).items() if value is not None}
+    with pytest.raises(ValueError, match=r" must ") as caught:
+        pruning.trained_readout(weights, arch)
+    assert expected in str(caught.value)
+
+
+def of_numpy():
+    np.concatenate([np.ones(2), np.ones((2, 2))])
+
+
+def of_python():
+    raise ValueError("not of this package")
+
+
+OTHERS = {
+    "a ValueError of NumPy": of_numpy,
+    "a ValueError of int": lambda: int("x"),
+    "a ValueError of someone else": of_python,
+    "a KeyError": lambda: {}["key"],
+    "a TypeError": lambda: len(3),
+    "an AttributeError": lambda: np.nothing,
+    "an IndexError": lambda: [][0],
+    "an AssertionError": lambda: (_ for _ in ()).throw(AssertionError()),
+    "a RecursionError": lambda: (_ for _ in ()).throw(RecursionError("too deep")),
+    "an EOFError": lambda: (_ for _ in ()).throw(EOFError("no more")),
+    "a division by zero": lambda: 1 // 0,
+    "a text with markup": lambda: {}["[/red]"],
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_only_we_can_mend_says_so(run, theory_is, name):
+    theory_is(OTHERS[name])
+    status, out, err = run("theory", "small.toml")
+    assert (status, out) == (70, "")
+    assert len(err.splitlines()) == 1
+    assert err.startswith("bayesattn: internal error, ")
+    assert "please report it" in err
+    assert "--debug" in err
+    for place in (("--debug", "theory", "small.toml"), ("theory", "small.toml", "--debug")):
+        status, _, err = run(*place)
+        assert status == 70
+        assert "Traceback (most recent call last)" in err
+        assert "test_entry.py" in err
+
+
+def raises(error):
+    def act():
+        raise error
+
+    return act
+
+
+OURS = {
+    "a full disk": (
+        raises(OSError(errno.ENOSPC, "No space left on device", "out")),
+        2,
+        "No space left on device: 'out'",
+    ),
+    "no memory": (
+        raises(MemoryError("Unable to allocate 1 TiB")),
+        2,
+        "memory does not suffice: Unable to allocate 1 TiB",
+    ),
+    "no memory of XLA": (raises(RuntimeError("RESOURCE_EXHAUSTED: Out of memory")), 2, "memory does not suffice"),
+    "no solution": (raises(ba.theory.NotConverged("no saddle point", None)), 2, "no saddle point"),
+    "a check": (
+        lambda: ba.theory.solve(np.ones(3), 1, ba.Architecture((1,), (1, 1), (1.0,) * 3), 1),
+        2,
+        "path_inputs must have shape",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_what_is_foreseen_is_one_line(run, theory_is, name):
+    act, status, expected = OURS[name]
+    theory_is(act)
+    ended, out, err = run("theory", "small.toml")
+    assert (ended, out) == (status, "")
+    assert len(err.splitlines()) == 1
+    assert expected in err
+    assert "internal error" not in err
+    assert "Traceback" in run("theory", "small.toml", "--debug")[2]
+
+
+def test_an_interrupt_is_told(run, theory_is):
+    theory_is(raises(KeyboardInterrupt()))
+    assert run("theory", "small.toml") == (130, "", "bayesattn: interrupted\n")
+    theory_is(raises(KeyboardInterrupt(143)))
+    assert run("theory", "small.toml") == (143, "", "bayesattn: interrupted\n")
+
+
+def test_a_reader_that_has_gone_is_no_error(theory_is, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "small.toml").write_text(SMALL)
+    theory_is(ROW)
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        monkeypatch.setattr(theory, "print_json", lambda content: print(json.dumps(content) * 10**5, flush=True))
+        monkeypatch.setattr(sys, "argv", ["bayesattn", "theory", "small.toml", "--json"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+    assert ended.value.code == 141
+
+
+def test_a_terminal_that_lacks_a_character_gets_an_escape(run, theory_is):
+    theory_is(ROW)
+    assert run("theory", "small.toml")[0] == 0
+    assert sys.stdout.errors == sys.stderr.errors == "backslashreplace"
+
+
+def strict(text):
+    """JSON as its standard has it."""
+
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf"), np.float64("nan")], ids=str)
+def test_json_is_json(run, theory_is, tmp_path, number):
+    theory_is(ROW | {"energy": number, "evidence": {"error": number, "all": [1.5, (number, 2)]}})
+    status, out, err = run("theory", "small.toml", "--json")
+    assert status == 0, err
+    [row] = strict(out)
+    assert row["energy"] is None
+    assert row["evidence"] == {"error": None, "all": [1.5, [None, 2]]}
+    figure = SimpleNamespace(savefig=lambda *_, **__: None)
+    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, figure)
+    assert strict((tmp_path / "out" / "result.json").read_text()) == {"bound": None, "holds": None}
+
+
+NAMES = ["[red]", "run[/]", "[/]", "[link=file:x]y", ":smile:", "$\\foo{$", "a_b^c", "<b>&amp;", "ä[x]"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
+    theory_is(ROW | {"paths": [name, "other"]})
+    place = name.replace("/", "-") + ".toml"
+    (tmp_path / place).write_text(SMALL)
+    status, out, err = run("theory", place)
+    assert status == 0, err
+    assert place in out
+    assert name in out
+    status, _, err = run("theory", f"no{name}.toml".replace("\\", "-"))
+    assert status == 2
+    assert f"no{name}.toml".replace("\\", "-") in err
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_progress_bars_take_names_as_they_are(name):
+    with screen.errors.capture() as captured, Progress(*screen.SAMPLE_COLUMNS[:2], console=screen.errors) as bars:
+        bars.add_task(name, total=1)
+    assert name in captured.get()
+
+
+@pytest.mark.parametrize("name", ["\x1b[2J", "\x07", "\r", "\x9b31m", "\u202e"])
+def test_control_characters_do_not_reach_the_terminal(run, theory_is, name):
+    theory_is(ROW | {"paths": [f"a{name}b", "other"]})
+    status, out, _ = run("theory", "small.toml")
+    assert status == 0
+    assert name not in out
+    assert f"a{ascii(name)[1:-1]}b" in out
+
+
+SHOWN = ["$\\foo{$", "$x$", "\\$x\\$", "_hidden", "a/b", "%s {} <b>", "$", "a^b_c"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_names_are_drawn_as_they_are(name):
+    model = SimpleNamespace(path_names=[name, "other"], name=name)
+    matrix = np.eye(2)
+    found = SimpleNamespace(
+        model=model, width=8, saddle=matrix, corrected=matrix, order_parameter=matrix, error=0.1 * matrix
+    )
+    figure = plt.figure()
+    axes = figure.subplots()
+    plots.order_parameter_against_width(axes, [found])
+    other = plt.figure()
+    plots.order_parameters(other, found)
+    for each in (figure, other):
+        each.canvas.draw()
+        texts = [
+            text for text in each.findobj(plt.Text) if text.get_text().strip().startswith(plots.literal(name).strip())
+        ]
+        assert texts
+        assert all(text._preprocess_math(text.get_text()) in ((name, False), (" " + name, False)) for text in texts)
+    plt.close("all")
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_names_are_variables_of_a_report_as_they_are(name):
+    values = xr.DataArray(
+        np.ones((2, 5, 2, 2)),
+        dims=("chain", "draw", "path", "other_path"),
+        coords={"path": [name, "other"], "other_path": [name, "other"]},
+    )
+    draws = xr.DataTree.from_dict(
+        {"posterior": xr.Dataset({"order_parameter": values}), "sample_stats": xr.Dataset({"lp": values[:, :, 0, 0]})}
+    )
+    found = report._scalars(draws)["posterior"].data_vars
+    assert plots.literal(f"U[{name}]").replace("/", "\N{DIVISION SLASH}") in found
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>alert(1)</script>", '" onload="alert(1)', "a & b", "{{ 7 * 7 }}", "</pre><img>"]
+)
+def test_names_are_text_of_a_report(name):
+    overview = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
+    overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
+    overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
+    picture = report.Picture("data:", "data:", name, name)
+    part = report.Part(name, overview, [name], name, True, [{"entry of U": name}], [picture], {"model": name})
+    environment = jinja2.Environment(loader=jinja2.PackageLoader("bayesattn"), autoescape=True, trim_blocks=True)
+    page = environment.get_template(report.TEMPLATE).render(parts=[part], pictures=[picture], confidence="0.99")
+    assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
+    assert "<script>" not in page
+    assert "<img>" not in page
+    assert '" onload' not in page
+    assert "49" not in page.split("</style>")[1]
+
+
+@pytest.mark.heavy
+def test_a_run_of_strange_names_from_draws_to_the_page(run, tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"path_inputs": rng.normal(size=(10, 4, 3)), "labels": rng.choice([-1.0, 1.0], 10)}
+    test = {"test_path_inputs": rng.normal(size=(6, 4, 3)), "test_labels": rng.choice([-1.0, 1.0], 6)}
+    np.savez(tmp_path / "mine.npz", **arrays, **test)
+    (tmp_path / "na[red]me.toml").write_text(
+        'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 9\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+        'head_names = [["a/b", "$\\\\foo{$"], ["<script>", "_[/]"]]\n'
+    )
+    status, out, err = run("sample", "na[red]me.toml", "--out", "run[1]", "--warmup", "60", "--draws", "100")
+    assert status == 0, err
+    assert "a/b -> <script>" in out
+    assert "$\\foo{$ -> _[/]" in out
+    status, out, err = run("runs", ".")
+    assert status == 0, err
+    assert "run[1]" in out
+    status, out, err = run("report", "run[1]", "--out", "page.html")
+    assert status == 0, err
+    page = (tmp_path / "page.html").read_text()
+    assert "a/b -&gt; &lt;script&gt;" in page
+    assert "<script>" not in page
+    status, out, err = run("validate", "na[red]me.toml", "--width", "9", "--warmup", "60", "--draws", "100")
+    assert "Traceback" not in err
+    assert status in (0, 1, 2)
+    assert "na[red]me" in out

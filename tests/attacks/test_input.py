@@ -1,0 +1,521 @@
+"""Files that are damaged, of another kind or made to do harm: each is used rightly, or refused in one sentence, soon."""
+
+import gzip
+import io
+import json
+import os
+import struct
+import time
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import bayesattn as ba
+from bayesattn import training
+from bayesattn.tasks import OneShot, load_images
+
+GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_markov"\n'
+ARRAYS = (
+    'temperature = 0.1\n[architecture]\nheads = [2]\nwidth = 3\n[task]\nname = "arrays"\nfile = "{}"\n'
+    'head_names = [["left", "right"]]\n'
+)
+RNG = np.random.default_rng(0)
+XI, Y = RNG.normal(size=(6, 2, 3)), np.array([1.0, -1.0] * 3)
+SOON = 10.0
+"""Seconds that no refusal takes, on a busy machine."""
+
+
+def refused(call, *expected):
+    """Check that a call is refused soon, in one sentence of the package's own that says all that is expected."""
+    start = time.perf_counter()
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        call()
+    message = str(caught.value)
+    assert time.perf_counter() - start < SOON
+    assert len(message) < 1500
+    assert "pydantic" not in message
+    assert len(message.strip().splitlines()) <= 3, message
+    for part in expected:
+        assert part in message, message
+    return message
+
+
+def npy(array=XI, *, shape=None, dtype=None, version=1):
+    """A .npy file whose header may claim another shape or type than the array has."""
+    header = {
+        "descr": dtype or array.dtype.str,
+        "fortran_order": False,
+        "shape": array.shape if shape is None else shape,
+    }
+    text = repr(header).encode()
+    text += b" " * (-(len(text) + 11) % 64) + b"\n"
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    return b"\x93NUMPY" + bytes([version, 0]) + length + text + array.tobytes()
+
+
+def zipped(*, method=zipfile.ZIP_STORED, **contents):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method) as packed:
+        for name, content in contents.items():
+            packed.writestr(f"{name}.npy", content)
+    return file.getvalue()
+
+
+def changed(content, place, value):
+    """A zip with other bytes at a place of each member's entry in its directory."""
+    content, at = bytearray(content), 0
+    while (at := content.find(b"PK\x01\x02", at) + place) >= place:
+        content[at : at + len(value)] = value
+    return bytes(content)
+
+
+def encrypted(content):
+    """A zip whose members say that they are encrypted."""
+    return changed(content, 8, b"\1\0")
+
+
+def with_size(content, size):
+    """A zip whose members say that they unpack to so many bytes."""
+    return changed(content, 24, struct.pack("<I", size))
+
+
+def garbled(content, fraction=0.5):
+    content = bytearray(content)
+    place = int(len(content) * fraction)
+    content[place : place + 40] = bytes(255 - byte for byte in content[place : place + 40])
+    return bytes(content)
+
+
+def savez(**arrays):
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
+
+
+WHOLE = savez(path_inputs=XI, labels=Y)
+DEFLATED = zipped(path_inputs=npy(), labels=npy(Y), method=zipfile.ZIP_DEFLATED)
+LZMA = zipped(path_inputs=npy(), labels=npy(Y), method=zipfile.ZIP_LZMA)
+NPZ = {
+    "empty": (b"", "not a zip"),
+    "text": (b"path_inputs, labels", "not a zip"),
+    "a .npy": (npy(), "single array", "numpy.savez"),
+    "truncated": (WHOLE[: len(WHOLE) // 2], "not a zip"),
+    "cut at the end": (WHOLE[:-9], "zip"),
+    "gzip": (gzip.compress(WHOLE), "not a zip"),
+    "stored and garbled": (garbled(WHOLE, 0.2), "CRC"),
+    "deflated and garbled": (garbled(DEFLATED, 0.2),),
+    "lzma and garbled": (garbled(LZMA, 0.15),),
+    "encrypted": (encrypted(WHOLE), "encrypted"),
+    "unknown compression": (changed(WHOLE, 10, b"\x63\0"),),
+    "pickled objects": (savez(path_inputs=np.array([XI, None], object), labels=Y), "Python objects"),
+    "a header of 10 to the 15 numbers": (zipped(path_inputs=npy(shape=(10**5, 10**5, 10**5)), labels=npy(Y)), "header"),
+    "a header of negative sizes": (zipped(path_inputs=npy(shape=(-6, -2, 3)), labels=npy(Y)),),
+    "a header of one size missing": (zipped(path_inputs=npy(shape=(6, 2)), labels=npy(Y)), "header"),
+    "a header that is code": (
+        zipped(path_inputs=npy().replace(b"(6, 2, 3)", b"exit(0)  "), labels=npy(Y)),
+        "task.file",
+    ),
+    "a header of 1 MB": (zipped(path_inputs=npy(dtype="<f8" + " " * 10**6, version=2), labels=npy(Y)), "task.file"),
+    "no magic": (zipped(path_inputs=b"0" * 200, labels=npy(Y)), "magic"),
+    "empty member": (zipped(path_inputs=b"", labels=npy(Y)), "task.file"),
+    "without labels": (savez(path_inputs=XI), "task.file must hold labels"),
+    "misspelt name": (savez(path_inputs=XI, label=Y), "got 'label'", "did you mean 'labels'?"),
+    "complex": (savez(path_inputs=XI + 0j, labels=Y), "real numbers", "complex128"),
+    "strings": (savez(path_inputs=XI.astype(str), labels=Y), "real numbers"),
+    "dates": (savez(path_inputs=XI, labels=Y.astype("M8[s]")), "labels", "real numbers"),
+    "durations": (savez(path_inputs=XI, labels=Y.astype("m8[s]")), "labels", "real numbers"),
+    "structured": (savez(path_inputs=XI, labels=np.zeros(6, [("a", "f8")])), "labels", "structured"),
+    "raw bytes": (savez(path_inputs=XI, labels=np.zeros(6, "V8")), "labels", "real numbers"),
+    "NaN": (savez(path_inputs=XI * np.nan, labels=Y), "path_inputs must be finite"),
+    "other paths": (savez(path_inputs=XI[:, :1], labels=Y), "path_inputs must have 2 paths"),
+    "no examples": (savez(path_inputs=XI[:0], labels=Y[:0]), "path_inputs must not be empty"),
+}
+
+
+@pytest.mark.parametrize("name", NPZ)
+def test_arrays_of_a_stranger(tmp_path, name):
+    content, *expected = NPZ[name]
+    (tmp_path / "mine.npz").write_bytes(content)
+    (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
+    message = refused(lambda: ba.load_model(tmp_path / "model.toml"), *expected)
+    assert "allow_pickle" not in message
+
+
+def test_arrays_that_memory_cannot_hold_are_refused_by_what_they_unpack_to(tmp_path):
+    """20 members that say they are 4 GiB each."""
+    members = {f"x{number}": npy() for number in range(20)}
+    (tmp_path / "mine.npz").write_bytes(with_size(zipped(**members), 2**32 - 2))
+    (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
+    refused(lambda: ba.load_model(tmp_path / "model.toml"), "task.file", "unpacks to 80 GiB")
+
+
+@pytest.mark.parametrize(
+    ("file", "expected"),
+    [
+        ("none.npz", ("task.file", "none.npz", "not there")),
+        ("folder.npz", ("task.file", "folder")),
+        ("pipe.npz", ("task.file", "no regular file")),
+        ("../../../../dev/zero", ("task.file",)),
+        ("text.csv", ("task.file", ".npz")),
+        ("model.toml/mine.npz", ("task.file", "not there")),
+        ("x" * 5000, ("task.file",)),
+        ("a\\u0000b.npz", ("task.file",)),
+    ],
+    ids=["missing", "folder", "pipe", "device", "csv", "in a file", "long name", "nul"],
+)
+def test_a_file_of_arrays_that_is_none(tmp_path, file, expected):
+    (tmp_path / "folder.npz").mkdir()
+    os.mkfifo(tmp_path / "pipe.npz")
+    (tmp_path / "text.csv").write_text("1,2")
+    (tmp_path / "model.toml").write_text(ARRAYS.format(file))
+    refused(lambda: ba.load_model(tmp_path / "model.toml"), *expected)
+
+
+@pytest.mark.parametrize("dtype", ["f2", "f4", ">f8", "i1", "u8", "?"])
+def test_arrays_of_other_numbers_are_taken_as_they_are(tmp_path, dtype):
+    labels = Y > 0 if dtype in ("u8", "?") else Y
+    np.savez(tmp_path / "mine.npz", path_inputs=np.asfortranarray(XI), labels=labels.astype(dtype))
+    (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
+    if labels.min() >= 0:
+        with pytest.warns(UserWarning, match=r"labels are 0 and 1: .* use -1 and \+1"):
+            model = ba.load_model(tmp_path / "model.toml")
+    else:
+        model = ba.load_model(tmp_path / "model.toml")
+    np.testing.assert_array_equal(model.path_inputs, XI)
+    np.testing.assert_array_equal(model.labels, labels.astype(float))
+
+
+def safetensors(header, data=b"", length=None):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text + data
+
+
+def tensor(dtype="F32", shape=(1, 2, 4), size=32):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": [0, size]}
+
+
+HEADS = {
+    "empty": (b"",),
+    "text": (b"no arrays at all",),
+    "a header longer than the file": (safetensors({}, length=2**62),),
+    "a header that is no JSON": (safetensors(b"{" * 50),),
+    "a header nested 100,000 deep": (safetensors(b"[" * 10**5),),
+    "an array longer than the file": (safetensors({"Q_1": tensor(shape=(10**6, 10**6, 10**6), size=4 * 10**18)}),),
+    "a shape of another size": (safetensors({"Q_1": tensor(shape=(9, 9, 9))}, bytes(32)),),
+    "overlapping arrays": (safetensors({"Q_1": tensor(), "K_1": tensor()}, bytes(32)),),
+    "8-bit floats": (safetensors({"Q_1": tensor("F8_E4M3", size=8)}, bytes(8)),),
+    "unknown numbers": (safetensors({"Q_1": tensor("F99")}, bytes(32)),),
+    "complex numbers": (safetensors({"Q_1": tensor("C64", (1, 2, 2))}, bytes(32)), "must hold K_1"),
+    "truncated": (safetensors({"Q_1": tensor()}, bytes(16)),),
+    "trailing bytes": (safetensors({"Q_1": tensor()}, bytes(64)),),
+    "no arrays": (safetensors({}), "must hold Q_1"),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_queries_and_keys_of_a_stranger(tmp_path, name):
+    content, *expected = HEADS[name]
+    (tmp_path / "heads.safetensors").write_bytes(content)
+    task = OneShot(examples=4, test_examples=4, validation_examples=4, width=4, key_width=2, heads=(1,))
+    refused(
+        lambda: ba.tasks.one_shot.load_heads(tmp_path / "heads.safetensors", task.heads, task.width),
+        "task.attention",
+        "heads.safetensors",
+        *expected,
+    )
+
+
+def test_queries_that_are_complex_are_refused(tmp_path):
+    np.savez(tmp_path / "heads.npz", Q_1=np.ones((1, 2, 4)) * 1j, K_1=np.ones((1, 2, 4)))
+    refused(lambda: ba.tasks.one_shot.load_heads(tmp_path / "heads.npz", (1,), 4), "Q_1 of", "real numbers")
+
+
+@pytest.mark.parametrize("name", ["empty", "8-bit floats", "truncated"])
+def test_a_damaged_checkpoint_of_training(tmp_path, name):
+    (tmp_path / "out.safetensors.checkpoint").write_bytes(HEADS[name][0])
+    task = OneShot(examples=4, test_examples=4, validation_examples=4, width=4, key_width=2, heads=(1,))
+    settings = training.Training(steps=2, batch=2, width=2)
+    refused(lambda: training.train(task, settings, tmp_path / "out.safetensors"), "out.safetensors.checkpoint")
+
+
+def test_a_checkpoint_of_training_without_its_arrays(tmp_path):
+    from safetensors.numpy import save_file
+
+    task = OneShot(examples=4, test_examples=4, validation_examples=4, width=4, key_width=2, heads=(1,))
+    settings = training.Training(steps=2, batch=2, width=2)
+    about = training.description(task, settings) | {"done": "1"}
+    save_file({"0": np.ones(3)}, tmp_path / "out.safetensors.checkpoint", about)
+    refused(lambda: training.train(task, settings, tmp_path / "out.safetensors"), "is damaged: remove it")
+
+
+TOML = {
+    "no TOML": ("temperature = ", "is not valid TOML"),
+    "binary": (bytes(range(256)), "is not valid TOML"),
+    "UTF-16": (GOOD.encode("utf-16"), "is not valid TOML"),
+    "10 MB": ("# " + "x" * 10**7, "is not valid TOML", "at most 1048576 bytes"),
+    "arrays nested 100,000 deep": ("a = " + "[" * 10**5, "is not valid TOML", "nested"),
+    "inline tables nested 1000 deep": ("a = " + "{a = " * 1000 + "1" + "}" * 1000, "nested"),
+    "a dotted key of 1000 parts": (".".join(["a"] * 1000) + " = 1", "nested"),
+    "arrays nested 50 deep": ("a = " + "[" * 50 + "]" * 50, "nested deeper than 20"),
+    "a number of 10,000 digits": (GOOD + f"tokens = {'9' * 10_000}\n", "is not valid TOML"),
+    "a key twice": (GOOD + "seed = 1\nseed = 2\n", "is not valid TOML"),
+    "a text of 100 KB for a number": (GOOD + f'tokens = "{"x" * 10**5}"\n', "task.tokens"),
+    "a list of 10,000 for a number": (GOOD + f"tokens = {[1] * 10_000}\n", "task.tokens"),
+    "a task that is a number": ("temperature = 0.1\ntask = 3\n[architecture]\nwidth = 3\n", "task"),
+    "an architecture that is a list": (
+        "temperature = 0.1\narchitecture = [3]\n[task]\nname = 'hidden_markov'\n",
+        "arch",
+    ),
+    "no task": ("temperature = 0.1\n[architecture]\nwidth = 3\n", "task"),
+    "no temperature": (GOOD.replace("temperature = 0.1", ""), "temperature: Field required"),
+    "a task without a name": (GOOD.replace('name = "hidden_markov"', "tokens = 5"), "task.name", "got none"),
+    "a task of another name": (GOOD.replace("hidden_markov", "mnist"), "task.name must be one of", "got 'mnist'"),
+    "a misspelt task": (GOOD.replace("hidden_markov", "hiden_markov"), "did you mean 'hidden_markov'?"),
+    "a misspelt key": (GOOD + "tokenz = 3\n", "task.tokenz is unknown", "got 3", "did you mean 'tokens'?"),
+    "a key of 100 KB": (GOOD + "x" * 10**5 + " = 3\n", "is unknown"),
+    "a misspelt table": (GOOD + "[validat]\ndraws = 3\n", "validat is unknown", "did you mean 'validate'?"),
+    "a misspelt key of a table": (GOOD + "[validate]\nwidth = [3]\n", "validate.width is unknown", "'widths'?"),
+    "a misspelt key of the training": (
+        GOOD.replace("hidden_markov", "one_shot") + "[task.training]\nstep = 3\n",
+        "task.training.step is unknown",
+        "did you mean 'steps'?",
+    ),
+    "a misspelt key of arrays": (ARRAYS.format("x.npz") + "widht = 3\n", "task.widht is unknown"),
+    "temperature NaN": (GOOD.replace("0.1", "nan"), "temperature", "nan"),
+    "temperature infinite": (GOOD.replace("0.1", "1e999"), "temperature", "inf"),
+    "temperature true": (GOOD.replace("0.1", "true"), "temperature", "True"),
+    "width 10^30": (GOOD.replace("width = 3", f"width = {10**30}"), "width"),
+    "width 10^14": (GOOD.replace("width = 3", f"width = {10**14}"), "widths[0]", "1000000000000"),
+    "width 2.0": (GOOD.replace("width = 3", "width = 2.0"), "architecture.width", "got 2.0"),
+    "seed 2^63": (GOOD + f"seed = {2**63}\n", "task.seed", "9223372036854775807"),
+    "a probability NaN": (GOOD + "stay_probability = nan\n", "stay_probability", "nan"),
+    "noise NaN": (GOOD + "noise_sum = nan\n", "noise_sum", "nan"),
+    "10^9 examples": (GOOD + f"examples = {10**9}\n", "must fit into"),
+    "10^9 test examples": (GOOD + f"test_examples = {10**9}\n", "must fit into"),
+    "dimension 10^6": (GOOD + f"dimension = {10**6}\nexamples = 2\ntest_examples = 2\n", "must fit into"),
+    "a layer that is empty": (GOOD + "layers = [[]]\n", "layers"),
+    "a misspelt head": (GOOD + 'layers = [["unifrom"]]\n', "layers[0]", "did you mean 'uniform'?"),
+}
+
+
+@pytest.mark.parametrize("name", TOML)
+def test_a_model_file_of_a_stranger(tmp_path, name):
+    content, *expected = TOML[name]
+    file = tmp_path / "model.toml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    refused(lambda: ba.load_model(file), *expected)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"width": -3}, ("architecture.width", "greater than or equal to 1", "got -3")),
+        ({"width": 2.5}, ("architecture.width", "got 2.5")),
+        ({"temperature": "hot"}, ("temperature", "got 'hot'")),
+        ({"temperature": float("nan")}, ("temperature", "got nan")),
+        ({"seed": -1}, ("task.seed", "got -1")),
+        ({"seed": 2**63}, ("task.seed", "got 9223372036854775808")),
+        ({"task": {"tokenz": 3}}, ("task.tokenz is unknown", "did you mean 'tokens'?")),
+    ],
+    ids=str,
+)
+def test_arguments_of_load_model_read_like_those_of_the_command_line(arguments, expected):
+    refused(lambda: ba.load_model("hidden_markov", **arguments), *expected)
+
+
+def test_arguments_over_a_file_whose_tables_are_none(tmp_path):
+    (tmp_path / "model.toml").write_text("temperature = 0.1\narchitecture = 3\ntask = 3\n")
+    for arguments in ({"seed": 1}, {"width": 3}, {"task": {"tokens": 3}}):
+        refused(lambda arguments=arguments: ba.load_model(tmp_path / "model.toml", **arguments), "must be a table")
+
+
+@pytest.mark.parametrize("name", ["none.toml", "folder.toml", "pipe.toml", "hidden_markow", "", "a\0b", "../models/x"])
+def test_a_model_that_is_not_there(tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder.toml").mkdir()
+    os.mkfifo(tmp_path / "pipe.toml")
+    refused(lambda: ba.load_model(name), "model must be")
+
+
+def test_a_model_file_of_another_editor_is_read(tmp_path):
+    """Some begin a file with a byte order mark, and end lines in two characters."""
+    text = (
+        GOOD.replace("width = 3", "width = 3 # grüße").replace("\n", "\r\n") + "examples = 4\r\ntest_examples = 4\r\n"
+    )
+    (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)
+
+
+def test_images_that_are_not_there_are_named_by_their_key(tmp_path):
+    (tmp_path / "model.toml").write_text(GOOD.replace("hidden_markov", "one_shot") + 'train_images = "none.zip"\n')
+    refused(lambda: ba.load_model(tmp_path / "model.toml"), "task.train_images", "none.zip", "not there")
+
+
+STROKE = np.full((20, 20), 255, np.uint8)
+STROKE[5:15, 8:11] = 0
+
+
+def png(image, **options):
+    file = io.BytesIO()
+    image.save(file, "PNG", **options)
+    return file.getvalue()
+
+
+def chunk(kind, content):
+    return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+
+def claimed(width, height):
+    """A PNG that says it has so many pixels."""
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+    return b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", zlib.compress(bytes(100))) + chunk(b"IEND", b"")
+
+
+PLAIN = png(Image.fromarray(STROKE))
+TIFF = io.BytesIO()
+Image.fromarray(STROKE).save(TIFF, "TIFF")
+IMAGES = {
+    "empty": (b"",),
+    "text": (b"no image",),
+    "truncated": (PLAIN[:50],),
+    "garbled": (garbled(PLAIN),),
+    "another format": (TIFF.getvalue(),),
+    "PostScript": (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n%%EndComments\nshowpage\n",),
+    "10^9 pixels": (claimed(31_623, 31_623), "pixels"),
+    "2^62 pixels": (claimed(2**31 - 1, 2**31 - 1), "pixels"),
+    "25,000,000 pixels": (png(Image.new("1", (5000, 5000), 1)), "pixels", "16777216"),
+    "no pixels": (claimed(0, 10),),
+    "blank": (png(Image.new("L", (20, 20), 255)), "one colour alone"),
+    "black": (png(Image.new("L", (20, 20), 0)), "one colour alone"),
+    "blank and clear": (png(Image.new("RGBA", (20, 20), (0, 0, 0, 0))), "one colour alone"),
+}
+
+
+def folder_of_images(folder, content, name="03.png"):
+    for character in ("a", "b", "c"):
+        place = folder / "Alpha" / character
+        place.mkdir(parents=True)
+        for number in range(3):
+            (place / f"{number:02}.png").write_bytes(PLAIN)
+    (folder / "Alpha" / "b" / name).write_bytes(content)
+    return folder
+
+
+def zip_of_images(file, content, name="03.png"):
+    with zipfile.ZipFile(file, "w") as packed:
+        for character in ("a", "b", "c"):
+            for number in range(3):
+                packed.writestr(f"images/Alpha/{character}/{number:02}.png", PLAIN)
+        packed.writestr(f"images/Alpha/b/{name}", content)
+    return file
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_an_image_of_a_stranger(tmp_path, name):
+    content, *expected = IMAGES[name]
+    for source in (
+        folder_of_images(tmp_path / "images", content),
+        zip_of_images(tmp_path / "images.zip", content),
+    ):
+        refused(lambda source=source: load_images(source, 8), "Alpha/b/03.png", *expected)
+
+
+FAINT = np.where(STROKE == 0, 60_000, 65_535).astype(np.uint16)
+ALIKE = {
+    "grey with alpha": lambda: Image.fromarray(np.dstack([0 * STROKE, 255 - STROKE]), "LA"),
+    "colour with alpha": lambda: Image.fromarray(np.dstack([0 * STROKE] * 3 + [255 - STROKE]), "RGBA"),
+    "16 bits": lambda: Image.fromarray(STROKE.astype(np.uint16) * 257),
+    "1 bit": lambda: Image.fromarray(STROKE).convert("1"),
+    "palette": lambda: Image.fromarray(STROKE).convert("P"),
+    "colour": lambda: Image.fromarray(STROKE).convert("RGB"),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+@pytest.mark.filterwarnings("ignore:.*mode.*:DeprecationWarning")
+def test_forms_of_one_drawing_are_one_image(tmp_path, name):
+    images = load_images(folder_of_images(tmp_path / "images", png(ALIKE[name]())), 8)
+    drawn = images.pixels[images.classes == 1]
+    np.testing.assert_allclose(drawn[3], drawn[0], atol=1e-6)
+    assert drawn[0].max() > 0.5
+
+
+def test_a_palette_with_a_clear_colour_is_on_white(tmp_path):
+    image = Image.fromarray(np.where(STROKE == 0, 1, 0).astype(np.uint8), "L").convert("P")
+    image.putpalette([0, 0, 0, 0, 0, 0])
+    images = load_images(folder_of_images(tmp_path / "images", png(image, transparency=0)), 8)
+    drawn = images.pixels[images.classes == 1]
+    np.testing.assert_allclose(drawn[3], drawn[0], atol=1e-6)
+
+
+def test_16_bits_keep_their_shades(tmp_path):
+    images = load_images(folder_of_images(tmp_path / "images", png(Image.fromarray(FAINT))), 20)
+    assert images.pixels[images.classes == 1][3].max() == pytest.approx(1 - 60_000 / 65_535, abs=1e-6)
+
+
+def test_capital_endings_count_in_folders_as_in_zips(tmp_path):
+    in_folder = load_images(folder_of_images(tmp_path / "images", PLAIN, "03.PNG"), 8)
+    in_zip = load_images(zip_of_images(tmp_path / "images.zip", PLAIN, "03.PNG"), 8)
+    np.testing.assert_array_equal(in_folder.pixels, in_zip.pixels)
+    np.testing.assert_array_equal(np.bincount(in_folder.classes), [3, 4, 3])
+
+
+def test_what_is_called_an_image_but_is_no_file_is_left_out(tmp_path):
+    folder = folder_of_images(tmp_path / "images", PLAIN)
+    (folder / "Alpha" / "c" / "04.png").mkdir()
+    os.mkfifo(folder / "Alpha" / "c" / "05.png")
+    (folder / "Alpha" / "c" / "06.png").symlink_to("/dev/zero")
+    (folder / "Alpha" / "c" / "07.png").symlink_to("nowhere")
+    assert len(load_images(folder, 8).pixels) == 10
+
+
+ZIPS = {
+    "text": lambda content: b"no zip",
+    "truncated": lambda content: content[: len(content) // 2],
+    "encrypted": encrypted,
+    "4 GB unzipped": lambda content: with_size(content, 2**32 - 2),
+    "unknown compression": lambda content: changed(content, 10, b"\x63\0"),
+}
+
+
+@pytest.mark.parametrize("name", ZIPS)
+def test_a_zip_of_a_stranger(tmp_path, name):
+    file = zip_of_images(tmp_path / "images.zip", PLAIN)
+    file.write_bytes(ZIPS[name](file.read_bytes()))
+    refused(lambda: load_images(file, 8), "images.zip")
+
+
+def test_a_bomb_of_images_is_refused_before_it_is_unzipped(tmp_path):
+    """Two members that say they are 1 GB each."""
+    file = tmp_path / "images.zip"
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as packed:
+        for number in range(2):
+            packed.writestr(f"images/Alpha/a/{number}.png", bytes(2**20))
+    file.write_bytes(with_size(file.read_bytes(), 2**30))
+    refused(lambda: load_images(file, 8), "unpacks to 2 GiB, expected at most 1")
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("digits[7-12]", "must be within 0-9"),
+        ("digits[5-3]", "must be within 0-9"),
+        (f"digits[{'9' * 5000}-3]", ""),
+        ("omniglot:../../etc/passwd", "images must be one of"),
+        ("a\0b", "images must be"),
+        ("/dev/zero", "no regular file"),
+        ("images.zip[0-1]", "not there"),
+    ],
+    ids=["beyond", "backwards", "5000 digits", "climbing", "nul", "device", "missing"],
+)
+def test_a_source_of_images_that_is_none(tmp_path, monkeypatch, source, expected):
+    monkeypatch.chdir(tmp_path)
+    refused(lambda: load_images(source, 8), expected)
+
+
+def test_images_that_memory_cannot_hold(tmp_path):
+    refused(lambda: load_images("digits", 10**6), "must fit into")
+    refused(lambda: load_images(folder_of_images(tmp_path / "images", PLAIN), 10**6), "must fit into")

@@ -1,0 +1,398 @@
+"""Arguments that make no sense, or whose sense is likely another: arrays, numbers, names, options, sizes."""
+
+import time
+import warnings
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import attention
+from bayesattn.models import bytes_needed
+from bayesattn.models import posterior as posteriors
+from bayesattn.samplers import SAMPLERS, Job
+from bayesattn.tasks import HiddenMarkov, OneShot
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.finite_width import find_mode
+from bayesattn.training import Training
+from tests.posteriors import tiny_model
+
+RNG = np.random.default_rng(0)
+XI, Y = RNG.normal(size=(6, 2, 3)), np.array([1.0, -1.0] * 3)
+ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
+FIELDS = {"path_inputs": XI, "labels": Y, "architecture": ARCH, "temperature": 0.1}
+
+
+def refused(call, *expected):
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match=r" must ") as caught:
+        call()
+    assert time.perf_counter() - start < 10
+    assert len(str(caught.value).splitlines()) == 1
+    for part in expected:
+        assert part in str(caught.value), str(caught.value)
+
+
+ARRAYS = {
+    "complex": (Y + 0j, "complex128"),
+    "complex without imaginary part": (Y.astype(complex), "complex128"),
+    "complex of JAX": (jnp.asarray(Y + 0j), "complex128"),
+    "strings of numbers": (Y.astype(str), "str"),
+    "bytes of numbers": (Y.astype("S4"), "bytes"),
+    "objects": (np.array(list(Y), object), "object"),
+    "None": ([1, None, 1, -1, 1, -1], "object"),
+    "ragged": ([[1], [1, 2], 3, 4, 5, 6], "list"),
+    "dates": (Y.astype("M8[D]"), "datetime64"),
+    "durations": (Y.astype("m8[D]"), "timedelta64"),
+    "structured": (np.zeros(6, [("label", "f8")]), "structured"),
+    "raw bytes": (np.zeros(6, "V8"), "void"),
+    "a dictionary": ({"labels": Y}, "object"),
+    "a text": ("labels", "str"),
+    "masked": (np.ma.masked_values(Y, -1.0), "masked"),
+    "too large for float64": (np.full(6, np.longdouble("1e400")), "finite"),
+    "NaN": (Y * np.nan, "finite"),
+    "infinite": (Y * np.inf, "finite"),
+}
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_labels_that_are_no_numbers(name):
+    value, expected = ARRAYS[name]
+    refused(lambda: ba.Model(**FIELDS | {"labels": value}), "labels must be", expected)
+
+
+@pytest.mark.parametrize("field", ["path_inputs", "test_path_inputs", "validation_path_inputs"])
+def test_path_inputs_that_are_complex(field):
+    refused(lambda: ba.Model(**FIELDS | {field: XI + 0.5j}), field, "real numbers", "complex128")
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda value: ba.attention.path_inputs(value, [np.zeros((1, 3, 3))]),
+        lambda value: ba.attention.paths_from_matrices(value, [np.full((6, 1, 2, 2), 0.5)]),
+        lambda value: ba.attention.matrices(np.ones((6, 2, 3)), [value[:2, :1, :] * np.ones((2, 3, 3))]),
+        lambda value: ba.theory.solve(value, Y, ARCH, 0.1),
+        lambda value: ba.theory.predict(np.eye(2), XI, Y, value, ARCH, 0.1),
+        lambda value: ba.models.LatentModel(features=value[0], values=Y[:2, None], noise=1.0, prior=1.0),
+    ],
+    ids=["path_inputs", "paths_from_matrices", "weights", "solve", "predict", "latent"],
+)
+def test_complex_arrays_are_refused_wherever_they_come_in(call):
+    refused(lambda: call(XI + 0.5j), "real numbers", "complex128")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "longdouble", "int8", "uint64", "bool", "bfloat16"])
+def test_other_numbers_are_taken_as_they_are(dtype):
+    value = np.asarray(jnp.asarray(XI, dtype)) if dtype == "bfloat16" else abs(XI).astype(dtype)
+    model = ba.Model(**FIELDS | {"path_inputs": value})
+    np.testing.assert_array_equal(model.path_inputs, value.astype(float))
+
+
+NUMBERS = {
+    "NaN": float("nan"),
+    "infinite": float("inf"),
+    "zero": 0,
+    "negative": -1,
+    "a text": "0.1",
+    "true": True,
+    "complex": 0.1 + 0j,
+    "an array": np.ones(2),
+    "10^400": 10**400,
+    "None": None,
+}
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_temperatures_that_make_no_sense(name):
+    refused(lambda: ba.Model(**FIELDS | {"temperature": NUMBERS[name]}), "temperature must be a finite number above 0")
+    refused(lambda: ba.Architecture((2,), (5, 5), (1.0, NUMBERS[name], 1.0)), "variances[1] must be a finite number")
+
+
+@pytest.mark.parametrize("width", [0, -3, 2.0, True, "3", float("nan"), 10**13, 2**70])
+def test_widths_that_make_no_sense(width):
+    refused(lambda: ba.Architecture((2,), (5, width), (1.0, 1.0, 1.0)), "widths[1] must be a whole number")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.5, "0", None, True])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda seed: Job(seed=seed),
+        lambda seed: HiddenMarkov(seed=seed),
+        lambda seed: OneShot(seed=seed),
+        lambda seed: Training(seed=seed),
+    ],
+    ids=["job", "hidden_markov", "one_shot", "training"],
+)
+def test_seeds_that_make_no_sense(call, seed):
+    refused(lambda: call(seed), "seed must be a whole number")
+
+
+def test_a_seed_of_2_to_the_63_for_the_evidence():
+    refused(lambda: ba.theory.evidence(XI, Y, ARCH, 0.1, seed=2**63), "seed must be a whole number")
+
+
+@pytest.mark.parametrize(
+    "names", [[["a\x1b[31m", "b"]], [["a\n", "b"]], [["", "b"]], [["a", 3]], ["ab"], [["a", "\u202eb"]]]
+)
+def test_names_that_cannot_be_printed(names):
+    refused(lambda: ba.Model(**FIELDS, head_names=names), "head_names[0] must be")
+
+
+def test_paths_of_one_name_are_told_apart():
+    assert ba.Model(**FIELDS, head_names=[["a", "a"]]).path_names == ["a (1)", "a (2)"]
+    arch = ba.Architecture((2, 2), (5, 5, 5), (1.0,) * 4)
+    assert arch.path_names([["a", "b"], ["c", "c"]]) == ["a -> c (1)", "a -> c (2)", "b -> c (1)", "b -> c (2)"]
+    assert len(set(arch.path_names([["a", "a -> b"], ["b -> c", "c"]]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (Y > 0, r"labels are 0 and 1: .*use -1 and \+1"),
+        (1.5 + Y / 2, r"labels are 1 and 2: .*use -1 and \+1"),
+        (1e3 * Y, "labels are .* times larger than the prior expects; rescale them"),
+        (1e-3 * Y, "labels are .* times smaller than the prior expects; rescale them"),
+    ],
+    ids=["0 and 1", "1 and 2", "large", "small"],
+)
+def test_labels_that_were_likely_meant_otherwise_get_a_warning(labels, message):
+    with pytest.warns(UserWarning, match=message):
+        model = ba.Model(**FIELDS | {"labels": labels})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        model.replace(width=7, temperature=0.2)
+
+
+def test_test_labels_of_0_and_1_get_a_warning():
+    with pytest.warns(UserWarning, match="test_labels are 0 and 1"):
+        ba.Model(**FIELDS, test_path_inputs=XI, test_labels=Y > 0)
+
+
+@pytest.mark.parametrize("scale", [0.03, 1.0, 30.0])
+def test_usual_labels_get_none(scale):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ba.Model(**FIELDS | {"labels": scale * Y}, test_path_inputs=XI, test_labels=Y)
+
+
+TWICE = np.concatenate([XI, XI])
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda labels, temperature: ba.Model(
+            path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=temperature
+        ),
+        lambda labels, temperature: ba.theory.predict(np.eye(2), TWICE, labels, XI, ARCH, temperature),
+        lambda labels, temperature: ba.Model(
+            path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=0.1
+        ).replace(temperature=temperature),
+    ],
+    ids=["model", "predict", "replace"],
+)
+@pytest.mark.parametrize("temperature", [1e-15, 1e-300])
+def test_examples_that_contradict_each_other_at_no_temperature(call, temperature):
+    refused(
+        lambda: call(np.concatenate([Y, -Y]), temperature), "labels of examples 0 and 6 must be equal", "temperature"
+    )
+
+
+@pytest.mark.parametrize(
+    ("path_inputs", "labels", "temperature"),
+    [(TWICE, np.concatenate([Y, Y]), 1e-15), (TWICE, np.concatenate([Y, -Y]), 1e-6), (XI, Y, 1e-15)],
+    ids=["equal labels", "a temperature", "different examples"],
+)
+def test_examples_that_do_not_are_served(path_inputs, labels, temperature):
+    model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=ARCH, temperature=temperature)
+    assert model.temperature == temperature
+
+
+OPTIONS = {
+    "misspelt": ("nuts", {"max_tree_dept": 3}, "did you mean 'max_tree_depth'?"),
+    "of another sampler": ("nuts", {"steps": 3}, "options of sampler 'nuts' must be some of adapt_mass_matrix, "),
+    "of NumPyro's inside": ("nuts", {"model": 3}, "options of sampler 'nuts' must be some of"),
+    "a function": ("nuts", {"init_strategy": print}, "options of sampler 'nuts' must be some of"),
+    "depth 0": ("nuts", {"max_tree_depth": 0}, "options.max_tree_depth must be a whole number of at least 1, got 0"),
+    "depth 64": ("nuts", {"max_tree_depth": 64}, "at most 30"),
+    "three depths": ("nuts", {"max_tree_depth": [3, 4, 5]}, "two of them"),
+    "no depth": ("nuts", {"max_tree_depth": []}, "two of them"),
+    "depths 5 and 0": ("nuts", {"max_tree_depth": [5, 0]}, "at least 1, got 0"),
+    "depth true": ("nuts", {"max_tree_depth": True}, "whole number"),
+    "a text for a depth": ("nuts", {"max_tree_depth": "deep"}, "whole number"),
+    "step size NaN": ("nuts", {"step_size": float("nan")}, "options.step_size must be a finite number above 0"),
+    "step size 0": ("mala", {"step_size": 0}, "options.step_size must be"),
+    "step size negative": ("hmc", {"step_size": -1.0}, "options.step_size must be"),
+    "probability NaN": ("nuts", {"target_accept_prob": float("nan")}, "options.target_accept_prob must be"),
+    "probability 1": ("nuts", {"target_accept_prob": 1.0}, "below 1"),
+    "length infinite": ("hmc", {"trajectory_length": float("inf")}, "options.trajectory_length must be"),
+    "length of underdamped": ("underdamped", {"length": 0}, "options.length must be"),
+    "steps 0": ("ula", {"steps": 0}, "options.steps must be a whole number"),
+    "steps 2.5": ("ula", {"steps": 2.5}, "options.steps must be a whole number"),
+    "a text for a truth": ("nuts", {"adapt_step_size": "false"}, "must be true or false, got 'false'"),
+    "0 for a truth": ("mala", {"adapt_mass_matrix": 0}, "must be true or false, got 0"),
+    "energy NaN": ("mclmc", {"desired_energy_var": float("nan")}, "options.desired_energy_var must be"),
+    "a number for a name": ("nuts", {3: 3}, "must be some of"),
+    "a list": ("nuts", ["max_tree_depth"], "options must be a dictionary"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_that_make_no_sense(name):
+    sampler, options, expected = OPTIONS[name]
+    refused(lambda: Job(sampler=sampler, options=options), expected)
+
+
+@pytest.mark.parametrize("sampler", sorted(SAMPLERS))
+def test_each_sampler_tells_its_options(sampler):
+    parameterisation = "path" if sampler == "sgld" else "collapsed"
+    refused(
+        lambda: Job(sampler=sampler, parameterisation=parameterisation, options={"step_sise": 0.1}),
+        "step_size",
+        "did you mean 'step_size'?",
+    )
+    Job(sampler=sampler, parameterisation=parameterisation, options={"step_size": 0.1, "adapt_mass_matrix": True})
+
+
+def test_lists_of_options_are_used():
+    job = Job(options={"max_tree_depth": [5, 8]})
+    assert job.options["max_tree_depth"] == (5, 8)
+    from bayesattn.samplers.program import kernel
+
+    made = kernel("nuts", "collapsed", ba.collapsed.structure(tiny_model()), job.options)
+    assert made._max_tree_depth == (5, 8)
+
+
+JOBS = {
+    "a misspelt sampler": ({"sampler": "nutz"}, "did you mean 'nuts'?"),
+    "a misspelt parameterisation": ({"parameterisation": "colapsed"}, "did you mean 'collapsed'?"),
+    "a misspelt quantity": ({"keep": ["weight"]}, "did you mean 'weights'?"),
+    "a text for quantities": ({"keep": "weights"}, "keep must be a list"),
+    "a number for quantities": ({"keep": 3}, "keep must be a list"),
+    "no chains": ({"chains": 0}, "chains must be a whole number of at least 1"),
+    "2^60 chains": ({"chains": 2**60}, "chains must be a whole number of at most"),
+    "draws NaN": ({"draws": float("nan")}, "draws must be a whole number"),
+    "2^63 transitions": ({"warmup": 2**63}, "warmup must be a whole number of at most"),
+    "thin 0": ({"thin": 0}, "thin must be a whole number"),
+    "thin that does not divide": ({"draws": 10, "thin": 3}, "thin must divide draws"),
+    "a misspelt setting": ({"cains": 3}, "setting of a job must be one of", "did you mean 'chains'?"),
+    "a misspelt method": ({"chain_method": "vectorized"}, "did you mean 'vectorised'?"),
+    "another model's parameterisation": ({"parameterisation": "latent"}, "parameterisation of a Model must be one of"),
+    "10^12 draws": ({"draws": 10**12}, "must", "GiB"),
+}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_jobs_that_make_no_sense(model, name):
+    settings, *expected = JOBS[name]
+    if name == "10^12 draws":
+        with pytest.raises(ValueError, match=r"take .* GiB of memory"):
+            ba.sample(model, **settings, parameterisation="path")
+        return
+    refused(lambda: ba.sample(model, **settings), *expected)
+
+
+def test_a_misspelt_whitening(model):
+    refused(lambda: ba.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
+
+
+def test_a_misspelt_field_of_a_model(model):
+    refused(lambda: model.replace(temprature=3), "field of a model must be one of", "did you mean 'temperature'?")
+
+
+@pytest.mark.parametrize("parameterisation", ["path", "token"])
+@pytest.mark.parametrize("width", [20_000, 10_000_000])
+def test_weights_that_memory_cannot_hold(model, parameterisation, width):
+    wide = model.replace(width=width)
+    with pytest.raises(ValueError, match=r"must fit into memory, .* use parameterisation 'collapsed'"):
+        ba.models.require_memory(wide, parameterisation, chains=10**3)
+    if width == 10_000_000:
+        refused(lambda: ba.sample(wide, parameterisation=parameterisation), "widths (10000000, 10000000)")
+
+
+def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
+    model = tiny_model(heads=(2, 3), widths=(7, 5, 4), variances=(1.0,) * 4)
+    weights = 7 * 4 + 2 * 5 * 7 + 3 * 4 * 5 + 4
+    assert model.architecture.number_of_weights(4) == weights
+    more = bytes_needed(model, "path", chains=3) - bytes_needed(model, "path", chains=2)
+    assert more == 8 * 8 * weights
+    attention_bytes = 8 * 6 * 5 * 5**2
+    assert bytes_needed(model, "token") - bytes_needed(model, "path") == attention_bytes
+    assert bytes_needed(model, "collapsed") == bytes_needed(model.replace(width=10**6), "collapsed")
+
+
+def test_path_inputs_that_memory_cannot_hold():
+    heads = [jnp.zeros((400, 3, 3))] * 5
+    refused(lambda: attention.path_inputs(np.ones((2, 2, 3)), heads), "path inputs of 10240000000000 paths must fit")
+
+
+def test_attention_is_made_when_it_is_asked_for(monkeypatch):
+    made = []
+    honest = attention.matrices
+    monkeypatch.setattr(attention, "matrices", lambda *arguments: made.append(1) or honest(*arguments))
+    model = tiny_model()
+    assert not made
+    model.replace(temperature=0.7, width=9)
+    ba.models.path.data(model)
+    assert not made
+    [matrix] = model.tokens.matrices
+    assert matrix.shape == (6, 1, 5, 5)
+    assert len(made) == 1
+    assert model.about()["readout"] is None
+    assert model.about(tokens=True)["readout"] == "last"
+
+
+def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
+    checked = []
+
+    def seen(name, value, shape):
+        checked.append(name)
+        return honest(name, value, shape)
+
+    honest = posteriors.finite_array
+    monkeypatch.setattr(posteriors, "finite_array", seen)
+    monkeypatch.setattr(posteriors, "checked_path_inputs", lambda name, *_, **__: checked.append(name))
+    model.replace(width=9, temperature=0.7)
+    assert checked == []
+    changed = model.replace(labels=model.labels + 1)
+    assert checked == ["labels"]
+    np.testing.assert_array_equal(changed.labels, model.labels + 1)
+    assert changed.path_inputs is model.path_inputs
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"labels": Y[:3]}, "labels must have shape (6,)"),
+        ({"temperature": float("nan")}, "temperature must be"),
+        ({"width": 0}, "widths[0] must be"),
+        ({"architecture": ba.Architecture((3,), (5, 5), (1.0,) * 3)}, "path_inputs must have 3 paths"),
+        ({"architecture": "wide"}, "architecture must be a bayesattn.Architecture"),
+        ({"path_inputs": XI[:3]}, "labels must have shape (3,)"),
+        ({"test_path_inputs": XI[:, :, :2]}, "test_path_inputs must have shape"),
+        ({"test_path_inputs": XI, "test_labels": Y[:3]}, "test_labels must have shape (6,)"),
+        ({"path_groups": {"x": (7,)}}, "path_groups['x'] must hold paths below 2"),
+    ],
+    ids=str,
+)
+def test_what_is_changed_is_checked_as_what_is_new(changes, expected):
+    refused(lambda: ba.Model(**FIELDS).replace(**changes), expected)
+
+
+def test_widths_near_infinity_solve():
+    """The mode, from which the theory to first order, evidence and collapsed sampling set out."""
+    model = tiny_model(temperature=0.3)
+    gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
+    for width in (10**9, 10**12):
+        arch = model.architecture.with_width(width)
+        mode, problem = find_mode(model.path_inputs, model.labels, arch, model.temperature)
+        factor = problem.factors(mode.point, layer_shapes(arch))[0]
+        np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)
