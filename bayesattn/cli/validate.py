@@ -294,11 +294,12 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
     if not curve:
         return
     how = "temperature by evidence, and by accuracy on validation (val.) examples" if choose else "saddle point"
-    table = Table(title=f"Theory: {how}; ± by the size of the test or validation set")
+    title = f"Theory: {how}; ± by the size of the test or validation set"
+    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
     columns = ["N", "T", "log p(Y) ± error", "test %"]
     columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
     for column in columns:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=column.startswith("log p"))
     for width, found in curve.items():
         evident, accurate, gp = by_evidence(found), by_validation(found), by_gp_evidence(found)
         log_evidence = f"{evident.log_evidence:.2f} ± {evident.error:.2f}{'' if evident.reliable else ' ?'}"
