@@ -75,6 +75,13 @@ class Job:
             )
         object.__setattr__(self, "options", presets.get(self.parameterisation, {}) | dict(self.options))
 
+    @classmethod
+    def restored(cls, table: Mapping[str, Any]) -> "Job":
+        """The job whose settings were stored: its options are those, whatever presets have become since."""
+        job = cls(**table)
+        object.__setattr__(job, "options", dict(table.get("options", {})))
+        return job
+
     @property
     def kept(self) -> int:
         """Draws kept of each chain."""
