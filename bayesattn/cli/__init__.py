@@ -1,5 +1,6 @@
 """The command line. Commands parse and print; all mathematics is elsewhere."""
 
+import os
 import signal
 import sys
 from typing import Any
@@ -38,7 +39,9 @@ for command in (
 
 def main() -> None:
     """Entry point: bad input, and a theory that cannot be solved, end with one line and exit status 2."""
-    signal.signal(signal.SIGTERM, _terminate)
+    stop = _Stop()
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     try:
         code = app(standalone_mode=False, prog_name="bayesattn")
     except typer.Abort:
@@ -58,9 +61,23 @@ def main() -> None:
         sys.exit(code or 0)
 
 
-def _terminate(*_: Any) -> None:
-    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C."""
-    raise KeyboardInterrupt(TERMINATED)
+class _Stop:
+    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C; whoever asks a third time is obeyed at once."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, number: int, _: Any) -> None:
+        self.asked += 1
+        status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
+        if self.asked == 1:
+            raise KeyboardInterrupt(status)
+        # A handler may come in the midst of another write, so these go round Python's buffers.
+        if self.asked == 2:
+            os.write(2, b"bayesattn: finishing what is under way; asked once more, it stops at once\n")
+        else:
+            os.write(2, b"bayesattn: stopped at once; what was recorded before is kept\n")
+            os._exit(status)
 
 
 def _end(message: str, status: int = BAD_INPUT) -> None:

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import arviz_base
@@ -200,11 +202,40 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     found: dict[str, Any] = module.prepare(model) if prepared is None else prepared
     data = module.data(model, **found)
     shapes = compiled.shapes(data)
+    require_memory(compiled, data, job)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
     return Plan(compiled, data, found, shapes, block, key)
+
+
+def require_memory(compiled: Program, data: dict[str, Any], job: Job) -> None:
+    """Raise ValueError unless the states of all chains, and a gradient each, fit into memory; more may yet be needed."""
+    state = jax.eval_shape(compiled.start, _chain_keys(job, jax.random.key(0))[0], data)
+    apart = 1 if job.chain_method == "vectorised" else job.chains
+    needed, there = apart * sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state)), memory()
+    if needed > there:
+        raise ValueError(
+            f"chains of this model take at least {needed / 2**30:,.1f} GiB of memory, expected at most the"
+            f" {there / 2**30:,.1f} GiB there are; choose smaller widths, fewer chains, or parameterisation 'collapsed'"
+        )
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use: of the device, of its control group, or of the machine."""
+    limits = [device["bytes_limit"] for device in [jax.devices()[0].memory_stats() or {}] if "bytes_limit" in device]
+    if hasattr(os, "sysconf"):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(limits, default=2**63)
+
+
+def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
+    """What each of `units` starts from."""
+    keys = jax.random.split(key, job.chains)
+    return [keys] if job.chain_method == "vectorised" else list(keys)
 
 
 def advance(
@@ -278,10 +309,7 @@ class _Runner:
 
     def turns(self) -> list[_Turn]:
         """Where each of the chains stands, by its last checkpoint."""
-        keys = jax.random.split(self.key, self.job.chains)
-        begins = [
-            (chains, keys if self.job.chain_method == "vectorised" else keys[chains[0]]) for chains in units(self.job)
-        ]
+        begins = list(zip(units(self.job), _chain_keys(self.job, self.key), strict=True))
         like = jax.eval_shape(self.program.start, begins[0][1], self.data)
         turns = []
         for order, (chains, key) in enumerate(begins):
