@@ -29,7 +29,10 @@ SHAPING = tuple(
         *("_random", "architecture", "attention", "network"),
         *(f"models/{name}" for name in ("collapsed", "latent", "path", "posterior", "token")),
         *(f"samplers/{name}" for name in ("adapter", "hmc", "job", "langevin", "program", "run")),
-        *(f"theory/{name}" for name in ("action", "bartlett", "finite_width", "kernels", "minimise", "saddle_point")),
+        *(
+            f"theory/{name}"
+            for name in ("action", "bartlett", "finite_width", "kernels", "minimise", "predictor", "saddle_point")
+        ),
     )
 )
 """Modules that shape a draw. Presets do not count: the settings that they come to are stored with the run."""

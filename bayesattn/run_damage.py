@@ -66,15 +66,29 @@ def go_back(run: Run, damage: Damage) -> None:
     last = run.job.transitions if damage.draw is None else run.job.warmup + damage.draw * run.job.thin
     names = (run.path / FOLDER / EARLIER).glob(f"{file.stem}.*.npz")
     steps = [int(text) for name in names if (text := name.stem.partition(".")[2]).isdigit()]
-    for done in sorted(steps, reverse=True):
+    for done in sorted((done for done in steps if done <= last), reverse=True):
         earlier = run.earlier_file(damage.chains, done)
         with suppress(*checkpoints.UNREADABLE):
             found = checkpoints.read(earlier)
-            if done <= last and (found.run, found.done) == (run.identity, done):
+            if (found.run, found.done) == (run.identity, done):
+                _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
                 replace_file(file, earlier.read_bytes())
                 earlier.unlink()  # Should its draws turn out to be damaged too, the one before is next.
                 return
+    _clear(run, damage.chains, 0)
     file.unlink()
+
+
+def _clear(run: Run, chains: Chains, first: int) -> None:
+    """Delete chunks that cannot be read, from a draw on: what is drawn again may be written to a part of them first."""
+    for name, array in run.arrays_of_draws().items():
+        for chain in chains:
+            for chunk in range(first // array.chunks[1], -(-array.shape[1] // array.chunks[1])):
+                try:
+                    np.asarray(array[chain, chunk * array.chunks[1] : (chunk + 1) * array.chunks[1]])
+                except Exception:  # As above.
+                    key = array.metadata.encode_chunk_key((chain, chunk, *[0] * (array.ndim - 2)))
+                    (run.path / name / key).unlink(missing_ok=True)
 
 
 def _first_not_finite(arrays: Mapping[str, Any], chains: Chains, kept: int) -> tuple[int, str] | None:

@@ -76,6 +76,7 @@ def sample(
     if new.exists():
         try:
             Run(new).require_same(model, job)
+            Run(new).require_same_environment()
         except RunError:
             run_places.remove(new)  # A replacement that was asked for before, and given up.
     _drawn(model, job, new, progress, threads, True, lambda: run_places.swap(new, out))
@@ -103,6 +104,8 @@ def _drawn(
         if repair:
             run.mend()
         run.require_sound()
+        if job.draws > run.job.draws or not run.complete:
+            run.require_same_environment()
         if job.draws > run.job.draws:
             run_files.extend(run, job)
             run = Run(out)
@@ -367,13 +370,12 @@ class Run:
             )
 
     def require_same(self, model: Model | LatentModel, job: Job) -> None:
-        """Raise RunError, naming the first difference, unless the run is of this model, settings and environment.
+        """Raise RunError, naming the first difference, unless the run is of this model and these settings.
 
         More draws than it has are no difference.
         """
         asked, has = provenance.job_table(job), provenance.job_table(self.job)
-        more = job.draws > self.job.draws
-        if more:
+        if job.draws > self.job.draws:
             del asked["draws"], has["draws"]
         asked, has = asked | _settings(model), has | _settings(self.model)
         for name, value in has.items():
@@ -386,8 +388,6 @@ class Run:
             ours, theirs = getattr(self.model, name, None), getattr(model, name, None)
             if not _close(ours, theirs):
                 raise RunError(f"{self.path} holds a run on other data: its {name} differ; choose another folder")
-        if more or not self.complete:
-            self.require_same_environment()
 
     def require_same_environment(self) -> None:
         """Raise RunError, naming the differences, unless draws would go on to the same bits here."""

@@ -1,6 +1,5 @@
 """Runs on disk: killed and resumed to the same bits, opened while they go on, damaged in many ways."""
 
-import errno
 import json
 import os
 import pickle
@@ -52,7 +51,7 @@ def random_moments(count, steps, rng):
     """
     for number in range(count):
         at = int((number + rng.uniform(0, 0.5)) * steps / count)
-        writes, part = rng.integers(1, 15), rng.choice([0.0, 0.5, 1.0, 2.0])
+        writes, part = rng.integers(1, 60), rng.integers(2)
         yield f"{at}:{rng.uniform(0, 0.02):.4f}" if number % 2 else f"{at}/{writes}/{part}"
 
 
@@ -421,26 +420,6 @@ def test_a_disk_too_small_is_seen_before_sampling(model, tmp_path, monkeypatch):
     with pytest.raises(OSError, match=r"needs 0\.\d MiB, 0\.0 MiB are free"):
         runs.sample(model, tmp_path / "run", **JOB)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_fills_up_loses_nothing(model, tmp_path, made, monkeypatch):
-    import zarr.storage._local as zarr_files
-
-    put, written = zarr_files._put, []
-
-    def full(path, *arguments, **options):
-        written.append(path)
-        if len(written) > 150:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return put(path, *arguments, **options)
-
-    monkeypatch.setattr(zarr_files, "_put", full)
-    with pytest.raises(OSError, match="No space left on device while writing a block; the blocks before it are safe"):
-        runs.sample(model, tmp_path / "run", **JOB)
-    assert 60 < sum(runs.Run(tmp_path / "run").done) < 260
-    monkeypatch.setattr(zarr_files, "_put", put)
-    runs.sample(model, tmp_path / "run", **JOB)
-    assert contents(tmp_path / "run") == contents(made / "complete")
 
 
 def test_a_draw_that_is_not_finite_ends_the_run_with_the_last_good_block_kept(model, tmp_path, monkeypatch):
