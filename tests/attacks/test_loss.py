@@ -111,11 +111,19 @@ def checkpoint(change):
     return damage
 
 
+def flip_leaf(file):
+    with np.load(file) as stored:
+        leaf = max((stored[name] for name in stored.files if name.startswith("leaf")), key=lambda leaf: leaf.nbytes)
+    content = bytearray(file.read_bytes())
+    content[content.index(leaf.tobytes())] ^= 1
+    file.write_bytes(bytes(content))
+
+
 CHECKPOINTS = {
     "cut short": lambda f: cut(f / ".run" / "chain-1.npz"),
     "empty": lambda f: cut(f / ".run" / "chain-1.npz", 0),
     "a text": lambda f: (f / ".run" / "chain-1.npz").write_text("chain 1"),
-    "one bit": lambda f: flip(f / ".run" / "chain-1.npz"),
+    "one bit of a state": lambda f: flip_leaf(f / ".run" / "chain-1.npz"),
     "of another run": checkpoint(lambda about, _: about.update(run="another")),
     "of the future": checkpoint(lambda about, _: about.update(done=81)),
     "of the past": checkpoint(lambda about, _: about.update(done=-1)),
