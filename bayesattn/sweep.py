@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import partial
-from logging import ERROR
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -217,7 +216,7 @@ def _embedded_cluster(workers: int | None, pending: int, scratch: str) -> tuple[
     }
     no_pages = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
     with dask.config.set(no_pages):
-        cluster = SpecCluster(workers=nannies, scheduler={"cls": Scheduler, "options": here}, silence_logs=ERROR)
+        cluster = SpecCluster(workers=nannies, scheduler={"cls": Scheduler, "options": here})
     return cluster, 1 if devices else max(1, cores() // count)
 
 

@@ -38,7 +38,7 @@ def contents(store):
 
 
 def run_process(out, job, moment="never"):
-    compiled = str(Path(out).parent / "compiled")
+    compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(out).parents[1] / "compiled"))
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "tests.killed_run", str(out), json.dumps(job), moment]
     return subprocess.run(command, cwd=ROOT, env=os.environ | cache, capture_output=True, text=True)
