@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,31 @@ import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
+from bayesattn._files import digest_of
 from bayesattn.models import LatentModel, Model
 from bayesattn.samplers import Job
 
 PACKAGE = Path(__file__).parent
-LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "numpy")
-DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "source", "dtype", "device", "machine")
+LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
+DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine")
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
+SHAPING = tuple(
+    PACKAGE / f"{name}.py"
+    for name in (
+        *("_random", "architecture", "attention", "network"),
+        *(f"models/{name}" for name in ("collapsed", "latent", "path", "posterior", "token")),
+        *(f"samplers/{name}" for name in ("adapter", "hmc", "job", "langevin", "program", "run")),
+        *(
+            f"theory/{name}"
+            for name in ("action", "bartlett", "finite_width", "kernels", "minimise", "predictor", "saddle_point")
+        ),
+    )
+)
+"""Modules that shape a draw. Presets do not count: the settings that they come to are stored with the run."""
+
+
+SHOWN = ("test_labels",)
+"""Arrays that decide no draw, but what is said of them."""
 
 
 def model_table(model: Model | LatentModel) -> dict[str, Any]:
@@ -37,15 +57,28 @@ def to_toml(table: dict[str, Any]) -> str:
     return tomli_w.dumps(table)
 
 
-def identity(model: Model | LatentModel, job: Job) -> str:
-    """SHA-256 of all that decides the draws but the environment: data, model, settings."""
-    digest = hashlib.sha256(json.dumps([model_table(model) | {"task": {}}, job_table(job)], sort_keys=True).encode())
+def identity(model: Model | LatentModel, job: Job, store: int = 3) -> str:
+    """SHA-256 of all that decides a run but its environment and how many draws it has: data, model, settings, names.
+
+    Runs of store format 2 counted draws, and neither test labels nor the names of the heads.
+    """
+    settings, table = job_table(job), model_table(model) | {"task": {}}
     arrays = [getattr(model, name) for name in model.data_names]
     if isinstance(model, Model) and model.tokens is not None and job.parameterisation == "token":
         arrays += [model.tokens.inputs, *model.tokens.matrices]
+    if store > 2:
+        del settings["draws"]
+        table |= {"shown": [shown_names(model)]}
+        arrays += [getattr(model, name) for name in SHOWN if hasattr(model, name)]
+    digest = hashlib.sha256(json.dumps([table, settings], sort_keys=True).encode())
     for array in arrays:
         digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
+
+
+def shown_names(model: Model | LatentModel) -> dict[str, Any]:
+    """Names that results are shown under."""
+    return _plain({"path": model.path_names, "groups": dict(model.path_groups)}) if isinstance(model, Model) else {}
 
 
 def environment() -> dict[str, Any]:
@@ -56,7 +89,7 @@ def environment() -> dict[str, Any]:
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
         "machine": platform.machine(),
-        "source": _source_hash(),
+        "source": digest_of(SHAPING),
         "git": _git_revision(),
     }
 
@@ -66,13 +99,14 @@ def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     return [f"{name} {begun.get(name)} (now {now.get(name)})" for name in DECIDING if begun.get(name) != now.get(name)]
 
 
-def _source_hash() -> str:
-    """Of the code that decides the draws, so that a change of it is seen without a new version."""
-    digest = hashlib.sha256()
-    folders = ("models", "samplers", "theory")
-    for file in sorted(file for folder in folders for file in (PACKAGE / folder).iterdir() if file.is_file()):
-        digest.update(file.read_bytes())
-    return digest.hexdigest()[:12]
+def digest_of_times(files: Iterable[str]) -> str:
+    """Changes when one of the files does, by name, size and time."""
+    return digest_of_text("\n".join(f"{file} {(found := os.stat(file)).st_size} {found.st_mtime_ns}" for file in files))
+
+
+def digest_of_text(text: str) -> str:
+    """SHA-256 of a text, cut to 16 hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _git_revision() -> str | None:

@@ -1,32 +1,35 @@
-"""What a run on disk is made of: making its Zarr store, writing draws and checkpoints, reading them back.
+"""What a run on disk is made of: making its Zarr store, making it longer, writing draws and checkpoints.
 
 A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
-Each block of draws is one region write, followed by an atomic checkpoint of the whole sampler state; a block that was
-written but not checkpointed is drawn again, to the same bits. The folder `.run` inside the store holds checkpoints (NumPy
-arrays and JSON, no pickles), a log of blocks with their wall times, and a lock.
+Each block of draws is one region write, brought onto the disk before an atomic checkpoint of the whole sampler state counts
+(`bayesattn.checkpoints`); a block that was written but not checkpointed is drawn again, to the same bits. The folder `.run`
+inside the store holds checkpoints, a log of blocks with their wall times, and a lock. Checkpoints of the ends of chunks stay
+in `.run/earlier`, so that a damaged chunk can be drawn again.
 """
 
 from __future__ import annotations
 
 import errno
-import io
 import json
+import os
 import shutil
 import uuid
 import warnings
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
 import zarr
 
-from bayesattn import provenance
-from bayesattn._files import replace_file
+from bayesattn import checkpoints, provenance
+from bayesattn._files import replace_file, sync, sync_folder
+from bayesattn.checkpoints import Checkpoint, Sums, load_arrays, write_arrays
 from bayesattn.models import LatentModel, Model
 from bayesattn.samplers import Job
 from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_region
@@ -34,12 +37,17 @@ from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_
 if TYPE_CHECKING:
     from bayesattn.runs import Run
 
-FORMAT = 2
+FORMAT = 3
+READABLE = (2, FORMAT)
+"""Format 2 has no sums of its draws, which are checked for NaN alone."""
 KEY = "bayesattn"
 """Attribute of the store's root that holds the run's description."""
 FOLDER = ".run"
+EARLIER = "earlier"
 COMPRESS_BELOW = 2**16
 """Bytes per chunk: larger arrays of draws are stored as they are, for noise hardly compresses."""
+LOCK_SECONDS = 2.0
+"""A lock that someone merely looks at is free again long before."""
 
 
 class RunError(ValueError):
@@ -50,43 +58,122 @@ class RunBusy(RunError):
     """Another process is at work on the run."""
 
 
+@contextmanager
+def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Hold the lock of a run, which the operating system frees when the process dies; raises RunBusy."""
+    file = folder / FOLDER / "lock"
+    lock = filelock.FileLock(file)
+    busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
+    try:
+        lock.acquire(timeout=timeout)
+    except filelock.Timeout:
+        raise busy from None
+    try:
+        if not file.exists():
+            raise busy  # It was replaced by another run while this process waited.
+        yield
+    finally:
+        lock.release()
+
+
 def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None:
     """Make a run with all its arrays, nothing drawn yet, in a hidden folder beside `out` that a rename turns into it."""
-    needed = job.chains * job.kept * bytes_per_draw(ready.shapes)
-    out = out.absolute()
+    require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))
     out.parent.mkdir(parents=True, exist_ok=True)
-    free = shutil.disk_usage(out.parent).free
-    if needed > free:
-        raise OSError(
-            errno.ENOSPC, f"the run needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free", str(out.parent)
-        )
     new = out.with_name(f".{out.name}.{uuid.uuid4().hex}.new")
     try:
-        description = {
-            "format": FORMAT,
-            "identity": provenance.identity(model, job),
-            "model": provenance.to_toml(provenance.model_table(model)),
-            "sampler": provenance.to_toml(provenance.job_table(job)),
-            "environment": provenance.environment(),
-            "kind": type(model).__name__,
-            "about_model": model.about(job.parameterisation == "token"),
-        }
-        root = zarr.create_group(new, zarr_format=3, attributes={KEY: description})
-        _write_groups(root, model, job, ready)
-        with warnings.catch_warnings():
-            # Consolidated metadata, which readers want, has no place yet in the written standard of format 3.
-            warnings.simplefilter("ignore")
-            zarr.consolidate_metadata(root.store)
-        (new / FOLDER).mkdir()
-        write_arrays(new / FOLDER / "prepared.npz", ready.prepared)
-        try:
-            new.rename(out)
-        except OSError as error:
-            # Another job was quicker: there is a run now, whose lock decides.
-            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                raise
+        (new / FOLDER / EARLIER).mkdir(parents=True)
+        with locked(new):  # By which the leftover of a process that was killed is known.
+            description = {
+                "format": FORMAT,
+                "identity": provenance.identity(model, job),
+                "model": provenance.to_toml(provenance.model_table(model)),
+                "environment": provenance.environment(),
+                "kind": type(model).__name__,
+                "about_model": model.about(job.parameterisation == "token"),
+            }
+            root = zarr.create_group(new, zarr_format=3)
+            _write_groups(root, model, job, ready)
+            write_arrays(new / FOLDER / "prepared.npz", ready.prepared)
+            _describe(new, description, job)
+            try:
+                new.rename(out)
+            except OSError as error:
+                # Another job was quicker: there is a run now, whose lock decides.
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+            sync_folder(out.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
+
+
+def require_room(out: Path, model: Model | LatentModel, draws: int) -> None:
+    """Raise OSError unless the disk has room for draws of so many bytes and the data of the model."""
+    place = next(folder for folder in out.parents if folder.exists())
+    needed, free = draws + sum(_bytes(group) for group in model.groups().values()), shutil.disk_usage(place).free
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC, f"the run needs {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free", str(place)
+        )
+
+
+def _bytes(variables: Mapping[str, np.ndarray]) -> int:
+    return sum(values.nbytes for values in variables.values())
+
+
+def extend(run: Run, job: Job) -> None:
+    """Make room for more draws; the description, which says how many there are to be, changes last and at once."""
+    require_room(run.path, run.model, run.nbytes * (job.kept - run.job.kept) // run.job.kept)
+    for _, name, array in arrays_of(zarr.open_group(run.path, mode="r+")):
+        names = array.metadata.dimension_names or ()
+        if "draw" in names:
+            sizes = zip(names, array.shape, strict=True)
+            array.resize(tuple(job.kept if axis == "draw" else size for axis, size in sizes))
+        if name == "draw":
+            array[...] = job.draw_numbers
+    _describe(run.path, run.description, job)
+
+
+def _describe(path: Path, description: dict[str, Any], job: Job) -> None:
+    """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
+    with warnings.catch_warnings():
+        # Consolidated metadata, which readers want, has no place yet in the written standard of format 3.
+        warnings.simplefilter("ignore")
+        zarr.consolidate_metadata(path)
+    sync(path)
+    content = json.loads((path / "zarr.json").read_bytes())
+    sums = fixed_sums(zarr.open_group(path, mode="r"), job.kept)
+    settings = provenance.to_toml(provenance.job_table(job))
+    content["attributes"][KEY] = description | {"sampler": settings, "sums": sums}
+    replace_file(path / "zarr.json", json.dumps(content).encode())
+
+
+def fixed_sums(root: zarr.Group, kept: int) -> dict[str, int]:
+    """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
+    found = {}
+    for group, name, array in arrays_of(root):
+        if not _of_draws(array):
+            values = np.asarray(array[:kept] if name == "draw" else array[...])
+            text = values.dtype.kind not in "biufc"
+            content = "\n".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
+            found[f"{group}/{name}"] = zlib.crc32(content)
+    return found
+
+
+def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:
+    """Arrays that begin with axes (chain, draw), by group and name."""
+    return {f"{group}/{name}": array for group, name, array in arrays_of(root) if _of_draws(array)}
+
+
+def arrays_of(root: zarr.Group) -> Iterator[tuple[str, str, Any]]:
+    """Group, name and array of all that a run holds."""
+    for group, members in sorted(root.groups()):
+        for name, array in sorted(members.arrays()):
+            yield group, name, array
+
+
+def _of_draws(array: Any) -> bool:
+    return (array.metadata.dimension_names or ())[:2] == ("chain", "draw")
 
 
 def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
@@ -133,57 +220,69 @@ class Recorder:
     """Recorder of `bayesattn.samplers.run` that keeps everything in a run."""
 
     def __init__(self, run: Run):
-        self.run = run
-        with run.reading("its arrays"):
-            tree = zarr.open_group(run.path, mode="r+")
-            self.arrays = {
-                name: {key: array for key, array in tree[name].arrays() if array.ndim > 1}  # pyright: ignore
-                for name in tree
-                if "draw" in dict(tree[name].arrays())  # pyright: ignore
-            }
+        self.run, self.arrays, self.sums = run, {}, {}
+        for variable, array in run.arrays_of_draws(mode="r+").items():
+            group, name = variable.split("/")
+            self.arrays.setdefault(group, {})[name] = array
 
     def prepared(self) -> dict[str, np.ndarray]:
         """What was computed before sampling began."""
+        file = self.run.path / FOLDER / "prepared.npz"
         try:
-            with load_arrays(self.run.path / FOLDER / "prepared.npz") as stored:
+            with load_arrays(file) as stored:
                 return dict(stored)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise RunError(f"{self.run.path} is damaged: prepared.npz cannot be read ({error})") from None
+        except checkpoints.UNREADABLE as error:
+            raise RunError(
+                f"{self.run.path} is damaged: prepared.npz cannot be read ({error}); draw it anew with overwrite"
+            ) from None
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
-        """State and steps done by the checkpoint, after a look at whether the draws it speaks of are there."""
+        """State and steps done by the checkpoint."""
+        variables = sorted(f"{group}/{name}" for group, found in self.arrays.items() for name in found)
+        self.sums[chains] = Sums.of_nothing(variables, self.run.draws_per_chunk, chains)
         if not self.run.checkpoint_file(chains).exists():
             return None
-        about, arrays = self.run.read_checkpoint(chains)
+        found = self.run.read_checkpoint(chains)
         leaves, tree = jax.tree.flatten(like)
         raw = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(a.shape, a.dtype) for a in arrays] != [(r.shape, r.dtype) for r in raw]:
+        if [(a.shape, a.dtype) for a in found.leaves] != [(r.shape, r.dtype) for r in raw]:
             raise RunError(
-                f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler"
+                f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
+                " draw it anew with overwrite"
             )
-        self._require_draws(chains, (about["done"] - self.run.job.warmup) // self.run.job.thin)
+        if found.sums is not None:
+            self.sums[chains] = found.sums
         state = [
             jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
-            for array, leaf in zip(arrays, leaves, strict=True)
+            for array, leaf in zip(found.leaves, leaves, strict=True)
         ]
-        return jax.tree.unflatten(tree, state), about["done"]
+        return jax.tree.unflatten(tree, state), found.done
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """One region write per array."""
         with self._writing():
             write_region(self.arrays, chains, first, outputs)
+            self.sums[chains].add(first, outputs)
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Replace the checkpoint by a rename, and log the block."""
+        """Bring the block onto the disk, replace the checkpoint by a rename, and log the block."""
         leaves = [np.asarray(_raw(leaf)) for leaf in jax.tree.leaves(state)]
-        about = {"run": self.run.description["identity"], "done": done, "leaves": len(leaves)}
-        arrays = {f"leaf_{index}": leaf for index, leaf in enumerate(leaves)}
         with self._writing():
-            write_arrays(
-                self.run.checkpoint_file(chains),
-                {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)} | arrays,
-            )
+            sync(self.run.path)
+            file = self.run.checkpoint_file(chains)
+            checkpoints.write(file, Checkpoint(self.run.identity, done, leaves, self.sums[chains]))
+            self._keep(chains, file, done)
             self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
+
+    def _keep(self, chains: Chains, file: Path, done: int) -> None:
+        """Keep the checkpoint of the end of a chunk too, unless it is larger than the draws that it would bring back."""
+        kept, rest = divmod(done - self.run.job.warmup, self.run.job.thin * self.run.draws_per_chunk)
+        if rest or kept < 0 or file.stat().st_size > max(2**20, len(chains) * self.run.bytes_per_chunk):
+            return
+        earlier = self.run.earlier_file(chains, done)
+        with suppress(OSError):  # Without it, or on a disk that knows no links, more is drawn again.
+            earlier.unlink(missing_ok=True)
+            os.link(file, earlier)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -196,32 +295,6 @@ class Recorder:
                 " goes on from there",
                 str(self.run.path),
             ) from error
-
-    def _require_draws(self, chains: Chains, kept: int) -> None:
-        """A disk may lose what a checkpoint says was written; NaN stands where nothing was."""
-        for name, array in self.arrays["posterior"].items():
-            for chain in chains:
-                with self.run.reading(f"posterior/{name} of chain {chain}"):
-                    values = np.asarray(array[chain, : max(0, kept)])
-                missing = np.flatnonzero(~np.isfinite(values).all(axis=tuple(range(1, values.ndim))))
-                if len(missing):
-                    raise RunError(
-                        f"{self.run.path} is damaged: posterior/{name} of chain {chain} lacks draw {missing[0]}, which was"
-                        f" written; delete {FOLDER}/{self.run.checkpoint_file(chains).name} to draw {named(chains)} again"
-                        " from the start, to the same draws"
-                    )
-
-
-def write_arrays(file: Path, arrays: dict[str, Any]) -> None:
-    """As .npz, without pickles."""
-    content = io.BytesIO()
-    np.savez(content, allow_pickle=False, **arrays)
-    replace_file(file, content.getvalue())
-
-
-def load_arrays(file: Path) -> Any:
-    """What `write_arrays` wrote; read at once, for NumPy leaves a damaged file open."""
-    return np.load(io.BytesIO(file.read_bytes()), allow_pickle=False)
 
 
 def _raw(leaf: Any) -> Any:

@@ -1,45 +1,38 @@
-"""Runs on disk: started, resumed, opened while they go on. What they are made of: `bayesattn.run_files`."""
+"""Runs on disk: started, resumed, made longer, replaced, opened while they go on.
+
+What they are made of: `bayesattn.run_files`; where they stand: `bayesattn.run_places`.
+"""
 
 import errno
 import json
 import os
-import shutil
 import tomllib
 import uuid
-import zipfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import filelock
 import numpy as np
 import xarray as xr
 import zarr
 
-from bayesattn import provenance
-from bayesattn._files import replace_file
+from bayesattn import checkpoints, provenance, run_damage, run_files, run_places
+from bayesattn._files import append_line, digest_of, replace_file
+from bayesattn.checkpoints import Checkpoint
 from bayesattn.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.models import LatentModel, Model
-from bayesattn.run_files import (
-    FOLDER,
-    FORMAT,
-    KEY,
-    Recorder,
-    RunBusy,
-    RunError,
-    create,
-    load_arrays,
-    named,
-)
+from bayesattn.run_files import EARLIER, FOLDER, KEY, READABLE, Recorder, RunBusy, RunError, create, named
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import Chains, advance, plan, units
 
 MODELS = {kind.__name__: kind for kind in (Model, LatentModel)}
-LOCK_SECONDS = 2.0
-"""A lock that someone merely looks at is free again long before."""
+COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
+"""Version of diagnostics that are kept with a run: those of other code are computed anew."""
+_sound: set[tuple[Path, str]] = set()
+"""Runs, with the `stamp` of their files, in which this process has found no damage."""
 
 
 def sample(
@@ -48,15 +41,22 @@ def sample(
     *,
     progress: Callable[[Progress], None] | None = None,
     threads: int = 0,
+    overwrite: bool = False,
+    repair: bool = False,
     **settings: Any,
 ) -> "Run":
-    """Start a run, resume it, or find it complete: the draws are the same, bit for bit, however often it stopped.
+    """Start a run, resume it, make it longer, or find it complete.
+
+    The draws are the same, bit for bit, however often it stopped, and whether all were asked for at first or more later.
 
     Args:
         model: the posterior.
-        out: folder of the run, made if it is not there.
+        out: folder of the run, made if it is not there; where it is a link, what that points to.
         progress: called after each block of each chain.
         threads: most chains that run at a time, by default one a core.
+        overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
+            folder beside it, where the same call resumes it.
+        repair: draw what is damaged again, from the checkpoint before it, to the same draws.
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
@@ -67,37 +67,74 @@ def sample(
         FloatingPointError: a draw is not finite; the blocks before it are kept.
         KeyboardInterrupt: after the blocks under way were finished and recorded.
     """
-    out, job = Path(out), Job(**settings)
+    job, out = Job.of(**settings), run_places.settled(out)
+    if not overwrite or run_places.is_free(out):
+        return _drawn(model, job, out, progress, threads, repair)
+    run_places.require_replaceable(out)
+    plan(model, job)  # Whatever is wrong with the request is found before anything is made.
+    new = run_places.replacement(out)
+    if new.exists():
+        try:
+            Run(new).require_same(model, job)
+            Run(new).require_same_environment()
+        except RunError:
+            run_places.remove(new)  # A replacement that was asked for before, and given up.
+    _drawn(model, job, new, progress, threads, True, lambda: run_places.swap(new, out))
+    return Run(out)
+
+
+def _drawn(
+    model: Model | LatentModel,
+    job: Job,
+    out: Path,
+    progress: Callable[[Progress], None] | None,
+    threads: int,
+    repair: bool,
+    finish: Callable[[], None] = lambda: None,
+) -> "Run":
+    """A run brought to its end; `finish` is called then, before its lock is free."""
     ready = None
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+    if run_places.is_free(out):
         ready = plan(model, job)
         create(out, model, job, ready)
-    run = Run(out)
-    with run.locked():
+    Run(out).require_folder()
+    with run_files.locked(out):
+        run = Run(out)
         run.require_same(model, job)
-        if run.complete:
-            return run
-        for leftover in out.rglob("*.partial"):
-            leftover.unlink(missing_ok=True)
-        run.log(event="start", pid=os.getpid(), environment=provenance.environment())
-        try:
-            recorder = Recorder(run)
-            ready = ready or plan(run.model, job, recorder.prepared())
-            advance(ready, job, recorder, progress, threads)
-        except KeyboardInterrupt:
-            run.log(event="interrupted")
-            raise
-        except FloatingPointError as error:
-            run.log(event="failed", error=str(error))
-            raise
-        run.log(event="complete")
+        if repair:
+            run.mend()
+        run.require_sound()
+        if job.draws > run.job.draws or not run.complete:
+            run.require_same_environment()
+        if job.draws > run.job.draws:
+            run_files.extend(run, job)
+            run = Run(out)
+        if not run.complete:
+            for leftover in out.rglob("*.partial"):
+                leftover.unlink(missing_ok=True)
+            run.log(event="start", pid=os.getpid(), environment=provenance.environment())
+            try:
+                recorder = Recorder(run)
+                ready = ready or plan(run.model, job, recorder.prepared())
+                advance(ready, job, recorder, progress, threads)
+            except KeyboardInterrupt:
+                with suppress(OSError):
+                    run.log(event="interrupted")
+                raise
+            except (FloatingPointError, OSError) as error:
+                with suppress(OSError):  # The disk may be full.
+                    run.log(event="failed", error=str(error))
+                raise
+            run.log(event="complete")
+        finish()
     return run
 
 
 class Run:
     """A run on disk, begun or complete.
 
-    Opening one reads arrays and JSON and executes nothing. Raises RunError if `path` is not a run that can be read.
+    Opening one reads arrays and JSON and executes nothing; it asks for no lock and writes nothing. Raises RunError if `path`
+    is not a run that can be read.
     """
 
     def __init__(self, path: str | Path):
@@ -106,35 +143,47 @@ class Run:
             raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
         try:
             root = json.loads((self.path / "zarr.json").read_text())
-            self.description: dict[str, Any] = root["attributes"][KEY]
         except (FileNotFoundError, NotADirectoryError):
             raise RunError(
                 f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store"
             ) from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}") from None
-        except (KeyError, TypeError):
+        except (ValueError, RecursionError) as error:
+            raise RunError(
+                f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite"
+            ) from None
+        except OSError as error:
+            raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
+        try:
+            found = self.description = dict(root["attributes"][KEY])
+        except (KeyError, TypeError, ValueError):
             raise RunError(
                 f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
             ) from None
-        if self.description.get("format") != FORMAT:
-            maker = self.description.get("environment", {}).get("bayesattn", "another version")
+        if found.get("format") not in READABLE:
+            environment = found.get("environment")
+            maker = environment.get("bayesattn") if isinstance(environment, dict) else None
             raise RunError(
-                f"{path} must be a run of store format {FORMAT}, got format {self.description.get('format')},"
-                f" written by bayesattn {maker}: open it with that version"
+                f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {found.get('format')},"
+                f" written by bayesattn {maker or 'of another version'}: open it with that version"
             )
+        kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
+        for key, kind in kinds.items():
+            if not isinstance(found.get(key), kind):
+                raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
 
     @cached_property
     def job(self) -> Job:
         """Settings of the run."""
-        return Job(**tomllib.loads(self.description["sampler"]))
+        with self.reading("its settings"):
+            return Job.restored(tomllib.loads(self.description["sampler"]))
 
     @cached_property
     def model(self) -> Any:
         """The posterior, with the data that the store holds."""
         with self.reading("the data of the model"):
             model = self._stored_model()
-        if provenance.identity(model, self.job) != self.identity:
+            same = provenance.identity(model, self.job, self.description["format"]) == self.identity
+        if not same:
             raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with")
         return model
 
@@ -151,10 +200,20 @@ class Run:
         """Steps done of each chain, warm-up included, by its checkpoint."""
         done = [0] * self.job.chains
         for chains in units(self.job):
-            if self.checkpoint_file(chains).exists():
-                steps = self.read_checkpoint(chains, leaves=False)[0]["done"]
-                for chain in chains:
-                    done[chain] = steps
+            for chain in chains:
+                done[chain] = self._steps_done(chains)
+        return done
+
+    def _steps_done(self, chains: Chains) -> int:
+        file = self.checkpoint_file(chains)
+        try:
+            run, done = checkpoints.described(file)
+        except FileNotFoundError:
+            self.require_folder()
+            return 0
+        except checkpoints.UNREADABLE as error:
+            raise self._unreadable(chains, error) from None
+        self._require_own(file, run, done)
         return done
 
     @property
@@ -167,27 +226,46 @@ class Run:
         """ "complete", "running", "failed" or "interrupted"."""
         if self.complete:
             return "complete"
-        try:
-            with self.locked(0):
-                pass
-        except RunBusy:
-            return "running"
-        except PermissionError:
-            pass  # Whoever may only read cannot ask for the lock.
+        # Asking for a lock makes its file, which a reader has no business to do.
+        if (self.path / FOLDER / "lock").exists():
+            try:
+                with run_files.locked(self.path, 0):
+                    pass
+            except RunBusy:
+                return "running"
+            except OSError:
+                pass  # Whoever may only read cannot ask for the lock.
         events = self.events()
         return "failed" if events and events[-1]["event"] == "failed" else "interrupted"
 
     @property
     def nbytes(self) -> int:
         """Bytes that all draws take, uncompressed, when the run is complete."""
+        return sum(array.nbytes for array in self.arrays_of_draws().values())
+
+    def arrays_of_draws(self, mode: Any = "r") -> dict[str, Any]:
+        """Zarr arrays of draws by group and name."""
         with self.reading("its arrays"):
-            tree = zarr.open_group(self.path, mode="r")
-            groups_of_draws = [dict(tree[name].arrays()) for name in tree]  # pyright: ignore
-            return sum(array.nbytes for group in groups_of_draws if "draw" in group for array in group.values())
+            return run_files.arrays_of_draws(zarr.open_group(self.path, mode=mode))
+
+    @cached_property
+    def draws_per_chunk(self) -> int:
+        """Draws that a chunk of each array holds."""
+        return next(iter(self.arrays_of_draws().values())).chunks[1]
+
+    @cached_property
+    def bytes_per_chunk(self) -> int:
+        """Bytes that the chunks of all arrays of one chain take, uncompressed."""
+        arrays = self.arrays_of_draws().values()
+        return sum(int(np.prod(array.chunks)) * array.dtype.itemsize for array in arrays)
 
     def draws(self) -> xr.DataTree:
-        """The draws that all chains have, read when they are used; while the run goes on, those there are by now."""
+        """The draws that all chains have, read when they are used; while the run goes on, those there are by now.
+
+        Raises RunError if they are not those that were written.
+        """
         kept = max(0, (min(self.done) - self.job.warmup) // self.job.thin)
+        self.require_sound()
         with self.reading("the draws"):
             tree = xr.open_datatree(self.path, engine="zarr", chunks=None)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(kept)) if "draw" in node.dims else node)
@@ -212,21 +290,58 @@ class Run:
 
     def diagnose(self) -> Diagnostics:
         """Diagnostics of the draws that are there."""
-        return Diagnostics.from_dict(self._result("diagnostics", lambda draws: diagnose(draws).to_dict()))
+        return self._result("diagnostics", lambda draws: diagnose(draws).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[dict[str, Any]]:
         """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
-        return self._result("summary", summary)
+        return self._result("summary", summary, lambda rows: [dict(row) for row in rows])
 
-    def _result(self, name: str, compute: Callable[[xr.DataTree], Any]) -> Any:
-        """What is computed from the draws; that of a complete run is kept with it."""
-        kept, complete = self.path / FOLDER / f"{name}.json", self.complete
-        if complete and kept.exists():
-            return json.loads(kept.read_text())
+    def _result(self, name: str, compute: Callable[[xr.DataTree], Any], restore: Callable[[Any], Any]) -> Any:
+        """What is computed from the draws; kept beside them, and read again for as long as draws and code are the same."""
+        file, about = self.path / FOLDER / f"{name}.json", {"of": self.stamp(), "by": COMPUTED_BY}
+        with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            kept = json.loads(file.read_text())
+            if kept["about"] == about | {"sum": _sum_of(kept["value"])}:
+                return restore(kept["value"])
         found = compute(self.draws())
-        if complete and os.access(kept.parent, os.W_OK):
-            replace_file(kept, json.dumps(found).encode())
-        return found
+        if (self.path / FOLDER).is_dir():
+            with suppress(OSError):  # Whoever may only read computes it again.
+                content = {"about": about | {"sum": _sum_of(found)}, "value": found}
+                replace_file(file, json.dumps(content).encode())
+        return restore(found)
+
+    def stamp(self) -> str:
+        """Changes when a file of draws or data does."""
+        with self.reading("its files"):
+            files = [
+                file
+                for folder, folders, names in os.walk(self.path)
+                if not (FOLDER in folders and folders.remove(FOLDER))
+                for file in (os.path.join(folder, name) for name in names)
+                if not file.endswith(".partial")
+            ]
+            files += [str(self.checkpoint_file(chains)) for chains in units(self.job)]
+            return provenance.digest_of_times(file for file in sorted(files) if os.path.exists(file))
+
+    def require_sound(self) -> None:
+        """Raise RunError, naming what is damaged, unless draws, data and checkpoints are those that were written."""
+        key = self.path.absolute(), self.stamp()
+        if key in _sound:
+            return
+        if found := run_damage.found_in(self):
+            raise RunError(
+                f"{found[0].what}; `bayesattn sample` with --repair (repair=True) draws"
+                f" {' and '.join(named(each.chains) for each in found)} again from the checkpoint before, to the same draws"
+            )
+        _sound.add(key)
+
+    def mend(self) -> None:
+        """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
+        while found := run_damage.found_in(self):
+            self.require_same_environment()
+            for damage in found:
+                run_damage.go_back(self, damage)
+                self.log(event="repair", chains=damage.chains, what=damage.what)
 
     def overview(self) -> dict[str, Any]:
         """State, progress, settings and diagnostics, for a table."""
@@ -241,59 +356,65 @@ class Run:
             "seed": self.job.seed,
             "state": state,
             "progress": sum(done) / (self.job.chains * self.job.transitions),
-            "seconds": sum(event["seconds"] for event in events if event["event"] == "block"),
+            "seconds": sum(event["seconds"] for event in blocks(events)),
             "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
 
+    def require_folder(self) -> None:
+        """Raise RunError if the hidden folder of checkpoints is missing."""
+        if not (self.path / FOLDER).is_dir():
+            raise RunError(
+                f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, which a copy of all but hidden files leaves"
+                " out; copy the whole folder"
+            )
+
     def require_same(self, model: Model | LatentModel, job: Job) -> None:
-        """Raise RunError, naming the first difference, unless the run is of this model, settings and environment."""
+        """Raise RunError, naming the first difference, unless the run is of this model and these settings.
+
+        More draws than it has are no difference.
+        """
         asked, has = provenance.job_table(job), provenance.job_table(self.job)
+        if job.draws > self.job.draws:
+            del asked["draws"], has["draws"]
         asked, has = asked | _settings(model), has | _settings(self.model)
         for name, value in has.items():
             if asked.get(name) != value:
                 raise RunError(
-                    f"{self.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, or choose"
-                    " another folder"
+                    f"{self.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
+                    " another folder, or replace it with overwrite"
                 )
-        for name in self.model.data_names:
-            ours, theirs = getattr(self.model, name), getattr(model, name)
+        for name in (*self.model.data_names, *provenance.SHOWN):
+            ours, theirs = getattr(self.model, name, None), getattr(model, name, None)
             if not _close(ours, theirs):
                 raise RunError(f"{self.path} holds a run on other data: its {name} differ; choose another folder")
-        if not self.complete and (
-            found := provenance.differences(self.description["environment"], provenance.environment())
-        ):
+
+    def require_same_environment(self) -> None:
+        """Raise RunError, naming the differences, unless draws would go on to the same bits here."""
+        found = provenance.differences(self.description["environment"], provenance.environment())
+        if found:
             raise RunError(
                 f"{self.path} was begun with {', '.join(found)}: resumed, its draws would not be those of one run;"
                 " resume it with what it was begun with, or choose another folder"
             )
 
-    @contextmanager
-    def locked(self, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    def locked(self, timeout: float = run_files.LOCK_SECONDS) -> AbstractContextManager[None]:
         """Hold the run's lock, which the operating system frees when the process dies; raises RunBusy."""
-        lock = filelock.FileLock(self.path / FOLDER / "lock")
-        try:
-            lock.acquire(timeout=timeout)
-        except filelock.Timeout:
-            raise RunBusy(
-                f"{self.path} is being written by another process: wait for it, or choose another folder"
-            ) from None
-        try:
-            yield
-        finally:
-            lock.release()
+        return run_files.locked(self.path, timeout)
 
     def log(self, **event: Any) -> None:
         """Append an event to the run's log."""
-        line = json.dumps({"time": datetime.now(UTC).isoformat(timespec="milliseconds")} | event)
-        with (self.path / FOLDER / "log.jsonl").open("a") as file:
-            file.write(line + "\n")
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
 
     def events(self) -> list[dict[str, Any]]:
-        """The run's log: starts with their environment, blocks with their wall time in seconds, ends."""
+        """The run's log: starts with their environment, blocks with their wall time in seconds, ends.
+
+        Lines that cannot be read are left out: nothing but times and states depends on them.
+        """
         try:
-            lines = (self.path / FOLDER / "log.jsonl").read_text().splitlines()
-        except FileNotFoundError:
+            lines = (self.path / FOLDER / "log.jsonl").read_text(errors="replace").splitlines()
+        except OSError:
             return []
         return [event for event in map(_parsed, lines) if event]
 
@@ -301,27 +422,45 @@ class Run:
         """Where the state of chains that advance together is kept."""
         return self.path / FOLDER / f"chain-{'-'.join(map(str, chains))}.npz"
 
-    def read_checkpoint(self, chains: Chains, leaves: bool = True) -> tuple[dict[str, Any], list[np.ndarray]]:
-        """What the last checkpoint of chains says of itself, and the leaves of their state."""
+    def earlier_file(self, chains: Chains, done: int) -> Path:
+        """Where their state after `done` steps, the end of a chunk, is kept."""
+        return self.path / FOLDER / EARLIER / f"{self.checkpoint_file(chains).stem}.{done}.npz"
+
+    def read_checkpoint(self, chains: Chains) -> Checkpoint:
+        """The last checkpoint of chains."""
         file = self.checkpoint_file(chains)
         try:
-            with load_arrays(file) as stored:
-                about = json.loads(stored["about"].tobytes())
-                arrays = [stored[f"leaf_{index}"] for index in range(about["leaves"])] if leaves else []
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise RunError(
-                f"{self.path} is damaged: checkpoint {file.name} cannot be read ({error}); delete it to draw"
-                f" {named(chains)} again from the start, to the same draws"
-            ) from None
-        if about.get("run") != self.description["identity"]:
+            found = checkpoints.read(file)
+        except checkpoints.UNREADABLE as error:
+            raise self._unreadable(chains, error) from None
+        self._require_own(file, found.run, found.done)
+        chunks = -(-max(0, (found.done - self.job.warmup) // self.job.thin) // self.draws_per_chunk)
+        sums = found.sums
+        if self.description["format"] > 2 and (
+            sums is None
+            or (sums.values.shape[0], sums.values.shape[2], sums.size) != (len(chains), chunks, self.draws_per_chunk)
+            or set(sums.variables) != self.arrays_of_draws().keys()
+        ):
+            raise self._unreadable(chains, "its sums are not of the draws that it speaks of")
+        return found
+
+    def _unreadable(self, chains: Chains, why: Any) -> RunError:
+        return RunError(
+            f"{self.path} is damaged: checkpoint {self.checkpoint_file(chains).name} cannot be read ({why}); delete it to"
+            f" draw {named(chains)} again from the start, to the same draws"
+        )
+
+    def _require_own(self, file: Path, run: str, done: int) -> None:
+        if run != self.identity or not 0 <= done <= self.job.transitions:
             raise RunError(f"{self.path} is damaged: checkpoint {file.name} is of another run; delete it")
-        return about, arrays
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
         """Say what is damaged: Zarr and its codecs raise whatever they like at damaged files."""
         try:
             yield
+        except RunError:
+            raise
         except Exception as error:
             raise RunError(f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}") from error
 
@@ -335,53 +474,46 @@ def is_run(path: str | Path) -> bool:
     return True
 
 
-def found_in(folder: str | Path) -> list[Path]:
-    """Every run in a folder, or the run that it is; raises RunError if there is none."""
-    folder = Path(folder)
-    if not folder.is_dir():
-        raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
-    found = []
-    for place, folders, files in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith("."))
-        if "zarr.json" in files:
-            folders.clear()
-            found.append(Path(place))
-    if not found:
-        raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
-    return found
-
-
 def overview(folder: str | Path) -> list[dict[str, Any]]:
     """State and figures of every run in a folder, or of the run that it is; a damaged one is "unreadable".
 
     Raises RunError if there is none.
     """
     rows = []
-    for path in found_in(folder):
+    for path in run_places.found_in(folder):
         name = str(path.relative_to(folder)) if path != Path(folder) else path.name
         try:
             rows.append({"run": name} | Run(path).overview())
         except RunError as error:
             rows.append({"run": name, "state": "unreadable", "error": str(error)})
+        except Exception as error:  # Whatever is wrong with one run must not hide the others.
+            rows.append({"run": name, "state": "unreadable", "error": f"{type(error).__name__}: {error}"})
     return rows
 
 
-def discard(path: str | Path) -> None:
-    """Delete a run, if there is one; raises RunError for anything else, RunBusy while it is being written."""
-    path = Path(path)
-    if not path.exists():
-        return
-    with Run(path).locked(0):
-        doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex}.old")
-        path.rename(doomed)
-    shutil.rmtree(doomed)
+def under_way(out: str | Path) -> Path:
+    """Where a run for a place is drawn: beside it, as long as it replaces another."""
+    new = run_places.replacement(Path(os.path.realpath(out)))
+    return new if new.exists() else Path(out)
+
+
+def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of blocks that say what they should."""
+    numbers = ("seconds", "steps")
+    return [
+        event
+        for event in events
+        if event["event"] == "block"
+        and all(isinstance(event.get(name), int | float) for name in numbers)
+        and isinstance(event.get("chains"), list)
+    ]
 
 
 def _settings(model: Model | LatentModel) -> dict[str, Any]:
     """Entries of a model's table, without [task], those of [architecture] among the others."""
     table = provenance.model_table(model)
     table.pop("task", None)
-    return table.pop("architecture", {}) | table
+    return table.pop("architecture", {}) | table | {"names": provenance.shown_names(model)}
 
 
 def _close(ours: Any, theirs: Any) -> bool:
@@ -391,9 +523,14 @@ def _close(ours: Any, theirs: Any) -> bool:
     return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
 
 
+def _sum_of(value: Any) -> str:
+    return provenance.digest_of_text(json.dumps(value, sort_keys=True))
+
+
 def _parsed(line: str) -> dict[str, Any] | None:
-    """A line that was cut short says nothing."""
+    """A line that was cut short, or is no event, says nothing."""
     try:
-        return json.loads(line)
-    except json.JSONDecodeError:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
         return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

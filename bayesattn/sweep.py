@@ -1,34 +1,49 @@
 """Many runs on Dask, each of them a store of its own that survives its worker."""
 
 import dataclasses
+import errno
+import io
 import math
 import os
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from glob import glob
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import filelock
+import jax
 import pandas as pd
 
 from bayesattn import runs
+from bayesattn._files import replace_file
 from bayesattn.models import Model
 from bayesattn.samplers import Job
 from bayesattn.samplers.run import advance, bytes_per_draw, cores, plan
 from bayesattn.sweep_file import Cluster, Planned, Sweep, flat
 
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
+HOST = "127.0.0.1"
 CONNECT_SECONDS = 10
 POLL_SECONDS = 1.0
 PILOT_SECONDS = 3.0
 
 
-def run_one(planned: Planned, threads: int) -> str | None:
+def run_one(planned: Planned, threads: int, overwrite: bool = False, repair: bool = False) -> str | None:
     """Bring one run to its end, on whatever worker this is; returns its error, for one bad run must not end the others."""
     try:
-        runs.sample(planned.model(), planned.out, threads=threads, **vars(planned.job)).summary()
+        model, job = planned.model(), vars(planned.job)
+        try:
+            run = runs.sample(model, planned.out, threads=threads, repair=repair, **job)
+        except runs.RunError as error:
+            if not overwrite or isinstance(error, runs.RunBusy):
+                raise
+            run = runs.sample(model, planned.out, threads=threads, overwrite=True, **job)
+        run.summary()
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return None
@@ -39,45 +54,71 @@ def run(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
+    security: Mapping[str, Any] | None = None,
     threads: int | None = None,
+    overwrite: bool = False,
+    repair: bool = False,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> pd.DataFrame:
-    """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed.
+    """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed, short ones go on.
+
+    The embedded cluster listens on 127.0.0.1 alone. Whoever can reach a scheduler or its workers can run code there: use a
+    remote one over TLS, or in a network that you trust.
 
     Args:
         sweep: the runs.
         workers: processes of the embedded cluster, by default one a core, or one a GPU.
         scheduler: address of a running Dask scheduler, instead of an embedded cluster.
+        security: options of `distributed.Security` for it, such as tls_ca_file, tls_client_cert and tls_client_key.
         threads: chains that a run draws at a time, by default the cores divided among the workers, 1 elsewhere.
+        overwrite: replace what stands in place of a run and cannot be one: of other settings, damaged.
+        repair: draw what is damaged of a run again.
         progress: told steps done and total, runs complete, failed and total, about every second.
 
     Returns:
         The table of results, which is also written to results.parquet and results.csv in the sweep's folder.
 
     Raises:
+        BlockingIOError: another process is at work on the sweep.
         ConnectionError: no scheduler answers at the address.
         ImportError: [cluster] needs dask-jobqueue.
+        ValueError: `security` without a scheduler at a tls:// address, or with an option that there is not.
     """
+    if security and not (scheduler or "").startswith("tls://"):
+        raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
-    pending = [planned for planned in sweep.runs if not planned.finished()]
+    lock = filelock.FileLock(sweep.out / ".lock")
     try:
-        if pending:
-            with _client(sweep, workers, scheduler, len(pending)) as (client, threads_each):
-                _run_all(client, sweep, pending, threads or threads_each, errors, progress)
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise BlockingIOError(
+            f"{sweep.out} is being swept by another process: wait for it, or choose another out"
+        ) from None
+    try:
+        pending = [planned for planned in sweep.runs if not planned.finished()]
+        try:
+            if pending:
+                with _client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
+                    work = partial(run_one, threads=threads or threads_each, overwrite=overwrite, repair=repair)
+                    _run_all(client, work, sweep, pending, errors, progress)
+        finally:
+            table = results(sweep, errors)
+            _write_table(table, sweep.out)
     finally:
-        table = results(sweep, errors)
-        _write_table(table, sweep.out)
+        lock.release()
     return table
 
 
-def _run_all(client: Any, sweep: Sweep, pending: list[Planned], threads: int, errors: dict, progress) -> None:
+def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
     import distributed
 
     wait: Any = distributed.wait
-    futures = {client.submit(run_one, planned, threads, pure=False): planned for planned in pending}
+    futures = {client.submit(work, planned, pure=False): planned for planned in pending}
     waiting = set(futures)
     total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
+    started = {planned.name for planned in pending}
+    at_rest = sum(_steps_done(planned) for planned in sweep.runs if planned.name not in started)
     while waiting:
         try:
             finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
@@ -88,11 +129,12 @@ def _run_all(client: Any, sweep: Sweep, pending: list[Planned], threads: int, er
             failure = future.exception()
             errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
         waiting -= finished
+        at_rest += sum(_steps_done(futures[future]) for future in finished)
         if progress:
             failed = sum(error is not None for error in errors.values())
             progress(
                 {
-                    "done": sum(map(_steps_done, sweep.runs)),
+                    "done": at_rest + sum(_steps_done(futures[future]) for future in waiting),
                     "total": total,
                     "complete": len(sweep.runs) - len(waiting) - failed,
                     "failed": failed,
@@ -109,14 +151,16 @@ def _steps_done(planned: Planned) -> int:
 
 
 @contextmanager
-def _client(sweep: Sweep, workers: int | None, scheduler: str | None, pending: int) -> Iterator[tuple[Any, int]]:
+def _client(
+    sweep: Sweep, workers: int | None, scheduler: str | None, security: Mapping[str, Any] | None, pending: int
+) -> Iterator[tuple[Any, int]]:
     """A Dask client, and how many threads each run may use."""
     from distributed import Client
 
     if scheduler is not None:
         try:
-            client = Client(scheduler, timeout=CONNECT_SECONDS)
-        except (OSError, ValueError) as error:
+            client = Client(scheduler, timeout=CONNECT_SECONDS, security=_security(security))
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
             raise ConnectionError(
                 f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
                 f" {error}"
@@ -134,47 +178,55 @@ def _client(sweep: Sweep, workers: int | None, scheduler: str | None, pending: i
             yield client, threads
 
 
+def _security(options: Mapping[str, Any] | None) -> Any:
+    """None leaves it to Dask's own configuration."""
+    from distributed import Security
+
+    if not options:
+        return None
+    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
+        if name in options and not Path(options[name]).is_file():
+            raise FileNotFoundError(errno.ENOENT, f"{name} must be a file", str(options[name]))
+    try:
+        return Security(**{"require_encryption": True, **options})
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"security must be options of distributed.Security, got {', '.join(options)}: {error}"
+        ) from None
+
+
 def _embedded_cluster(workers: int | None, pending: int, scratch: str) -> tuple[Any, int]:
-    """Spawned processes of one thread each: one a core, or one a GPU, which sees no other."""
-    from distributed import LocalCluster, Nanny, Scheduler, SpecCluster
+    """Spawned processes of one thread each: one a core, or one a GPU, which sees no other.
+
+    All listen on 127.0.0.1 alone, and serve no page: Dask runs whatever code it is sent.
+    """
+    import dask
+    from distributed import Nanny, Scheduler, SpecCluster
 
     devices = gpus()
-    if not devices:
-        count = min(workers or cores(), pending)
-        cluster = LocalCluster(
-            n_workers=count,
-            threads_per_worker=1,
-            processes=True,
-            memory_limit=0,
-            dashboard_address=None,  # pyright: ignore[reportArgumentType]
-            local_directory=scratch,
-        )
-        return cluster, max(1, cores() // count)
-    count = min(workers or len(devices), len(devices), pending)
+    count = min(workers or len(devices) or cores(), len(devices) or pending, pending)
+    here = {"host": HOST, "dashboard_address": f"{HOST}:0", "dashboard": False}
+    worker = here | {"nthreads": 1, "memory_limit": 0, "local_directory": scratch}
     nannies = {
         index: {
             "cls": Nanny,
-            "options": {
-                "nthreads": 1,
-                "memory_limit": 0,
-                "local_directory": scratch,
-                "env": {"CUDA_VISIBLE_DEVICES": devices[index]},
-            },
+            "options": worker | ({"env": {"CUDA_VISIBLE_DEVICES": devices[index]}} if devices else {}),
         }
         for index in range(count)
     }
-    scheduler = {"cls": Scheduler, "options": {"dashboard": False, "host": "127.0.0.1"}}
-    return SpecCluster(workers=nannies, scheduler=scheduler), 1
+    no_pages = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+    with dask.config.set(no_pages):
+        cluster = SpecCluster(workers=nannies, scheduler={"cls": Scheduler, "options": here})
+    return cluster, 1 if devices else max(1, cores() // count)
 
 
 def gpus() -> list[str]:
-    """Names of the CUDA devices that may be used, found without starting JAX on them; none where JAX is kept off them."""
-    if os.environ.get("JAX_PLATFORMS", "cuda").split(",")[0] not in ("cuda", "gpu"):
+    """Names of the CUDA devices that JAX sees, as CUDA_VISIBLE_DEVICES has them; none where JAX does without."""
+    if jax.default_backend() != "gpu":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [name for name in visible.split(",") if name.strip() not in ("", "-1")]
-    return [str(index) for index in range(len(glob("/dev/nvidia[0-9]*")))]
+    names = visible.split(",") if visible else map(str, range(jax.local_device_count()))
+    return [name.strip() for name in names][: jax.local_device_count()]
 
 
 def batch_cluster(table: Cluster) -> Any:
@@ -204,7 +256,7 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
             quantities = runs.Run(planned.out).summary() if found["state"] == "complete" and not error else [{}]
             diagnostics = found.get("diagnostics") or {}
             about["divergences"] = diagnostics.get("divergences")
-        except runs.RunError as damage:
+        except (runs.RunError, OSError) as damage:
             about["state"], error, quantities = "failed", error or str(damage), [{}]
         if error:
             about["state"] = "failed"
@@ -213,59 +265,99 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
 
 
 def _write_table(table: pd.DataFrame, folder: Path) -> None:
-    for name, write in (("results.csv", table.to_csv), ("results.parquet", table.to_parquet)):
-        partial = folder / f".{name}.partial"
-        write(partial, index=False)
-        partial.replace(folder / name)
+    replace_file(folder / "results.csv", table.to_csv(index=False).encode())
+    content = io.BytesIO()
+    table.to_parquet(content, index=False)
+    replace_file(folder / "results.parquet", content.getvalue())
 
 
 class Estimate(NamedTuple):
-    """What a run still costs: steps to go, seconds on one worker, bytes of its whole store."""
+    """What a run still costs.
+
+    Steps to go, their seconds on one worker, seconds that compilation and preparation take a worker before the first run of
+    its kind, bytes of its whole store, and whether a network is to be trained first, whose time is not known.
+    """
 
     run: str
     state: str
     steps: int
     seconds: float
+    compilation: float
     bytes: int
+    training: bool
+
+
+class Pilot(NamedTuple):
+    """What a few seconds of warm-up show of a kind of run."""
+
+    seconds_per_step: float
+    compilation: float
+    bytes_per_draw: int
 
 
 def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
     """What each run of a sweep still costs, if it draws so many chains at a time.
 
     Seconds per step are those that a run logged, else those of a pilot of a few seconds of warm-up, which runs that
-    compile to the same program share.
+    compile to the same program share; compilation is counted with the first of them. Nothing is trained: the pilot takes
+    networks as they are before.
     """
-    pilots: dict[Any, tuple[float, int]] = {}
+    pilots: dict[Any, Pilot] = {}
     for planned in sweep.runs:
         job, state, done = planned.job, planned.state(), _steps_done(planned)
-        remaining = job.chains * job.transitions - done
-        if done:
-            blocks = [event for event in runs.Run(planned.out).events() if event["event"] == "block"]
-            chains = len(blocks[0]["chains"])
-            per_step = sum(event["seconds"] for event in blocks) / (chains * sum(event["steps"] for event in blocks))
-            size = runs.Run(planned.out).nbytes
+        remaining, logged = job.chains * job.transitions - done, _logged_seconds(planned) if done else None
+        compilation = 0.0
+        if logged is not None and not remaining:
+            per_step, size = logged, runs.Run(planned.out).nbytes
         else:
-            model = planned.model()
+            model = planned.model(trained=False)
             widths = model.architecture.widths
             kind = (
-                *(job.sampler, job.parameterisation, job.chain_method, repr(job.options), job.keep, job.thin),
+                *(
+                    job.sampler,
+                    job.parameterisation,
+                    job.chain_method,
+                    repr(job.options),
+                    job.keep,
+                    job.thin,
+                    job.warmup,
+                ),
                 model.path_inputs.shape,
                 widths if job.parameterisation != "collapsed" or "weights" in job.keep else None,
             )
             if kind not in pilots:
                 pilots[kind] = _pilot(model, job)
-            per_step, bytes_each = pilots[kind]
-            size = job.chains * job.kept * bytes_each
-        yield Estimate(planned.name, state, remaining, remaining * per_step / min(job.chains, threads), size)
+                compilation = pilots[kind].compilation
+            per_step = pilots[kind].seconds_per_step if logged is None else logged
+            size = job.chains * job.kept * pilots[kind].bytes_per_draw
+        seconds = remaining * per_step / min(job.chains, threads)
+        yield Estimate(
+            planned.name, state, remaining, seconds, compilation, size, bool(remaining) and planned.must_train
+        )
 
 
-def _pilot(model: Model, job: Job) -> tuple[float, int]:
-    """Seconds per step of one chain, by the last of a few seconds of warm-up, and bytes per draw."""
+def _logged_seconds(planned: Planned) -> float | None:
+    """Seconds per step and chain by a run's log, None if it tells nothing."""
+    blocks = runs.blocks(runs.Run(planned.out).events())
+    steps = sum(len(event["chains"]) * event["steps"] for event in blocks)
+    return sum(event["seconds"] for event in blocks) / steps if steps else None
+
+
+def start_up() -> float:
+    """Seconds that a worker takes to start and import everything, measured once."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "import bayesattn.sweep, distributed"], check=True, capture_output=True)
+    return time.perf_counter() - began
+
+
+def _pilot(model: Model, job: Job) -> Pilot:
+    """By the last block of a few seconds of warm-up of one chain."""
     pilot = dataclasses.replace(job, chains=1, warmup=10**6, draws=job.thin)
-    ready, clock = plan(model, pilot), _Stopwatch()
+    clock = _Stopwatch()
+    ready = plan(model, pilot)
     with suppress(_Enough):
         advance(ready, pilot, clock)
-    return clock.seconds_per_step, bytes_per_draw(ready.shapes)
+    return Pilot(clock.seconds_per_step, clock.compilation, bytes_per_draw(ready.shapes))
 
 
 class _Enough(Exception):
@@ -276,7 +368,8 @@ class _Stopwatch:
     """Recorder that times blocks, and ends the job when it has seen enough."""
 
     def __init__(self):
-        self.began, self.seconds_per_step = time.perf_counter(), math.nan
+        self.began, self.first = time.perf_counter(), None
+        self.seconds_per_step = self.compilation = math.nan
 
     def restore(self, chains: Any, like: Any) -> None:
         """Nothing began before."""
@@ -286,6 +379,9 @@ class _Stopwatch:
 
     def checkpoint(self, chains: Any, state: Any, done: int, steps: int, seconds: float) -> None:
         """Look at the time."""
+        if self.first is None:
+            self.first = time.perf_counter()
+            self.compilation = max(0.0, self.first - self.began - seconds)
         self.seconds_per_step = seconds / steps
-        if time.perf_counter() - self.began > PILOT_SECONDS:
+        if time.perf_counter() - self.first > PILOT_SECONDS:
             raise _Enough

@@ -3,20 +3,25 @@
 import dataclasses
 import itertools
 import json
-import tomllib
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from bayesattn import runs
-from bayesattn.models import Model, load_model
-from bayesattn.models.ready import PositiveFloat, PositiveInt, Table, describe
+from bayesattn._input_files import read_toml
+from bayesattn._random import digest
+from bayesattn.models import Model, load_model, must_train
+from bayesattn.models.ready import PositiveFloat, PositiveInt, Table, validated
 from bayesattn.samplers import Job
 
 NESTED = ("task", "options")
+COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")
+"""Columns of the table of results that are no settings."""
+LONGEST_NAME = 200
+"""Bytes; file systems take 255, and a run needs some for the names it has while it is made."""
 
 
 class Settings(Table):
@@ -70,19 +75,30 @@ class Planned:
         """Settings of the sampler."""
         return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
 
-    def model(self) -> Model:
-        """The posterior."""
+    def model(self, trained: bool = True) -> Model:
+        """The posterior; networks that it needs are trained first, unless `trained` is False (see `load_model`)."""
         wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
-        data = _data(self.settings["model"], self.settings.get("data_seed"), json.dumps(self.settings.get("task", {})))
+        data = _data(*self._data_key, trained or not self.must_train)
         return data.replace(**{key: value for key, value in wanted.items() if value is not None})
+
+    @property
+    def must_train(self) -> bool:
+        """Whether a network has to be trained before it can run."""
+        model, seed, task = self._data_key
+        return must_train(model, seed=seed, task=json.loads(task))
+
+    @property
+    def _data_key(self) -> tuple[str, int | None, str]:
+        return self.settings["model"], self.settings.get("data_seed"), json.dumps(self.settings.get("task", {}))
 
     def finished(self) -> bool:
         """Whether its run, and no other, is complete."""
         try:
             run = runs.Run(self.out)
-            if not run.complete:
+            if not run.complete or self.job.draws > run.job.draws:
                 return False
             run.require_same(self.model(), self.job)
+            run.require_sound()
         except runs.RunError:
             return False
         return True
@@ -101,18 +117,13 @@ class Sweep:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not TOML, an unknown key, a value that makes no sense, two runs alike; a pydantic ValidationError is
-            one.
+        ValueError: not TOML, an unknown key, a value that makes no sense, two runs alike.
     """
 
     def __init__(self, file: str | Path, out: str | Path | None = None):
         self.file = Path(file)
         self.out = Path(out) if out is not None else Path("out") / self.file.stem
-        try:
-            content = tomllib.loads(self.file.read_text())
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} is not valid TOML: {error}") from None
-        self.table = SweepTable.model_validate(content)
+        self.table = validated(SweepTable, read_toml("sweep file", self.file))
         self.runs = self._planned()
         for planned in self.runs:
             self._check(planned)
@@ -120,36 +131,40 @@ class Sweep:
     def _planned(self) -> list[Planned]:
         shared = self.table.settings.model_dump(exclude_none=True)
         listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
-        planned: dict[str, Planned] = {}
+        found: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
             for key in entry.keys() & point.keys() - set(NESTED):
                 raise ValueError(f"{key} must be either in [grid] or in [[runs]], got both")
             varied = _merged(entry, point)
             settings = _merged(shared, varied)
-            name = _name(varied) or "run"
-            if name in planned:
-                raise ValueError(f"runs must differ in their settings, got {name!r} twice")
             if "model" not in settings:
+                name = _name(varied)
                 raise ValueError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
             if settings["model"].endswith(".toml"):
                 settings["model"] = str((self.file.parent / settings["model"]).absolute())
+            found.append((varied, settings))
+        names = [_name(varied) for varied, _ in found]
+        planned: dict[str, Planned] = {}
+        for (varied, settings), name in zip(found, names, strict=True):
+            # Two runs may differ in what a file name cannot show.
+            name = f"{name},{digest(settings)[:8]}" if names.count(name) > 1 else name
+            if name in planned:
+                raise ValueError(f"runs must differ in their settings, got {_name(varied)!r} twice")
             planned[name] = Planned(name, varied, settings, (self.out / f"{name}.zarr").absolute())
         return list(planned.values())
 
     def _check(self, planned: Planned) -> None:
-        """Everything that can be known to be wrong before the first run starts."""
+        """Everything that can be known to be wrong before the first run starts, and before networks are trained."""
         try:
-            _ = planned.model(), planned.job
-        except ValidationError as error:
-            raise ValueError(f"{planned.name}: {describe(error)}") from error
+            _ = planned.job, planned.model(trained=False)
         except (ValueError, OSError) as error:
             raise ValueError(f"{planned.name}: {error}") from error
 
 
 @lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str) -> Model:
+def _data(model: str, data_seed: int | None, task: str, trained: bool) -> Model:
     """A model at its own width and temperature; runs on the same data share it."""
-    return load_model(model, seed=data_seed, task=json.loads(task))
+    return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
 
 
 def _grid_points(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -170,7 +185,7 @@ def _grid_points(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
         point: dict[str, Any] = {}
         for part in combination:
             point = _merged(point, part)
-        checked = Settings.model_validate(point).model_dump()
+        checked = validated(Settings, point).model_dump()
         yield {key: checked[key] for key in point}
 
 
@@ -181,23 +196,28 @@ def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def flat(varied: dict[str, Any]) -> dict[str, Any]:
-    """Settings with those of [task] and options on one level, as columns and names want them."""
-    flat = {key: value for key, value in varied.items() if key not in NESTED}
+    """Settings with those of [task] and options on one level, as columns and names want them.
+
+    Those that are called like another setting or column keep the name of their table before theirs.
+    """
+    flat = {key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED}
+    taken = {*Settings.model_fields, *COLUMNS, *(varied.get("task", {}).keys() & varied.get("options", {}).keys())}
     for key in NESTED:
-        flat |= varied.get(key, {})
-    return {key: Path(value).stem if key == "model" else value for key, value in flat.items()}
+        flat |= {f"{key}.{name}" if name in taken else name: value for name, value in varied.get(key, {}).items()}
+    return flat
 
 
 def _name(varied: dict[str, Any]) -> str:
     """What tells a run from the others, fit for a file name."""
-    parts = []
-    for key, value in flat(varied).items():
-        text = (
-            "+".join(map(str, value))
-            if isinstance(value, list)
-            else f"{value:g}"
-            if isinstance(value, float)
-            else str(value)
-        )
-        parts.append(f"{key}={text}")
-    return ",".join(parts).replace("/", "-")
+    name = ",".join(f"{key}={_text(value)}" for key, value in flat(varied).items()) or "run"
+    name = "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in name)
+    if len(name.encode()) > LONGEST_NAME:
+        name = f"{name.encode()[: LONGEST_NAME - 9].decode(errors='ignore')},{digest(varied)[:8]}"
+    return name
+
+
+def _text(value: Any) -> str:
+    """A value as names show it: every digit of a number that differs from another."""
+    if isinstance(value, list):
+        return "+".join(map(_text, value))
+    return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -8,8 +8,11 @@ labels +1 and -1, each batch made of new episodes.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +27,7 @@ from safetensors.numpy import save
 
 from bayesattn import attention
 from bayesattn._checks import positive, positive_integer, seed_number
-from bayesattn._files import replace_file
+from bayesattn._files import digest_of, replace_file
 from bayesattn._input_files import read_arrays
 from bayesattn.network import Weights, network
 from bayesattn.tasks.one_shot import OneShot, embedded
@@ -34,6 +37,9 @@ BLOCK = 50
 """Steps between two calls of the progress callback."""
 TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 """Fields of a task on which training depends, besides the training images themselves."""
+CODE = ("training.py", "attention.py", "network.py", "tasks/one_shot.py")
+LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
+"""Modules and libraries that shape trained weights."""
 CHECKPOINT_BLOCKS = 10
 """Blocks between two checkpoints."""
 
@@ -120,12 +126,44 @@ def train(
 
     Raises:
         FileExistsError: there is such a file.
-        ValueError: a checkpoint of other settings.
+        BlockingIOError: another process is training to it.
+        ValueError: a checkpoint of other settings or code; one that cannot be read is done without.
         FloatingPointError: the loss is not finite.
     """
     out = Path(out)
+    _require_new(out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with _locked(out, 0):
+        _require_new(out)
+        return _train(task, training, out, progress)
+
+
+def _require_new(out: Path) -> None:
     if out.exists():
         raise FileExistsError(f"out must be a new file, got {out}, which is there")
+
+
+@contextmanager
+def _locked(out: Path, timeout: float) -> Iterator[None]:
+    """Let one process at a time train to a file; nothing of the lock is left once the file is there."""
+    file = out.with_name(out.name + ".lock")
+    lock = filelock.FileLock(file)
+    try:
+        lock.acquire(timeout=timeout)
+    except filelock.Timeout:
+        raise BlockingIOError(
+            f"{out} is being trained by another process: wait for it, or choose another out"
+        ) from None
+    try:
+        yield
+        file.unlink(missing_ok=True)  # Who waits for it finds the weights.
+    finally:
+        lock.release()
+
+
+def _train(
+    task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None
+) -> dict[str, np.ndarray]:
     about = description(task, training)
     checkpoint = out.with_name(out.name + ".checkpoint")
     schedule = optax.warmup_cosine_decay_schedule(0.0, training.learning_rate, training.steps // 20, training.steps)
@@ -152,7 +190,6 @@ def train(
 
         return jax.lax.scan(step, state, (shown, labels))
 
-    out.parent.mkdir(parents=True, exist_ok=True)
     while done < training.steps:
         count = min(BLOCK, training.steps - done)
         rng = np.random.default_rng([training.seed, done])
@@ -195,14 +232,40 @@ def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
 
 def cached(task: OneShot, training: Training, progress: Callable[[Progress], None] | None = None) -> Path:
     """The file of weights that `train` writes for a task, in the user's cache folder; trained now unless it is there."""
-    about = json.dumps(description(task, training), sort_keys=True)
-    name = f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
-    file = Path(pooch.os_cache("bayesattn")) / name
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with filelock.FileLock(f"{file}.lock"):
-        if not file.exists():
-            train(task, training, file, progress)
+    about, file = description(task, training), _cache_file(task, training)
+    if not _is_trained(file, about):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(file, -1):
+            if not _is_trained(file, about):
+                _train(task, training, file, progress)
     return file
+
+
+def is_cached(task: OneShot, training: Training) -> bool:
+    """Whether `cached` finds the weights without training."""
+    return _is_trained(_cache_file(task, training), description(task, training))
+
+
+@contextmanager
+def untrained(task: OneShot, training: Training) -> Iterator[Path]:
+    """A file, for the time being, of the weights that training begins with."""
+    with tempfile.TemporaryDirectory() as folder:
+        weights = initial_weights(jax.random.key(training.seed), task, training.width)
+        _write(Path(folder) / "untrained.safetensors", {name: np.asarray(value) for name, value in weights.items()}, {})
+        yield Path(folder) / "untrained.safetensors"
+
+
+def _cache_file(task: OneShot, training: Training) -> Path:
+    about = json.dumps(description(task, training), sort_keys=True)
+    return Path(pooch.os_cache("bayesattn")) / f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
+
+
+def _is_trained(file: Path, about: Mapping[str, str]) -> bool:
+    """Whether a file holds the weights of a description; one that is damaged is trained again."""
+    try:
+        return read_arrays("weights", file)[1] == about
+    except (OSError, ValueError):
+        return False
 
 
 def description(task: OneShot, training: Training) -> dict[str, str]:
@@ -213,6 +276,8 @@ def description(task: OneShot, training: Training) -> dict[str, str]:
     about = {
         "task": {name: getattr(task, name) for name in TRAINED_BY} | {"images": digest},
         "training": dataclasses.asdict(training),
+        "code": {"modules": digest_of(Path(__file__).parent / name for name in CODE)}
+        | {name: version(name) for name in LIBRARIES},
     }
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
 
@@ -222,21 +287,22 @@ def _named(state: Any) -> dict[str, np.ndarray]:
 
 
 def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[Any, int]:
-    arrays, found = read_arrays("checkpoint of the training", checkpoint)
+    """State and steps done of a checkpoint; of one that cannot be read, those of the start, for all is drawn from seeds."""
+    leaves, tree = jax.tree.flatten(like)
+    try:
+        arrays, found = read_arrays("checkpoint of the training", checkpoint)
+        done, stored = int(found["done"]), [arrays[str(number)] for number in range(len(leaves))]
+        if [(a.shape, a.dtype) for a in stored] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
+            raise ValueError("arrays of other shapes")
+    except (OSError, ValueError, KeyError):
+        return like, 0
     for name, value in about.items():
         if found.get(name) != value:
             raise ValueError(
                 f"{checkpoint} is of another {name}: remove it, or choose another out;"
                 f" expected {value}, got {found.get(name)}"
             )
-    leaves, structure = jax.tree.flatten(like)
-    shapes = {str(number): (leaf.shape, leaf.dtype) for number, leaf in enumerate(leaves)}
-    if (
-        shapes != {name: (array.shape, array.dtype) for name, array in arrays.items()}
-        or not found.get("done", "").isdecimal()
-    ):
-        raise ValueError(f"{checkpoint} is damaged: remove it to train from the start")
-    return jax.tree.unflatten(structure, [jnp.asarray(arrays[name]) for name in shapes]), int(found["done"])
+    return jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in stored]), done
 
 
 def _write(file: Path, arrays: dict[str, np.ndarray], about: Mapping[str, str]) -> None:

@@ -1,6 +1,5 @@
 """Runs on disk: killed and resumed to the same bits, opened while they go on, damaged in many ways."""
 
-import errno
 import json
 import os
 import pickle
@@ -39,7 +38,7 @@ def contents(store):
 
 
 def run_process(out, job, moment="never"):
-    compiled = str(Path(out).parent / "compiled")
+    compiled = os.environ.get("JAX_COMPILATION_CACHE_DIR", str(Path(out).parents[1] / "compiled"))
     cache = {"JAX_COMPILATION_CACHE_DIR": compiled, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
     command = [sys.executable, "-m", "tests.killed_run", str(out), json.dumps(job), moment]
     return subprocess.run(command, cwd=ROOT, env=os.environ | cache, capture_output=True, text=True)
@@ -52,7 +51,7 @@ def random_moments(count, steps, rng):
     """
     for number in range(count):
         at = int((number + rng.uniform(0, 0.5)) * steps / count)
-        writes, part = rng.integers(1, 15), rng.choice([0.0, 0.5, 1.0, 2.0])
+        writes, part = rng.integers(1, 60), rng.integers(2)
         yield f"{at}:{rng.uniform(0, 0.02):.4f}" if number % 2 else f"{at}/{writes}/{part}"
 
 
@@ -263,7 +262,7 @@ def test_two_jobs_on_one_run(model, interrupted):
         with pytest.raises(runs.RunBusy, match="interrupted is being written by another process"):
             runs.sample(model, interrupted, **JOB)
         with pytest.raises(runs.RunBusy):
-            runs.discard(interrupted)
+            runs.sample(model, interrupted, **JOB, overwrite=True)
     assert runs.Run(interrupted).state == "interrupted"
 
 
@@ -324,7 +323,10 @@ DAMAGE = {
     "zarr.json cut short": (lambda f: cut(f / "zarr.json"), "damaged: its zarr.json is not JSON"),
     "zarr.json missing": (lambda f: (f / "zarr.json").unlink(), "must be a run, a Zarr store.*got no Zarr store"),
     "another's Zarr store": (lambda f: zarr.create_group(f, overwrite=True), "got a Zarr store of something else"),
-    "another format": (lambda f: edit_description(f, format=7), "store format 2, got format 7, written by bayesattn"),
+    "another format": (
+        lambda f: edit_description(f, format=7),
+        "store format 2 or 3, got format 7, written by bayesattn",
+    ),
     "checkpoint cut short": (
         lambda f: cut(f / runs.FOLDER / "chain-1.npz"),
         "checkpoint chain-1.npz cannot be read .* delete it to draw chain 1 again from the start",
@@ -335,13 +337,13 @@ DAMAGE = {
     "checkpoint of another run": (foreign_checkpoint, "checkpoint chain-0.npz is of another run"),
     "chunk missing": (
         lambda f: (f / "posterior" / "order_parameter" / "c" / "1" / "0" / "0" / "0").unlink(),
-        "posterior/order_parameter of chain 1 lacks draw 0, which was written",
+        "posterior/order_parameter of chain 1, draws 0 to 19, is missing in part; .* --repair",
     ),
     "chunk cut short": (
         lambda f: cut(f / "posterior" / "prediction" / "c" / "0" / "1" / "0"),
-        "posterior/prediction of chain 0 cannot be read",
+        "posterior/prediction of chain 0, draws 20 to 39, cannot be read",
     ),
-    "array missing": (lambda f: shutil.rmtree(f / "posterior"), "posterior/bartlett of chain 0 lacks draw 0"),
+    "array missing": (lambda f: shutil.rmtree(f / "posterior"), "damaged: posterior/.* is not what was written"),
     "data chunk missing": (
         lambda f: shutil.rmtree(f / "constant_data" / "path_inputs" / "c"),
         "the data that it holds are not those it was begun with",
@@ -379,7 +381,7 @@ def test_a_deleted_checkpoint_draws_its_chain_again(model, interrupted, made):
     ("change", "message"),
     [
         ({"seed": 4}, "holds a run with seed = 3, got 4"),
-        ({"draws": 200}, "holds a run with draws = 100, got 200"),
+        ({"draws": 50}, "holds a run with draws = 100, got 50"),
         ({"sampler": "hmc"}, "holds a run with sampler = nuts, got hmc"),
         ({"options": {"max_tree_depth": 8}}, "holds a run with options = {.*}, got {.*'max_tree_depth': 8}"),
         ({"model": tiny_model(temperature=0.4)}, "holds a run with temperature = 0.5, got 0.4"),
@@ -400,10 +402,10 @@ def test_places_that_cannot_hold_a_run(model, tmp_path):
     for out, message in (("file", "got no Zarr store"), ("folder", "got no Zarr store")):
         with pytest.raises(runs.RunError, match=message):
             runs.sample(model, tmp_path / out, **JOB)
-        with pytest.raises(runs.RunError):
-            runs.discard(tmp_path / out)
+        with pytest.raises(runs.RunError, match="out must be a run, which overwriting replaces"):
+            runs.sample(model, tmp_path / out, **JOB, overwrite=True)
     for out in (tmp_path / "file" / "run", Path("/proc/bayesattn/run")):
-        with pytest.raises(OSError, match=str(out.parent)):
+        with pytest.raises(OSError, match=str(out.parents[0 if out.parent.exists() else 1])):
             runs.sample(model, out, **JOB)
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "thesis.tex").read_text() == "precious"
     with pytest.raises(runs.RunError, match="does not exist"):
@@ -415,29 +417,9 @@ def test_places_that_cannot_hold_a_run(model, tmp_path):
 
 def test_a_disk_too_small_is_seen_before_sampling(model, tmp_path, monkeypatch):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10**6, 10**6, 100))
-    with pytest.raises(OSError, match=r"needs 0\.0 GiB, 0\.0 GiB are free"):
+    with pytest.raises(OSError, match=r"needs 0\.\d MiB, 0\.0 MiB are free"):
         runs.sample(model, tmp_path / "run", **JOB)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_disk_that_fills_up_loses_nothing(model, tmp_path, made, monkeypatch):
-    import zarr.storage._local as zarr_files
-
-    put, written = zarr_files._put, []
-
-    def full(path, *arguments, **options):
-        written.append(path)
-        if len(written) > 150:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        return put(path, *arguments, **options)
-
-    monkeypatch.setattr(zarr_files, "_put", full)
-    with pytest.raises(OSError, match="No space left on device while writing a block; the blocks before it are safe"):
-        runs.sample(model, tmp_path / "run", **JOB)
-    assert 60 < sum(runs.Run(tmp_path / "run").done) < 260
-    monkeypatch.setattr(zarr_files, "_put", put)
-    runs.sample(model, tmp_path / "run", **JOB)
-    assert contents(tmp_path / "run") == contents(made / "complete")
 
 
 def test_a_draw_that_is_not_finite_ends_the_run_with_the_last_good_block_kept(model, tmp_path, monkeypatch):

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 
+import jax
 import numpy as np
 import pandas as pd
 import pytest
@@ -242,15 +243,25 @@ def test_batch_clusters_ask_for_their_jobs(file):
     assert "--nthreads 4" in script
 
 
-def test_one_worker_per_gpu(monkeypatch):
-    monkeypatch.delenv("JAX_PLATFORMS", raising=False)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    assert sweep.gpus() == ["2", "5"]
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    assert sweep.gpus() == []
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,5")
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    assert sweep.gpus() == []
+@pytest.mark.parametrize(
+    ("visible", "backend", "count", "names"),
+    [
+        ("2,5", "gpu", 2, ["2", "5"]),
+        ("2,5", "gpu", 1, ["2"]),
+        (None, "gpu", 3, ["0", "1", "2"]),
+        ("2,5", "cpu", 1, []),
+        (None, "cpu", 1, []),
+        ("0", "tpu", 4, []),
+    ],
+)
+def test_one_worker_per_gpu_that_jax_sees(monkeypatch, visible, backend, count, names):
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    monkeypatch.setattr(jax, "local_device_count", lambda: count)
+    assert sweep.gpus() == names
 
 
 def test_each_gpu_worker_sees_its_gpu_alone(monkeypatch, tmp_path):

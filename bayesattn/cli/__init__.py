@@ -67,7 +67,9 @@ def main() -> None:
     An error that nobody foresaw ends with a notice and exit status 70; with --debug it, as any other, shows where it came
     from.
     """
-    signal.signal(signal.SIGTERM, _terminate)
+    stop = _Stop()
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe of another encoding gets an escape where it lacks a character.
@@ -123,9 +125,23 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
         errors.print(f"bayesattn: warning: {' '.join(str(message).split())}", style="yellow", soft_wrap=True)
 
 
-def _terminate(*_: Any) -> None:
-    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C."""
-    raise KeyboardInterrupt(TERMINATED)
+class _Stop:
+    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C; whoever asks a third time is obeyed at once."""
+
+    def __init__(self):
+        self.asked = 0
+
+    def __call__(self, number: int, _: Any) -> None:
+        self.asked += 1
+        status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
+        if self.asked == 1:
+            raise KeyboardInterrupt(status)
+        # A handler may come in the midst of another write, so these go round Python's buffers.
+        if self.asked == 2:
+            os.write(2, b"bayesattn: finishing what is under way; asked once more, it stops at once\n")
+        else:
+            os.write(2, b"bayesattn: stopped at once; what was recorded before is kept\n")
+            os._exit(status)
 
 
 def _end(message: str, status: int = BAD_INPUT) -> None:

@@ -50,10 +50,18 @@ def sample(
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
     ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Most chains at a time; 0 for one a core.")] = 0,
-    overwrite: Annotated[bool, typer.Option(help="Delete the run that stands at --out, and start anew.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace the run that stands at --out, which stays until the new one is complete.")
+    ] = False,
+    repair: Annotated[
+        bool, typer.Option(help="Draw what is damaged again, from the checkpoint before it, to the same draws.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete."""
+    """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
+
+    With more --draws than a run has, it goes on. Exit status 2: bad input, or draws that are not finite.
+    """
     [case] = models(model, None if width is None else [width], temperature, data_seed)
     settings: dict[str, Any] = {
         "sampler": sampler.value,
@@ -67,17 +75,21 @@ def sample(
     }
     if keep:
         settings["keep"] = keep
-    if overwrite:
-        runs.discard(out)
     before = _done(out)
     with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
         try:
             run = runs.sample(
-                case, out, progress=progress(f"N = {case.architecture.widths[0]}"), threads=threads, **settings
+                case,
+                out,
+                progress=progress(f"N = {case.architecture.widths[0]}"),
+                threads=threads,
+                overwrite=overwrite,
+                repair=repair,
+                **settings,
             )
         except KeyboardInterrupt as interrupt:
             status = interrupt.args[0] if interrupt.args else 130
-            said = f"{_done(out)} of {chains * (warmup + draws)} steps are recorded in {out}"
+            said = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
             errors.print(f"bayesattn: interrupted; {said}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
     rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
@@ -105,7 +117,7 @@ def sample(
     screen.print(diagnostics.overall())
     for warning in diagnostics.warnings():
         screen.print(f"warning: {warning}", style="yellow", soft_wrap=True)
-    complete = before == chains * (warmup + draws)
+    complete = before == chains * (warmup + draws) and not overwrite
     screen.print(
         f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains"
     )
@@ -123,4 +135,7 @@ def _parsed_option(text: str) -> tuple[str, Any]:
 
 def _done(out: Path) -> int:
     """Steps of all chains that a run records, 0 where there is none yet."""
-    return sum(runs.Run(out).done) if runs.is_run(out) else 0
+    try:
+        return sum(runs.Run(out).done)
+    except runs.RunError:
+        return 0

@@ -24,13 +24,23 @@ def sweep(
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler to use instead.")
     ] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="Certificate of who signed those of a tls:// scheduler.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Own certificate, for a tls:// scheduler.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Key of the own certificate.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Chains that a run draws at a time.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option(help="Replace runs of other settings, and those that are damaged.")
+    ] = False,
+    repair: Annotated[bool, typer.Option(help="Draw what is damaged of runs again, to the same draws.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and what they would cost, and stop.")
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring many runs to their end. Finished ones are skipped, interrupted ones resumed, failed ones recorded."""
+    """Bring many runs to their end. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
+
+    A sweep file is trusted like code, for it may name files and batch jobs; so is a scheduler, which runs what it is sent.
+    """
     from bayesattn import sweep as sweeps  # Dask and pandas take their time to import.
 
     plan = sweeps.Sweep(file, out)
@@ -38,7 +48,10 @@ def sweep(
         workers = min(workers or cores(), len(plan.runs))
         _print_estimates(plan, workers, threads or max(1, cores() // workers), as_json)
         return
-    table = _run(plan, workers, scheduler, threads, quiet=as_json)
+    tls = {"tls_ca_file": tls_ca, "tls_client_cert": tls_cert, "tls_client_key": tls_key}
+    security = {name: str(file) for name, file in tls.items() if file is not None}
+    options = {"workers": workers, "scheduler": scheduler, "security": security, "threads": threads}
+    table = _run(plan, options | {"overwrite": overwrite, "repair": repair}, quiet=as_json)
     by_run = table.groupby("run", sort=False).first()
     states = by_run["state"].value_counts().to_dict()
     if as_json:
@@ -54,7 +67,7 @@ def sweep(
         raise typer.Exit(FAILS)
 
 
-def _run(plan: Any, workers: int | None, scheduler: str | None, threads: int | None, quiet: bool) -> Any:
+def _run(plan: Any, options: dict[str, Any], quiet: bool) -> Any:
     from bayesattn import sweep as sweeps
 
     columns = (
@@ -72,7 +85,7 @@ def _run(plan: Any, workers: int | None, scheduler: str | None, threads: int | N
             bars.update(task, description=text, completed=standing["done"], total=standing["total"])
 
         try:
-            return sweeps.run(plan, workers=workers, scheduler=scheduler, threads=threads, progress=tell)
+            return sweeps.run(plan, **options, progress=tell)
         except KeyboardInterrupt as interrupt:
             errors.print("bayesattn: interrupted; what was drawn is kept, and the same command resumes")
             raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
@@ -83,9 +96,12 @@ def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> No
 
     with errors.status("timing each kind of run for some seconds"):
         rows = list(sweeps.estimates(plan, threads))
-    seconds = max(sum(row.seconds for row in rows) / workers, max(row.seconds for row in rows))
+        started = sweeps.start_up() if any(row.steps for row in rows) else 0.0
+    # At worst each worker meets each kind of run, and compiles it.
+    before = started + sum(row.compilation for row in rows)
+    seconds = before + max(sum(row.seconds for row in rows) / workers, max(row.seconds for row in rows))
     if as_json:
-        print_json({"runs": [row._asdict() for row in rows], "workers": workers, "seconds": seconds})
+        print_json({"runs": [row._asdict() for row in rows], "workers": workers, "start": before, "seconds": seconds})
         return
     table = Table(title=f"{len(rows)} runs in {plan.out}", box=None, padding=(0, 2, 0, 0))
     for heading in ("run", "state", "steps to go", "time on one worker", "on disk"):
@@ -94,7 +110,15 @@ def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> No
         table.add_row(row.run, row.state, str(row.steps), _duration(row.seconds), decimal(row.bytes))
     screen.print(table)
     total = decimal(sum(row.bytes for row in rows))
-    screen.print(f"about {_duration(seconds)} on {workers} workers, compilation left out, and {total} on disk")
+    screen.print(
+        f"about {_duration(seconds)} on {workers} workers, {_duration(before)} of it to start and to compile, and {total}"
+        " on disk",
+        soft_wrap=True,
+    )
+    if untrained := sum(row.training for row in rows):
+        screen.print(
+            f"{untrained} runs need a network that is trained first, which takes its time; `bayesattn train` shows it"
+        )
 
 
 def _duration(seconds: float) -> str:

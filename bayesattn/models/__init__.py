@@ -4,7 +4,7 @@ from bayesattn.models import collapsed, latent, path, token
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.posterior import Model, Tokens
-from bayesattn.models.ready import load_model, load_task, ready_models
+from bayesattn.models.ready import load_model, load_task, must_train, ready_models
 
 PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed, "latent": latent}
 """Modules with one grammar.
@@ -31,6 +31,7 @@ __all__ = [
     "latent",
     "load_model",
     "load_task",
+    "must_train",
     "path",
     "ready_models",
     "require_memory",

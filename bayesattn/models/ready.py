@@ -134,6 +134,7 @@ def load_model(
     seed: int | None = None,
     task: Mapping[str, Any] | None = None,
     progress: Callable[[training.Progress], None] | None = None,
+    trained: bool = True,
 ) -> Model:
     """A ready model by name, or the model described by a .toml file.
 
@@ -144,6 +145,7 @@ def load_model(
         seed: replaces the seed of the task's data.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
         progress: told how training goes, where the task's heads have to be trained first.
+        trained: False takes such heads as they are before training, for a look at sizes and times.
 
     Raises:
         ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
@@ -156,7 +158,16 @@ def load_model(
         content["architecture"] = {key: value for key, value in shape.items() if key != "widths"} | {"width": width}
     if temperature is not None:
         content["temperature"] = temperature
-    return _build(validated(ModelTable, content), file, progress)
+    return _build(validated(ModelTable, content), file, progress, trained)
+
+
+def must_train(name: str | Path, *, seed: int | None = None, task: Mapping[str, Any] | None = None) -> bool:
+    """Whether `load_model` would have to train a network first; arguments and errors as for that."""
+    file, content = _read(name, seed, task)
+    table = validated(ModelTable, content).task
+    if not isinstance(table, OneShotTable) or table.attention is not None:
+        return False
+    return not training.is_cached(*_one_shot(table, file))
 
 
 def load_task(
@@ -252,12 +263,15 @@ def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> l
     return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
 
 
-def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None) -> Model:
+def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool) -> Model:
     task = table.task
     if isinstance(task, ArraysTable):
         return _from_arrays(table, task, file)
     if isinstance(task, OneShotTable):
         maker, settings = _one_shot(task, file)
+        if maker.attention is None and not trained:
+            with training.untrained(maker, settings) as heads:
+                return _of_task(table, dataclasses.replace(maker, attention=str(heads)), file)
         if maker.attention is None:
             maker = dataclasses.replace(maker, attention=str(training.cached(maker, settings, progress)))
     else:
@@ -265,10 +279,14 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
         if "layers" in given:
             given["layers"] = tuple(map(tuple, given["layers"]))
         maker = tasks.HiddenMarkov(**given)
+    return _of_task(table, maker, file)
+
+
+def _of_task(table: ModelTable, maker: tasks.HiddenMarkov | tasks.OneShot, file: Path) -> Model:
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
-    return model.replace(task={"name": task.name} | dataclasses.asdict(maker))
+    return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker))
 
 
 def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:

@@ -85,6 +85,13 @@ class Job:
             one_of("setting of a job", name, [each.name for each in fields(cls)])
         return cls(**settings)
 
+    @classmethod
+    def restored(cls, table: Mapping[str, Any]) -> "Job":
+        """The job whose settings were stored: its options are those, whatever presets have become since."""
+        job = cls(**table)
+        object.__setattr__(job, "options", dict(table.get("options", {})))
+        return job
+
     @property
     def kept(self) -> int:
         """Draws kept of each chain."""

@@ -126,8 +126,6 @@ def sample(
         seed=seed,
         **settings,
     )
-    one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
-    require_memory(model, parameterisation, len(units(job)[0]))
     ready = plan(model, job)
     recorder = InMemory(job, ready.shapes)
     advance(ready, job, recorder, progress)
@@ -187,6 +185,8 @@ class _Turn(NamedTuple):
 def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
     """Make a job ready; `prepared` is what an earlier plan of the same job found."""
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
+    at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
+    require_memory(model, job.parameterisation, at_once)
     module = PARAMETERISATIONS[job.parameterisation]
     compiled = program(
         job.sampler,
@@ -207,6 +207,12 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
     return Plan(compiled, data, found, shapes, block, key)
+
+
+def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
+    """What each of `units` starts from."""
+    keys = jax.random.split(key, job.chains)
+    return [keys] if job.chain_method == "vectorised" else list(keys)
 
 
 def advance(
@@ -280,10 +286,7 @@ class _Runner:
 
     def turns(self) -> list[_Turn]:
         """Where each of the chains stands, by its last checkpoint."""
-        keys = jax.random.split(self.key, self.job.chains)
-        begins = [
-            (chains, keys if self.job.chain_method == "vectorised" else keys[chains[0]]) for chains in units(self.job)
-        ]
+        begins = list(zip(units(self.job), _chain_keys(self.job, self.key), strict=True))
         like = jax.eval_shape(self.program.start, begins[0][1], self.data)
         turns = []
         for order, (chains, key) in enumerate(begins):

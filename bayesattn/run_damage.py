@@ -1,0 +1,108 @@
+"""What is damaged of a run, and back to the checkpoints before that."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import zarr
+
+from bayesattn import checkpoints, run_files
+from bayesattn._files import replace_file
+from bayesattn.run_files import EARLIER, FOLDER, RunError
+from bayesattn.samplers.run import Chains, units
+
+if TYPE_CHECKING:
+    from bayesattn.runs import Run
+
+
+class Damage(NamedTuple):
+    """What is wrong with the draws of chains, and the first draw that is not there; None where no draw can be told."""
+
+    chains: Chains
+    draw: int | None
+    what: str
+
+
+def found_in(run: Run) -> list[Damage]:
+    """What is not as it was written, of draws, data and checkpoints; reads a chunk of draws at a time.
+
+    Raises RunError if what is damaged cannot be drawn again: data, coordinates, descriptions of arrays.
+    """
+    anew = "draw the run anew with overwrite"
+    with run.reading("its data"):
+        sums = run_files.fixed_sums(zarr.open_group(run.path, mode="r"), run.job.kept)
+    expected = run.description.get("sums", sums)
+    for name in sorted(expected.keys() | sums.keys()):
+        if sums.get(name) != expected.get(name):
+            raise RunError(f"{run.path} is damaged: {name} is not what was written; {anew}")
+    arrays, found = run.arrays_of_draws(), []
+    for name in arrays:
+        if not (run.path / name / "zarr.json").is_file():
+            raise RunError(f"{run.path} is damaged: {name}/zarr.json is missing; {anew}")
+    for chains in units(run.job):
+        if not run.checkpoint_file(chains).exists():
+            continue
+        try:
+            checkpoint = run.read_checkpoint(chains)
+        except RunError as error:
+            found.append(Damage(chains, None, str(error)))
+            continue
+        kept = max(0, (checkpoint.done - run.job.warmup) // run.job.thin)
+        if checkpoint.sums is not None:
+            wrong = checkpoint.sums.damage(arrays, chains, kept)
+        else:
+            wrong = _first_not_finite(arrays, chains, kept)
+        if wrong:
+            found.append(Damage(chains, wrong[0], f"{run.path} is damaged: {wrong[1]}"))
+    return found
+
+
+def go_back(run: Run, damage: Damage) -> None:
+    """To the last checkpoint that is kept of the draws before the damage, else to the start."""
+    file = run.checkpoint_file(damage.chains)
+    last = run.job.transitions if damage.draw is None else run.job.warmup + damage.draw * run.job.thin
+    names = (run.path / FOLDER / EARLIER).glob(f"{file.stem}.*.npz")
+    steps = [int(text) for name in names if (text := name.stem.partition(".")[2]).isdigit()]
+    for done in sorted((done for done in steps if done <= last), reverse=True):
+        earlier = run.earlier_file(damage.chains, done)
+        with suppress(*checkpoints.UNREADABLE):
+            found = checkpoints.read(earlier)
+            if (found.run, found.done) == (run.identity, done):
+                _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
+                replace_file(file, earlier.read_bytes())
+                earlier.unlink()  # Should its draws turn out to be damaged too, the one before is next.
+                return
+    _clear(run, damage.chains, 0)
+    file.unlink()
+
+
+def _clear(run: Run, chains: Chains, first: int) -> None:
+    """Delete chunks that cannot be read, from a draw on: what is drawn again may be written to a part of them first."""
+    for name, array in run.arrays_of_draws().items():
+        for chain in chains:
+            for chunk in range(first // array.chunks[1], -(-array.shape[1] // array.chunks[1])):
+                try:
+                    np.asarray(array[chain, chunk * array.chunks[1] : (chunk + 1) * array.chunks[1]])
+                except Exception:  # As above.
+                    key = array.metadata.encode_chunk_key((chain, chunk, *[0] * (array.ndim - 2)))
+                    (run.path / name / key).unlink(missing_ok=True)
+
+
+def _first_not_finite(arrays: Mapping[str, Any], chains: Chains, kept: int) -> tuple[int, str] | None:
+    """As `Sums.damage`, of runs that have no sums: NaN stands where nothing was written."""
+    for name in (name for name in arrays if name.startswith("posterior/")):
+        size = arrays[name].chunks[1]
+        for chain in chains:
+            for begin in range(0, kept, size):
+                end = min(begin + size, kept)
+                where = f"{name} of chain {chain}, draws {begin} to {end - 1},"
+                try:
+                    values = np.asarray(arrays[name][chain, begin:end])
+                except Exception as error:  # Zarr and its codecs raise whatever they like at damaged files.
+                    return begin, f"{where} cannot be read: {type(error).__name__}: {error}"
+                if not np.isfinite(values).all():
+                    return begin, f"{where} is missing in part"
+    return None

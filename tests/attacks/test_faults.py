@@ -1,0 +1,325 @@
+"""Disks that fail, processes that die, and two at one place: at every write in turn, and nothing is lost."""
+
+import errno
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bayesattn import runs, training
+from bayesattn.samplers import run as block_runner
+from bayesattn.tasks import OneShot
+from tests.attacks.conftest import JOB
+from tests.disk import Disk, dying, failing
+from tests.test_runs import ROOT, contents, run_process
+
+ERRORS = (errno.ENOSPC, errno.EIO)
+SHORT = {"chains": 1, "warmup": 4, "draws": 8, "seed": 3}
+KINDS = {
+    "nuts": {},
+    "langevin": {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}},
+    "weights": {"sampler": "hmc", "parameterisation": "path", "keep": ["weights"], "options": {"num_steps": 2}},
+}
+FEW = training.Training(steps=100, batch=4, width=4)
+TASK = {"examples": 8, "test_examples": 8, "validation_examples": 8, "width": 8, "key_width": 4, "heads": (2, 1)}
+
+
+class Died(BaseException):
+    """Stands for the death of a process: from here on nothing is written."""
+
+
+def leftovers(folder):
+    return [path for path in folder.rglob("*") if path.suffix in (".partial", ".new", ".old", ".replacement")]
+
+
+def attempt(disk, act, expected):
+    """Whether `act` came to its end in spite of what the disk did."""
+    with pytest.MonkeyPatch.context() as patch:
+        disk.patch(patch.setattr)
+        try:
+            act()
+        except expected:
+            return False
+    return True
+
+
+class Case:
+    """Something that is made on disk: `act` makes it in a folder, where `begin` lays what is there before."""
+
+    def __init__(self, begin, act, result):
+        self.begin, self.act, self.result = begin, act, result
+
+    def writes(self, folder):
+        """How many there are, and what comes of them when none fails."""
+        self.begin(folder)
+        disk = Disk(folder)
+        assert attempt(disk, lambda: self.act(folder), ())
+        return disk.count, self.result(folder)
+
+    def require_nothing_lost(self, folder, at, fault, expected, whole):
+        self.begin(folder)
+        before = self.result(folder)
+        attempt(Disk(folder, fault, at), lambda: self.act(folder), expected)
+        if before is not None and (found := self.result(folder)) is not None:
+            assert found in (before, whole)
+        self.act(folder)
+        assert self.result(folder) == whole
+        assert leftovers(folder) == []
+        shutil.rmtree(folder)
+
+
+def draws_of(folder):
+    found = folder / "run"
+    if not runs.is_run(found) or not runs.Run(found).complete:
+        return None
+    values = runs.Run(found).draws()
+    return {
+        (group, name): array.values.tobytes()
+        for group in ("posterior", "sample_stats")
+        for name, array in values[group].data_vars.items()
+    }
+
+
+def weights_in(file):
+    """Arrays alone: what a file says of itself comes in any order."""
+    return {name: value.tobytes() for name, value in training.load_weights(file)[0].items()} if file.exists() else None
+
+
+def case_of_runs(model, job, old=None, **options):
+    def begin(folder):
+        shutil.copytree(old, folder) if old else folder.mkdir()
+
+    return Case(begin, lambda folder: runs.sample(model, folder / "run", **job, **options), draws_of)
+
+
+def case(name, model, folder):
+    if name in KINDS:
+        return case_of_runs(model, SHORT | KINDS[name])
+    if name == "training":
+
+        def weights(place):
+            return weights_in(place / "weights.safetensors")
+
+        def train(place):
+            if weights(place) is None:
+                training.train(OneShot(**TASK), FEW, place / "weights.safetensors")
+
+        return Case(Path.mkdir, train, weights)
+    old = folder / "old"
+    if name == "overwriting":
+        runs.sample(model, old / "run", **SHORT | {"seed": 9})
+        return case_of_runs(model, SHORT, old, overwrite=True)
+    if name == "more draws":
+        runs.sample(model, old / "run", **SHORT | {"draws": 4})
+        return case_of_runs(model, SHORT, old)
+    runs.sample(model, old / "run", **SHORT)
+    shutil.rmtree(old / "run" / "posterior" / "prediction" / "c")
+    made = case_of_runs(model, SHORT, old, repair=True)
+    made.result = lambda folder: None if runs.overview(folder)[0]["state"] == "unreadable" else draws_of(folder)
+    return made
+
+
+ALL = [*KINDS, "overwriting", "more draws", "repair", "training"]
+
+
+def require_nothing_lost_at(name, model, tmp_path, monkeypatch, moments, kinds):
+    monkeypatch.setattr(block_runner, "MOST_DRAWS", 4)
+    monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)
+    made = case(name, model, tmp_path)
+    count, whole = made.writes(tmp_path / "whole")
+    assert whole is not None
+    for at in moments(count):
+        for kind in kinds(at):
+            if kind == "death":
+                made.require_nothing_lost(tmp_path / f"{at}", at, dead(tmp_path), Died, whole)
+            else:
+                made.require_nothing_lost(tmp_path / f"{at}", at, failing(kind), OSError, whole)
+    return count
+
+
+def dead(folder):
+    """Dies at a write in so far as a process can without ending: what it would do in passing is undone by no one."""
+
+    def die():
+        raise Died
+
+    return dying(0, die)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_write_that_fails_loses_nothing(model, tmp_path, monkeypatch, name):
+    rng = np.random.default_rng(ALL.index(name))
+    require_nothing_lost_at(
+        name,
+        model,
+        tmp_path,
+        monkeypatch,
+        lambda count: sorted(rng.choice(np.arange(1, count + 1), min(count, 5), replace=False)),
+        lambda at: [ERRORS[at % 2]],
+    )
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ALL)
+def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, monkeypatch, name):
+    count = require_nothing_lost_at(
+        name, model, tmp_path, monkeypatch, lambda count: range(1, count + 1), lambda at: ERRORS
+    )
+    print(f"{name}: {count} writes, each failing with {len(ERRORS)} errors")
+
+
+# SIGKILL
+
+
+def require_nothing_lost_to_kills(folder, job, kills, rng):
+    """Kills at random writes of two runs: one that begins in an empty folder, one that replaces another with overwrite."""
+    ended = run_process(folder / "whole" / "run", job)
+    assert ended.returncode == 0, ended.stderr
+    writes, whole = int(ended.stdout), contents(folder / "whole" / "run")
+    assert run_process(folder / "old" / "run", job | {"seed": 9}).returncode == 0
+    old = contents(folder / "old" / "run")
+    requests = {"fresh": job, "replaced": job | {"overwrite": True}}
+    shutil.copytree(folder / "old", folder / "replaced")
+    died = 0
+    for number in range(kills):
+        track = list(requests)[number % 2]
+        out = folder / track / "run"
+        moment = f"0/{rng.integers(1, writes + 1)}/{rng.integers(2)}"
+        ended = run_process(out, requests[track], moment)
+        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
+        died += ended.returncode == -signal.SIGKILL
+        if track == "replaced":
+            # In the midst of the swap the old run has the name of one that is to be deleted.
+            place = out if out.exists() else next(out.parent.glob(".run.*.old"))
+            assert contents(place) in (old, whole)
+        if runs.is_run(out) and runs.Run(out).complete and runs.Run(out).job.seed == job["seed"]:
+            assert contents(out) == whole
+            shutil.rmtree(out.parent)
+            if track == "replaced":
+                shutil.copytree(folder / "old", out.parent)
+    for track, request in requests.items():
+        ended = run_process(folder / track / "run", request)
+        assert ended.returncode == 0, ended.stderr
+        assert contents(folder / track / "run") == whole
+        assert leftovers(folder / track) == []
+    return died
+
+
+KILLED = {
+    "nuts": {"chains": 2, "warmup": 60, "draws": 200, "seed": 3},
+    "mala": {"sampler": "mala", "chains": 2, "warmup": 60, "draws": 200, "seed": 3, "options": {"steps": 3}},
+}
+
+
+def test_processes_killed_at_random_writes_lose_nothing(tmp_path):
+    assert require_nothing_lost_to_kills(tmp_path, KILLED["nuts"], 2, np.random.default_rng(0)) > 0
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sampler", KILLED)
+def test_processes_killed_at_thirty_random_writes_lose_nothing(tmp_path, sampler):
+    died = require_nothing_lost_to_kills(tmp_path, KILLED[sampler], 30, np.random.default_rng(1))
+    print(f"{sampler}: {died} of 30 were killed")
+    assert died >= 20
+
+
+# Two at one place
+
+
+TWO_RUNS = """
+import json, sys
+from bayesattn import runs
+from tests.posteriors import tiny_model
+try:
+    runs.sample(tiny_model(), sys.argv[1], **json.loads(sys.argv[2]))
+    print("done")
+except runs.RunBusy:
+    print("busy")
+"""
+TWO_TRAININGS = """
+import sys
+from bayesattn import training
+from tests.attacks import test_faults as t
+told = []
+file = training.cached(t.OneShot(**t.TASK), t.FEW, told.append)
+print("trained" if told else "found", file)
+"""
+TWO_TRAINED_FILES = """
+import sys
+from bayesattn import training
+from tests.attacks import test_faults as t
+try:
+    training.train(t.OneShot(**t.TASK), t.FEW, sys.argv[1])
+    print("trained")
+except (FileExistsError, BlockingIOError) as error:
+    print("refused")
+"""
+
+
+def two(program, *arguments, **environment):
+    """What two processes that run the same program at once print."""
+    cache = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | environment
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    started = [
+        subprocess.Popen(command, cwd=ROOT, env=os.environ | cache, stdout=-1, stderr=-1, text=True) for _ in range(2)
+    ]
+    ended = [process.communicate() for process in started]
+    assert [process.returncode for process in started] == [0, 0], ended
+    return sorted(out.split()[0] for out, _ in ended)
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["a new run", "a run that is replaced"])
+def test_two_processes_at_one_run(model, whole, tmp_path, overwrite):
+    out = tmp_path / "run"
+    if overwrite:
+        runs.sample(model, out, **JOB | {"seed": 9})
+    job = JOB | {"draws": 60, "overwrite": overwrite}
+    said = two(TWO_RUNS, out, json.dumps(job))
+    assert "done" in said
+    assert set(said) <= {"busy", "done"}
+    values = runs.Run(out).draws()["posterior"]
+    assert values.equals(runs.Run(whole).draws()["posterior"])
+    assert leftovers(tmp_path) == []
+
+
+def test_two_processes_at_one_training_cache(tmp_path):
+    assert two(TWO_TRAININGS, XDG_CACHE_HOME=str(tmp_path)) == ["found", "trained"]
+    [file] = (tmp_path / "bayesattn").iterdir()
+    training.train(OneShot(**TASK), FEW, tmp_path / "alone.safetensors")
+    assert weights_in(file) == weights_in(tmp_path / "alone.safetensors")
+
+
+def test_two_processes_train_to_one_file(tmp_path):
+    assert two(TWO_TRAINED_FILES, tmp_path / "weights.safetensors") == ["refused", "trained"]
+    assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "of something else", "weights of another code"])
+def test_a_training_cache_that_is_damaged_is_trained_again(tmp_path, monkeypatch, damage):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    task = OneShot(**TASK)
+    file = training.cached(task, FEW)
+    sound, weights = file.read_bytes(), weights_in(file)
+    if damage == "weights of another code":
+        monkeypatch.setattr(training, "digest_of", lambda _: "another")
+        assert training.cached(task, FEW) != file
+        return
+    file.write_bytes({"cut short": sound[: len(sound) // 2], "empty": b"", "of something else": b"x" * 99}[damage])
+    assert weights_in(training.cached(task, FEW)) == weights
+
+
+@pytest.mark.parametrize("damage", ["cut short", "empty", "of other arrays"])
+def test_a_checkpoint_of_training_that_is_damaged_is_done_without(tmp_path, damage):
+    whole = training.train(OneShot(**TASK), FEW, tmp_path / "whole.safetensors")
+    checkpoint = tmp_path / "weights.safetensors.checkpoint"
+    content = (tmp_path / "whole.safetensors").read_bytes()
+    checkpoint.write_bytes({"cut short": content[:99], "empty": b"", "of other arrays": content}[damage])
+    found = training.train(OneShot(**TASK), FEW, tmp_path / "weights.safetensors")
+    assert {name: value.tobytes() for name, value in found.items()} == {n: v.tobytes() for n, v in whole.items()}
+    assert not checkpoint.exists()

@@ -1,0 +1,629 @@
+"""Attacks on runs: what is damaged is named, what can be drawn again is, what was there stays until its successor is."""
+
+import dataclasses
+import errno
+import json
+import os
+import shutil
+import threading
+import time
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+import bayesattn as ba
+from bayesattn import provenance, run_places, runs
+from bayesattn.samplers import job as job_module
+from bayesattn.samplers import run as block_runner
+from tests.attacks.conftest import JOB
+from tests.disk import Disk, failing
+from tests.posteriors import tiny_model
+from tests.test_runs import StopAfter, contents, cut, edit_description, edit_environment
+
+CHUNK = Path("posterior", "prediction", "c", "1", "1", "0")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def files(folder):
+    return {file: file.read_bytes() for file in folder.rglob("*") if file.is_file() and file.name != "log.jsonl"}
+
+
+def chunk(name="prediction", chain=1, number=1, group="posterior"):
+    def find(folder):
+        found = folder / group / name / "c" / str(chain) / str(number)
+        return found if found.is_file() else next(file for file in sorted(found.rglob("*")) if file.is_file())
+
+    return find
+
+
+def flip(file):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(bytes(content))
+
+
+def rewrite(group, name, value):
+    """As another program might, that knows Zarr: the file is sound, its content is not."""
+
+    def damage(folder):
+        array = zarr.open_group(folder, mode="r+")[group][name]
+        array[1, 25:30] = value
+
+    return damage
+
+
+DRAWS = {
+    "chunk deleted": lambda f: chunk()(f).unlink(),
+    "chunk of U deleted": lambda f: chunk("order_parameter", 0, 0)(f).unlink(),
+    "last chunk deleted": lambda f: chunk(number=2)(f).unlink(),
+    "all chunks of a chain deleted": lambda f: shutil.rmtree(f / "posterior" / "bartlett" / "c" / "1"),
+    "all chunks deleted": lambda f: shutil.rmtree(f / "posterior" / "bartlett" / "c"),
+    "chunk cut short": lambda f: cut(chunk()(f)),
+    "chunk empty": lambda f: cut(chunk()(f), 0),
+    "chunk of another chain": lambda f: shutil.copy(chunk(chain=0)(f), chunk()(f)),
+    "chunk of other draws": lambda f: shutil.copy(chunk(number=0)(f), chunk()(f)),
+    "chunk of noise": lambda f: chunk()(f).write_bytes(np.random.default_rng(0).bytes(999)),
+    "one bit of a chunk": lambda f: flip(chunk()(f)),
+    "draws set to 0": rewrite("posterior", "prediction", 0.0),
+    "draws set to NaN": rewrite("posterior", "prediction", np.nan),
+    "energies edited": rewrite("sample_stats", "energy", 1.0),
+    "divergences added": rewrite("sample_stats", "diverging", True),
+    "chunk of energies deleted": lambda f: chunk("energy", group="sample_stats")(f).unlink(),
+    "chunks of both chains deleted": lambda f: [chunk(chain=c)(f).unlink() for c in (0, 1)],
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_draws_that_are_not_those_written(model, whole, run, name):
+    DRAWS[name](run)
+    for use in (runs.Run(run).draws, lambda: runs.Run(run).to_netcdf(run.parent / "draws.nc"), runs.Run(run).summary):
+        with pytest.raises(
+            runs.RunError, match=r"is damaged: (posterior|sample_stats)/\w+ of chain \d, draws .* --repair"
+        ):
+            use()
+    [row] = runs.overview(run)
+    assert row["state"] == "unreadable"
+    assert "is damaged" in row["error"]
+    before = files(run)
+    with pytest.raises(runs.RunError, match=r"is damaged: .* again from the checkpoint before"):
+        runs.sample(model, run, **JOB)
+    assert files(run) == before
+    runs.sample(model, run, **JOB, repair=True)
+    assert contents(run) == contents(whole)
+    assert names(run.parent) == ["run"]
+
+
+def checkpoint(change):
+    def damage(folder):
+        file = folder / runs.FOLDER / "chain-1.npz"
+        with np.load(file) as stored:
+            arrays = dict(stored)
+        about = json.loads(arrays["about"].tobytes())
+        change(about, arrays)
+        np.savez(file, **arrays | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+
+    return damage
+
+
+def flip_leaf(file):
+    with np.load(file) as stored:
+        leaf = max((stored[name] for name in stored.files if name.startswith("leaf")), key=lambda leaf: leaf.nbytes)
+    content = bytearray(file.read_bytes())
+    content[content.index(leaf.tobytes())] ^= 1
+    file.write_bytes(bytes(content))
+
+
+CHECKPOINTS = {
+    "cut short": lambda f: cut(f / ".run" / "chain-1.npz"),
+    "empty": lambda f: cut(f / ".run" / "chain-1.npz", 0),
+    "a text": lambda f: (f / ".run" / "chain-1.npz").write_text("chain 1"),
+    "one bit of a state": lambda f: flip_leaf(f / ".run" / "chain-1.npz"),
+    "of another run": checkpoint(lambda about, _: about.update(run="another")),
+    "of the future": checkpoint(lambda about, _: about.update(done=81)),
+    "of the past": checkpoint(lambda about, _: about.update(done=-1)),
+    "done is a text": checkpoint(lambda about, _: about.update(done="all")),
+    "leaves missing": checkpoint(lambda about, _: about.update(leaves=99)),
+    "sums missing": checkpoint(lambda about, _: about.pop("variables")),
+    "sums of other chunks": checkpoint(lambda about, arrays: arrays.update(sums=arrays["sums"][:, :, :1])),
+    "sums of one chain too many": checkpoint(lambda about, arrays: arrays.update(sums=arrays["sums"].repeat(2, 0))),
+    "sums of other variables": checkpoint(lambda about, arrays: about["variables"].reverse()),
+    "a chain's own of the other chain": lambda f: shutil.copy(f / ".run" / "chain-0.npz", f / ".run" / "chain-1.npz"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "earlier"),
+    [
+        *((name, "sound") for name in CHECKPOINTS),
+        *((name, earlier) for name in ("cut short", "of the future") for earlier in ("damaged", "missing")),
+    ],
+)
+def test_checkpoints_that_are_damaged(model, whole, run, name, earlier):
+    CHECKPOINTS[name](run)
+    for file in (run / ".run" / "earlier").glob("chain-1.*") if earlier != "sound" else ():
+        file.unlink() if earlier == "missing" else cut(file)
+    with pytest.raises(runs.RunError, match="is damaged"):
+        runs.sample(model, run, **JOB)
+    runs.sample(model, run, **JOB, repair=True)
+    assert contents(run) == contents(whole)
+
+
+def test_only_what_comes_after_the_damage_is_drawn_again(model, run):
+    chunk(number=2)(run).unlink()
+    runs.sample(model, run, **JOB, repair=True)
+    events = runs.Run(run).events()
+    again = events[[event["event"] for event in events].index("repair") :]
+    assert sum(event["steps"] for event in runs.blocks(again)) == 20
+    assert [event["chains"] for event in again if event["event"] == "repair"] == [[1]]
+
+
+def test_a_repair_that_would_draw_other_draws_is_refused(model, run):
+    chunk()(run).unlink()
+    edit_environment(run, jax="0.1")
+    before = files(run)
+    with pytest.raises(runs.RunError, match=r"was begun with jax 0\.1"):
+        runs.sample(model, run, **JOB, repair=True)
+    assert files(run) == before
+
+
+DATA = {
+    "labels deleted": lambda f: shutil.rmtree(f / "observed_data" / "labels" / "c"),
+    "test labels deleted": lambda f: shutil.rmtree(f / "constant_data" / "test_labels" / "c"),
+    "names of paths deleted": lambda f: shutil.rmtree(f / "posterior" / "path" / "c"),
+    "numbers of draws deleted": lambda f: shutil.rmtree(f / "posterior" / "draw" / "c"),
+    "numbers of chains deleted": lambda f: shutil.rmtree(f / "sample_stats" / "chain" / "c"),
+    "group deleted": lambda f: shutil.rmtree(f / "sample_stats"),
+    "array's description deleted": lambda f: (f / "posterior" / "bartlett" / "zarr.json").unlink(),
+    "hidden folder left out": lambda f: shutil.rmtree(f / runs.FOLDER),
+}
+
+
+@pytest.mark.parametrize("name", DATA)
+def test_data_that_are_damaged(model, run, name):
+    DATA[name](run)
+    for use in (
+        runs.Run(run).draws,
+        lambda: runs.sample(model, run, **JOB),
+        lambda: runs.Run(run).to_netcdf("draws.nc"),
+    ):
+        with pytest.raises(runs.RunError, match="is damaged"):
+            use()
+    assert runs.overview(run)[0]["state"] == "unreadable"
+
+
+def description(**changes):
+    return lambda f: edit_description(f, **changes)
+
+
+def without(key):
+    def damage(folder):
+        root = json.loads((folder / "zarr.json").read_text())
+        del root["attributes"]["bayesattn"][key]
+        (folder / "zarr.json").write_text(json.dumps(root))
+
+    return damage
+
+
+DESCRIPTIONS = {
+    "cut short": (lambda f: cut(f / "zarr.json"), "zarr.json is not JSON"),
+    "empty": (lambda f: cut(f / "zarr.json", 0), "zarr.json is not JSON"),
+    "not text": (lambda f: (f / "zarr.json").write_bytes(b"\xff\xfe\x00"), "zarr.json is not JSON"),
+    "too deep": (lambda f: (f / "zarr.json").write_text("[" * 10**5), "zarr.json is not JSON"),
+    "a number": (lambda f: (f / "zarr.json").write_text("5"), "a Zarr store of something else"),
+    "of a list": (lambda f: (f / "zarr.json").write_text('{"attributes": {"bayesattn": [1]}}'), "of something else"),
+    "of another format": (description(format="x"), "of store format 2 or 3, got format x"),
+    "of no format": (without("format"), "got format None"),
+    "without sampler": (without("sampler"), "lacks sampler"),
+    "without identity": (without("identity"), "lacks identity"),
+    "model is a number": (description(model=5), "lacks model"),
+    "environment is a text": (description(environment="jax"), "lacks environment"),
+    "sampler is not TOML": (description(sampler="sampler ="), "its settings cannot be read"),
+    "sampler has an unknown key": (description(sampler="momentum = 3"), "its settings cannot be read"),
+    "unknown sampler": (description(sampler='sampler = "gibbs"'), "its settings cannot be read"),
+    "of an unknown kind": (description(kind="Network"), "the data of the model cannot be read"),
+    "of another model": (description(model="temperature = 3"), "the data of the model cannot be read"),
+    "of another identity": (description(identity="abc"), "is damaged"),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_descriptions_that_are_damaged(model, whole, run, name):
+    damage, message = DESCRIPTIONS[name]
+    damage(run)
+    with pytest.raises(runs.RunError, match=message):
+        runs.sample(model, run, **JOB)
+    # It takes its own line alone, and gives way to another run.
+    shutil.copytree(whole, run.parent / "sound")
+    states = {row["run"]: row["state"] for row in runs.overview(run.parent)}
+    assert states["sound"] == "complete"
+    assert names(run.parent) == ["run", "sound"]
+
+
+def test_a_damaged_run_may_be_replaced(model, whole, run):
+    cut(run / "zarr.json")
+    runs.sample(model, run, **JOB, overwrite=True)
+    assert contents(run) == contents(whole)
+    assert names(run.parent) == ["run"]
+
+
+SIDE_FILES = {
+    "log of a number": ("log.jsonl", "5\n"),
+    "log of null": ("log.jsonl", "null\n"),
+    "log of lists": ("log.jsonl", '[1, 2]\n["block"]\n'),
+    "log of an event without a name": ("log.jsonl", '{"time": 3}\n'),
+    "log of a block without seconds": ("log.jsonl", '{"event": "block", "chains": [0]}\n'),
+    "log of a block with words": ("log.jsonl", '{"event": "block", "seconds": "few", "steps": 3, "chains": [0]}\n'),
+    "log too deep": ("log.jsonl", "[" * 10**5),
+    "log of bytes": ("log.jsonl", b"\xff\x00\xfe\n"),
+    "log empty": ("log.jsonl", ""),
+    "log missing": ("log.jsonl", None),
+    "log is a folder": ("log.jsonl", ...),
+    **{
+        f"{name}: {what}": (f"{name}.json", content)
+        for name in ("diagnostics", "summary")
+        for what, content in {
+            "cut": '{"about": {',
+            "empty": "",
+            "a number": "5",
+            "too deep": "[" * 10**5,
+            "bytes": b"\xff\x00",
+            "of an older version": '{"chains": 2, "draws": 60, "rhat": 99.0}',
+            "missing": None,
+            "a folder": ...,
+        }.items()
+    },
+}
+
+
+@pytest.mark.parametrize("name", SIDE_FILES)
+def test_side_files_that_are_damaged(whole, run, name):
+    file, content = SIDE_FILES[name]
+    file = run / runs.FOLDER / file
+    file.unlink()
+    if content is ...:
+        file.mkdir()
+    elif content is not None:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    [row], [expected] = runs.overview(run), runs.overview(whole)
+    assert row["diagnostics"] == expected["diagnostics"]
+    assert row["state"] == "complete"
+    assert json.dumps(runs.Run(run).summary()) == json.dumps(runs.Run(whole).summary())
+
+
+@pytest.mark.parametrize("change", ["number edited", "unknown field", "field missing", "other code", "other draws"])
+def test_diagnostics_that_are_kept_count_while_all_is_as_it_was(whole, run, change):
+    file = run / runs.FOLDER / "diagnostics.json"
+    expected = runs.Run(whole).diagnose()
+    runs.Run(run).diagnose()
+    content = json.loads(file.read_text())
+    edit = {
+        "number edited": lambda: content["value"].update(ess=9999.0),
+        "unknown field": lambda: content["value"].update(quality="good"),
+        "field missing": lambda: content["value"].pop("ess"),
+        "other code": lambda: content["about"].update(by="x"),
+        "other draws": lambda: content["about"].update(of="x"),
+    }
+    edit[change]()
+    if change.startswith("other"):
+        content["value"]["ess"] = 9999.0
+    file.write_text(json.dumps(content))
+    assert dataclasses.asdict(runs.Run(run).diagnose()) == dataclasses.asdict(expected)
+
+
+def test_a_line_that_was_cut_short_takes_no_other_with_it(run):
+    log = run / runs.FOLDER / "log.jsonl"
+    before = runs.Run(run).events()
+    log.write_bytes(log.read_bytes()[:-5])
+    runs.Run(run).log(event="start")
+    assert runs.Run(run).events()[:-1] == before[:-1]
+    assert runs.Run(run).events()[-1]["event"] == "start"
+
+
+def test_reading_writes_nothing_where_it_may_not(whole, run, monkeypatch):
+    """On a disk that is mounted for reading alone; root, as which tests may run, is held up by nothing less."""
+    for file in ("diagnostics.json", "summary.json", "lock"):
+        (run / runs.FOLDER / file).unlink(missing_ok=True)
+    before = {file: file.stat().st_mtime_ns for file in run.rglob("*")}
+    disk = Disk(run, failing(errno.EROFS))
+    disk._due = lambda name, path: str(run) in str(path)
+    with monkeypatch.context() as patch:
+        disk.patch(patch.setattr)
+        [row] = runs.overview(run)
+        assert row["diagnostics"] == runs.overview(whole)[0]["diagnostics"]
+        assert runs.Run(run).draws()["posterior"]["prediction"].shape == (2, 60, 3)
+    assert {file: file.stat().st_mtime_ns for file in run.rglob("*")} == before
+
+
+# Overwriting
+
+
+BAD_REQUESTS = {
+    "no chains": ({"chains": 0}, "chains must be"),
+    "no draws": ({"draws": 0}, "draws must be"),
+    "thin that does not divide": ({"thin": 7}, "thin must divide"),
+    "negative seed": ({"seed": -1}, "seed must be"),
+    "unknown sampler": ({"sampler": "gibbs"}, "sampler must be"),
+    "unknown parameterisation": ({"parameterisation": "latent"}, "parameterisation of a Model must be"),
+    "sampler that cannot": ({"sampler": "sgld"}, "sgld"),
+    "unknown quantity": ({"keep": ["weight"]}, "keep must be"),
+    "nothing kept": ({"keep": ["latent"]}, "keep must leave something"),
+    "unknown option": ({"options": {"steps": 3}}, "steps"),
+    "chains in no such way": ({"chain_method": "serial"}, "chain_method must be"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_REQUESTS)
+def test_a_request_that_makes_no_sense_replaces_nothing(model, run, name):
+    changes, message = BAD_REQUESTS[name]
+    before = files(run)
+    with pytest.raises(ValueError, match=message):
+        runs.sample(model, run, **JOB | changes, overwrite=True)
+    assert files(run) == before
+    assert names(run.parent) == ["run"]
+
+
+def test_a_disk_or_memory_too_small_replaces_nothing_and_makes_nothing(model, run, monkeypatch):
+    before = files(run)
+    wide = model.replace(width=10**7)
+    for out in (run, run.parent / "a" / "b"):
+        with pytest.raises(ValueError, match="must fit into memory"):
+            runs.sample(wide, out, **JOB, parameterisation="path", overwrite=True)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+    for out in (run, run.parent / "a" / "b"):
+        with pytest.raises(OSError, match="MiB are free"):
+            runs.sample(model, out, **JOB, overwrite=True)
+    assert files(run) == before
+    assert names(run.parent) == ["run"]
+
+
+def test_the_old_run_stays_until_the_new_one_is_complete(model, whole, run):
+    old = contents(run)
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True, progress=StopAfter(60))
+    assert contents(run) == old
+    assert runs.under_way(run) != run
+    assert sum(runs.Run(runs.under_way(run)).done) >= 60
+    # Another request begins anew, the same one goes on.
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, run, **JOB | {"seed": 5}, overwrite=True, progress=StopAfter(60))
+    done = sum(runs.Run(runs.under_way(run)).done)
+    told = []
+    runs.sample(model, run, **JOB | {"seed": 5}, overwrite=True, progress=lambda event: told.append(event.done))
+    assert sum(told[:2]) >= done
+    assert runs.Run(run).job.seed == 5
+    assert names(run.parent) == ["run"]
+    runs.sample(model, run, **JOB, overwrite=True)
+    assert contents(run) == contents(whole)
+
+
+def test_a_link_is_followed(model, whole, run):
+    (run.parent / "link").symlink_to(run)
+    (run.parent / "dangling").symlink_to(run.parent / "far" / "away")
+    runs.sample(model, run.parent / "link", **JOB | {"seed": 4}, overwrite=True)
+    assert (run.parent / "link").is_symlink()
+    assert runs.Run(run).job.seed == 4
+    runs.sample(model, run.parent / "dangling", **JOB)
+    assert (run.parent / "dangling").is_symlink()
+    assert contents(run.parent / "far" / "away") == contents(whole)
+
+
+@pytest.mark.parametrize("inside", [".", "nested"])
+def test_the_folder_that_a_command_runs_in_is_no_place(model, tmp_path, monkeypatch, inside):
+    (tmp_path / inside).mkdir(exist_ok=True)
+    monkeypatch.chdir(tmp_path / inside)
+    with pytest.raises(runs.RunError, match="out must be a folder other than the one that this command runs in"):
+        runs.sample(model, tmp_path, **JOB)
+    assert names(tmp_path / inside) == []
+
+
+@pytest.mark.parametrize("what", ["thesis", "another program's store", "file", "nothing but a hidden file"])
+def test_what_is_no_run_is_not_replaced(model, tmp_path, what):
+    out = tmp_path / "out"
+    if what == "file":
+        out.write_text("precious")
+    else:
+        out.mkdir()
+        (out / {"thesis": "thesis.tex", "nothing but a hidden file": ".hidden"}.get(what, "zarr.json")).write_text("{}")
+    before = files(tmp_path)
+    for overwrite in (True, False):
+        with pytest.raises(runs.RunError):
+            runs.sample(model, out, **JOB, overwrite=overwrite)
+    assert files(tmp_path) == before
+
+
+def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
+    folder = run.parent
+    shutil.copytree(whole, folder / ".run.0.new")  # Killed while it made a run: a lock that is free.
+    (folder / ".run.1.new").mkdir()  # Killed before it had a lock, long ago.
+    os.utime(folder / ".run.1.new", (time.time() - 100,) * 2)
+    (folder / ".run.2.new").mkdir()  # May just have been made.
+    (run / ".prediction.killed.partial").write_text("half")
+    old = contents(run)
+    run.rename(folder / ".run.3.old")  # Killed in the midst of a swap: the old run comes back.
+    (folder / ".other.4.old").mkdir()
+    runs.sample(model, run, **JOB)
+    assert contents(run) == old
+    assert names(folder) == [".other.4.old", ".run.2.new", "run"]
+    shutil.copytree(run, folder / ".run.5.old")  # Killed while it deleted the old run.
+    runs.sample(model, run, **JOB)
+    assert names(folder) == [".other.4.old", ".run.2.new", "run"]
+
+
+def test_a_run_that_is_written_is_not_replaced(model, run):
+    before = files(run)
+    with runs.Run(run).locked(), pytest.raises(runs.RunBusy):
+        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True)
+    # Nor where that begins after the replacement did.
+    held = threading.Event()
+
+    def hold(_):
+        if not held.is_set():
+            held.lock = runs.Run(run).locked()
+            held.lock.__enter__()
+            held.set()
+
+    with pytest.raises(runs.RunBusy):
+        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True, progress=hold)
+    held.lock.__exit__(None, None, None)
+    assert files(run) == before
+    assert runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True).job.seed == 4
+
+
+# More draws
+
+
+@pytest.mark.parametrize("changes", [{}, {"thin": 5, "chain_method": "vectorised"}], ids=str)
+def test_more_draws_of_a_run_are_those_of_a_longer_one(model, tmp_path, changes):
+    # 30 draws end in the midst of a chunk of the longer run, and are a chunk of their own.
+    runs.sample(model, tmp_path / "run", **JOB | changes | {"draws": 30})
+    more = runs.sample(model, tmp_path / "run", **JOB | changes)
+    runs.sample(model, tmp_path / "whole", **JOB | changes)
+    # Chunks differ, hence sums; draws and the sampler's state do not.
+    ours, theirs = contents(tmp_path / "run"), contents(tmp_path / "whole")
+    assert {key: ours[key] for key in ours if key[1] != "sums"} == {
+        key: theirs[key] for key in theirs if key[1] != "sums"
+    }
+    assert more.draws().equals(runs.Run(tmp_path / "whole").draws())
+    assert more.identity == runs.Run(tmp_path / "whole").identity
+    assert more.state == "complete"
+
+
+def test_more_draws_of_a_run_that_stopped(model, whole, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "run", **JOB | {"draws": 40}, progress=StopAfter(70))
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "run", **JOB, progress=StopAfter(90))
+    run = runs.sample(model, tmp_path / "run", **JOB)
+    assert run.draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
+
+
+@pytest.mark.parametrize("why", ["fewer", "other code", "no room"])
+def test_more_draws_that_there_cannot_be(model, run, monkeypatch, why):
+    job, expected = JOB | {"draws": 80}, "was begun with source x"
+    if why == "fewer":
+        job, expected = JOB | {"draws": 40}, "holds a run with draws = 60, got 40"
+    elif why == "other code":
+        edit_environment(run, source="x")
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
+        expected = "MiB are free"
+    before = files(run)
+    with pytest.raises((runs.RunError, OSError), match=expected):
+        runs.sample(model, run, **job)
+    assert files(run) == before
+
+
+# Identity
+
+
+def test_a_preset_that_came_later_changes_no_run(model, run, monkeypatch):
+    monkeypatch.setitem(job_module.PRESETS, "nuts", {"collapsed": {"max_tree_depth": 8}})
+    assert runs.Run(run).job.options == {}
+    assert runs.Run(run).draws()["posterior"].sizes["draw"] == 60
+    assert runs.Run(run).model.temperature == model.temperature
+    with pytest.raises(runs.RunError, match=r"holds a run with options = {}, got {'max_tree_depth': 8}"):
+        runs.sample(model, run, **JOB)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_labels": np.array([1.0, 1.0, 1.0])}, "its test_labels differ"),
+        ({"head_names": (("another",),)}, "holds a run with names = "),
+        ({"path_groups": {"good": (0,)}}, "holds a run with names = "),
+    ],
+    ids=["test labels", "head names", "groups"],
+)
+def test_what_results_show_belongs_to_a_run(model, run, changes, message):
+    with pytest.raises(runs.RunError, match=message):
+        runs.sample(model.replace(**changes), run, **JOB)
+    job = runs.Run(run).job
+    assert provenance.identity(model.replace(**changes), job) != provenance.identity(model, job)
+
+
+def test_runs_of_store_format_2_open(model, run):
+    """As the version before wrote them: no sums, an identity that counts draws and leaves names out."""
+    job = runs.Run(run).job
+    edit_description(run, format=2, identity=provenance.identity(model, job, 2))
+    without("sums")(run)
+    for file in (run / runs.FOLDER).glob("chain-*.npz"):
+        with np.load(file) as stored:
+            arrays = dict(stored)
+        about = {"run": provenance.identity(model, job, 2), "done": 80, "leaves": len(arrays) - 2}
+        arrays = {name: values for name, values in arrays.items() if name != "sums"}
+        np.savez(file, **arrays | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
+    shutil.rmtree(run / runs.FOLDER / "earlier")
+    assert runs.Run(run).draws()["posterior"].sizes["draw"] == 60
+    assert runs.overview(run)[0]["state"] == "complete"
+    assert runs.sample(model, run, **JOB).complete
+    chunk()(run).unlink()
+    with pytest.raises(runs.RunError, match="posterior/prediction of chain 1, draws 20 to 39, is missing in part"):
+        runs.Run(run).draws()
+
+
+def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
+    """Found by following imports; packages import more than they need, checks and tasks shape no draw."""
+    import ast
+
+    def imported(module):
+        for node in ast.walk(ast.parse((root / f"{module}.py").read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("bayesattn"):
+                for name in (node.module, *(f"{node.module}.{alias.name}" for alias in node.names)):
+                    file = name.removeprefix("bayesattn").lstrip(".").replace(".", "/")
+                    if file and (root / f"{file}.py").is_file():
+                        yield file
+
+    root = provenance.PACKAGE
+    found, waiting = set(), ["samplers/run", *(f"models/{name}" for name in ("collapsed", "path", "token", "latent"))]
+    while waiting:
+        module = waiting.pop()
+        if module not in found:
+            found.add(module)
+            waiting += imported(module)
+    counted = {str(file.relative_to(root).with_suffix("")) for file in provenance.SHAPING}
+    assert counted == found - {"_checks"}
+    assert "blackjax" in provenance.DECIDING
+    assert "blackjax" in provenance.environment()
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS, errno.EDQUOT], ids=errno.errorcode.get)
+def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, monkeypatch, number):
+    write = block_runner.write_region
+
+    def fail(arrays, chains, first, outputs):
+        if first >= 20:
+            raise OSError(number, os.strerror(number))
+        write(arrays, chains, first, outputs)
+
+    monkeypatch.setattr("bayesattn.run_files.write_region", fail)
+    with pytest.raises(OSError, match="while writing a block; the blocks before it are safe"):
+        runs.sample(model, tmp_path / "run", **JOB)
+    assert runs.Run(tmp_path / "run").state == "failed"
+    assert os.strerror(number) in runs.overview(tmp_path)[0]["error"]
+
+
+def test_an_old_run_is_listed_by_its_folder_alone(whole, tmp_path):
+    """What is being made or deleted beside runs is not listed."""
+    for name in ("run", ".run.0.new", ".run.0.old", ".run.replacement"):
+        shutil.copytree(whole, tmp_path / name)
+    assert run_places.found_in(tmp_path) == [tmp_path / "run"]
+
+
+def test_settings_of_a_run_are_toml(run):
+    assert tomllib.loads(runs.Run(run).description["sampler"])["draws"] == 60
+    assert ba.samplers.Job.restored(tomllib.loads(runs.Run(run).description["sampler"])) == ba.samplers.Job(**JOB)
+
+
+def test_a_model_wider_than_memory_is_refused_before_any_compilation():
+    began = time.monotonic()
+    wide = tiny_model(widths=(10**7, 10**7))
+    for parameterisation in ("path", "token"):
+        with pytest.raises(ValueError, match="must fit into memory"):
+            ba.sample(wide, parameterisation=parameterisation)
+    assert time.monotonic() - began < 60

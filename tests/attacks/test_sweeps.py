@@ -1,0 +1,311 @@
+"""Who may come in: what a sweep listens on, TLS, names that collide, nothing trained before its time, two sweeps at once."""
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bayesattn import runs, sweep, sweep_file, training
+from tests.test_cli import IMAGES, SMALL
+from tests.test_runs import ROOT
+
+SWEEP = """
+[settings]
+model = "small.toml"
+chains = 1
+warmup = 5
+draws = 20
+sampler = "mala"
+parameterisation = "path"
+options.steps = 2
+[grid]
+"""
+ARRAYS = """
+temperature = 0.5
+[architecture]
+heads = [1]
+width = 3
+[task]
+name = "arrays"
+file = "arrays.npz"
+"""
+LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
+
+
+@pytest.fixture
+def file(tmp_path):
+    rng = np.random.default_rng(0)
+    arrays = {"path_inputs": rng.normal(size=(6, 1, 4)), "labels": rng.choice([-1.0, 1.0], 6)}
+    np.savez(tmp_path / "arrays.npz", **arrays, test_path_inputs=arrays["path_inputs"], test_labels=arrays["labels"])
+    (tmp_path / "small.toml").write_text(ARRAYS)
+    (tmp_path / "chains.toml").write_text(SMALL)
+
+    def write(grid, head=SWEEP):
+        (tmp_path / "sweep.toml").write_text(head + grid)
+        return tmp_path / "sweep.toml"
+
+    return write
+
+
+def sockets_of(processes):
+    """Addresses in hexadecimal that processes listen on, by the kernel's tables of TCP sockets."""
+    inodes = set()
+    for process in processes:
+        for descriptor in Path(f"/proc/{process}/fd").glob("*"):
+            try:
+                inodes.add(os.readlink(descriptor).removeprefix("socket:[").removesuffix("]"))
+            except OSError:
+                continue
+    lines = [
+        line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]
+    ]
+    return [line[1].rpartition(":")[0] for line in lines if line[3] == "0A" and line[9] in inodes]
+
+
+def family(process):
+    """A process and all that it started."""
+    children = [int(c) for f in Path(f"/proc/{process}/task").glob("*/children") for c in f.read_text().split()]
+    return [process, *(each for child in children for each in family(child))]
+
+
+@pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
+@pytest.mark.parametrize("devices", [[], ["0", "1"]], ids=["on cores", "on pretended GPUs"])
+def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
+    from distributed import Client
+
+    monkeypatch.setattr(sweep, "gpus", lambda: devices)
+    cluster, _ = sweep._embedded_cluster(2, 2, str(tmp_path))
+    with cluster, Client(cluster) as client:
+        client.wait_for_workers(2)
+        found = sockets_of(family(os.getpid()))
+        workers = client.scheduler_info()["workers"]
+        pages = client.run(lambda dask_worker: dask_worker.http_server.port)
+        pages[""] = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.http_server.port)
+        for port, page in itertools.product(
+            pages.values(), ("", "status", "info/main/workers.html", "metrics", "json")
+        ):
+            with pytest.raises(urllib.error.HTTPError, match="404"):
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10)
+    assert len(found) >= 5  # The scheduler, two nannies and two workers.
+    assert set(found) <= LOOPBACK
+    assert all(address.startswith("tcp://127.0.0.1:") for address in workers)
+    assert set(cluster.scheduler_address.split(":")[1:2]) == {"//127.0.0.1"}
+    assert len(pages) == 3
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "message"),
+    [
+        (None, {"tls_ca_file": "ca.pem"}, "security needs a scheduler at a tls:// address, got None"),
+        (
+            "tcp://127.0.0.1:9",
+            {"tls_ca_file": "ca.pem"},
+            "security needs a scheduler at a tls:// address, got tcp://127",
+        ),
+        ("tls://127.0.0.1:9", {"tls_ca_file": "none.pem"}, "tls_ca_file must be a file: .*none.pem"),
+        ("tls://127.0.0.1:9", {"password": "x"}, "security must be options of distributed.Security, got password"),
+        (
+            "tls://127.0.0.1:9",
+            {"tls_ca_file": "small.toml"},
+            "scheduler must be the address of a running Dask scheduler",
+        ),
+        ("tls://127.0.0.1:9", None, "scheduler must be the address of a running Dask scheduler"),
+        ("nowhere", None, "scheduler must be the address of a running Dask scheduler"),
+        ("smoke://host:1", None, "scheduler must be the address of a running Dask scheduler"),
+    ],
+)
+def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, options, message):
+    monkeypatch.setattr(sweep, "CONNECT_SECONDS", 0.3)
+    monkeypatch.chdir(tmp_path)
+    plan = sweep.Sweep(file("seed = [0]"), tmp_path / "out")
+    with pytest.raises((ValueError, OSError, ConnectionError), match=message):
+        sweep.run(plan, scheduler=scheduler, security=options)
+
+
+def test_a_scheduler_over_tls(tmp_path):
+    """With the certificates it works, without them nothing is let in."""
+    from distributed import Client, LocalCluster, Security
+
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout key.pem -out cert.pem"
+    try:
+        subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
+    except OSError:
+        pytest.skip("makes certificates with openssl")
+    files = {"tls_ca_file": tmp_path / "cert.pem", "tls_client_cert": tmp_path / "cert.pem"}
+    files |= {"tls_client_key": tmp_path / "key.pem"}
+    both = {name.replace("client", role): str(file) for name, file in files.items() for role in ("client", "worker")}
+    both |= {name.replace("client", "scheduler"): str(file) for name, file in files.items()}
+    with LocalCluster(
+        n_workers=1,
+        processes=False,
+        protocol="tls://",
+        host="127.0.0.1",
+        dashboard_address=None,
+        security=Security(**both, require_encryption=True),
+        local_directory=tmp_path,
+    ) as cluster:
+        options = {name: str(file) for name, file in files.items()}
+        with Client(cluster.scheduler_address, security=sweep._security(options), timeout=10) as client:
+            assert client.submit(int, "5").result() == 5
+        client = sweep._client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
+        with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
+            pass
+
+
+@pytest.mark.parametrize(
+    ("grid", "expected"),
+    [
+        ("temperature = [0.1234567, 0.12345671]", ["temperature=0.1234567", "temperature=0.12345671"]),
+        ("temperature = [0.1, 1.0, 10.0]", ["temperature=0.1", "temperature=1", "temperature=10"]),
+        ("temperature = [1e-300, 1e300]", ["temperature=1e-300", "temperature=1e+300"]),
+        (
+            "seed = [0, 1]\ntask.seed = [0, 1]",
+            ["seed=0,task.seed=0", "seed=0,task.seed=1", "seed=1,task.seed=0", "seed=1,task.seed=1"],
+        ),
+        ("task.noise_sum = [0.5, 1.0]", ["noise_sum=0.5", "noise_sum=1"]),
+        ('keep = [["prediction"], ["order_parameter", "prediction"]]', None),
+        ("seed = [4]\n[[runs]]\nwidth = 4\noptions.steps = 3", ["width=4,seed=4,steps=3"]),
+    ],
+    ids=["close values", "round values", "extreme values", "task.seed and seed", "task alone", "lists", "options"],
+)
+def test_runs_that_differ_have_names_that_do(file, tmp_path, grid, expected):
+    head = SWEEP.replace("small", "chains") if "task" in grid else SWEEP
+    plan = sweep.Sweep(file(grid, head), tmp_path / "out")
+    names = [planned.name for planned in plan.runs]
+    assert len(set(names)) == len(names)
+    assert expected is None or names == expected
+    columns = [sweep.flat(planned.varied) for planned in plan.runs]
+    assert len({json.dumps(column) for column in columns}) == len(names)
+
+
+def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "m.toml").write_text(ARRAYS.replace("arrays.npz", "../arrays.npz"))
+    plan = sweep.Sweep(file('model = ["a/m.toml", "b/m.toml"]'), tmp_path / "out")
+    assert len({planned.out for planned in plan.runs}) == 2
+    assert all(planned.name.startswith("model=m,") for planned in plan.runs)
+
+
+@pytest.mark.parametrize(
+    "letter", ["/", "\\", "\0", "\n", "é" * 200, "\u202e"], ids=["slash", "back", "null", "line", "long", "turned"]
+)
+def test_names_are_fit_for_files(letter):
+    name = sweep_file._name({"sampler": f"x{letter}y"})
+    assert len(name.encode()) <= 200
+    assert name.isprintable()
+    assert not set(name) & set("/\\")
+
+
+def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(sweep, "PILOT_SECONDS", 0.1)
+
+    def train(*_):
+        raise AssertionError("a network was trained")
+
+    monkeypatch.setattr(training, "_train", train)
+    (tmp_path / "images.toml").write_text(IMAGES)
+    plan = sweep.Sweep(file("seed = [0]", SWEEP.replace("small", "images")), tmp_path / "out")
+    [estimate] = sweep.estimates(plan)
+    assert estimate.training
+    assert estimate.steps == 25
+    assert estimate.seconds > 0
+    assert estimate.compilation > 0
+    assert not (tmp_path / "cache").exists()
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Runs of a sweep in this process, as its workers would do them."""
+    from contextlib import contextmanager
+
+    class Client:
+        def submit(self, work, planned, pure):
+            self.__class__.done.append(planned.name)
+            from concurrent.futures import Future
+
+            future = Future()
+            future.set_result(work(planned))
+            return future
+
+    Client.done = []
+
+    @contextmanager
+    def client(*_):
+        yield Client(), 1
+
+    import collections
+
+    import distributed
+
+    Done = collections.namedtuple("Done", "done")
+    monkeypatch.setattr(distributed, "wait", lambda waiting, **_: Done(set(waiting)))
+    monkeypatch.setattr(sweep, "_client", client)
+    return Client.done
+
+
+def test_all_runs_of_a_sweep_are_made_longer(file, tmp_path, here):
+    plan = sweep.Sweep(file("seed = [0, 1]"), tmp_path / "out")
+    sweep.run(plan)
+    assert here == ["seed=0", "seed=1"]
+    here.clear()
+    sweep.run(plan)
+    assert here == []
+    longer = sweep.Sweep(file("seed = [0, 1]", SWEEP.replace("draws = 20", "draws = 30")), tmp_path / "out")
+    table = sweep.run(longer)
+    assert here == ["seed=0", "seed=1"]
+    assert set(table["state"]) == {"complete"}
+    assert {runs.Run(planned.out).draws()["posterior"].sizes["draw"] for planned in longer.runs} == {30}
+
+
+def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
+    """A side file costs nothing; damaged draws are named, and repaired or replaced on demand."""
+    plan = sweep.Sweep(file("seed = [0, 1, 2]"), tmp_path / "out")
+    whole = sweep.run(plan)
+    side, broken, _ = (planned.out for planned in plan.runs)
+    (side / ".run" / "log.jsonl").write_text("5\n[\n")
+    (side / ".run" / "diagnostics.json").write_text("5")
+    (broken / "posterior" / "prediction" / "c" / "0" / "0" / "0").unlink()
+    table = sweep.run(plan)
+    assert table.groupby("run")["state"].first().to_dict() == {
+        "seed=0": "complete",
+        "seed=1": "failed",
+        "seed=2": "complete",
+    }
+    assert "is damaged: posterior/prediction" in table.groupby("run")["error_message"].first()["seed=1"]
+    mended = sweep.run(plan, repair=True)
+    assert set(mended["state"]) == {"complete"}
+    assert mended["mean"].tolist() == whole["mean"].tolist()
+    other = sweep.Sweep(file("seed = [0, 1, 2]", SWEEP.replace("warmup = 5", "warmup = 6")), tmp_path / "out")
+    assert "holds a run with warmup = 5, got 6" in sweep.run(other)["error_message"].iloc[0]
+    assert set(sweep.run(other, overwrite=True)["state"]) == {"complete"}
+    assert {runs.Run(planned.out).job.warmup for planned in other.runs} == {6}
+
+
+def test_two_processes_at_one_sweep(file, tmp_path):
+    file("seed = [0, 1]")
+    command = [sys.executable, "-c", "from bayesattn.cli import main; main()", "sweep", "sweep.toml", "--workers", "1"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    lock = tmp_path / "out" / "sweep" / ".lock"
+    while first.poll() is None and not lock.exists():
+        time.sleep(0.05)
+    second = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    _, err = first.communicate()
+    assert first.returncode == 0, err
+    assert second.returncode == 2
+    assert second.stderr.strip().endswith(
+        "bayesattn: out/sweep is being swept by another process: wait for it, or choose another out"
+    )
+    for planned in sweep.Sweep(tmp_path / "sweep.toml", tmp_path / "out" / "sweep").runs:
+        assert [event["event"] for event in runs.Run(planned.out).events()].count("complete") == 1
