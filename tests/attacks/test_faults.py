@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from bayesattn import runs, training
+from bayesattn._input_files import read_arrays
 from bayesattn.samplers import run as block_runner
 from bayesattn.tasks import OneShot
 from tests.attacks.conftest import JOB
@@ -88,7 +89,7 @@ def draws_of(folder):
 
 def weights_in(file):
     """Arrays alone: what a file says of itself comes in any order."""
-    return {name: value.tobytes() for name, value in training.load_weights(file)[0].items()} if file.exists() else None
+    return {name: value.tobytes() for name, value in read_arrays("weights", file)[0].items()} if file.exists() else None
 
 
 def case_of_runs(model, job, old=None, **options):

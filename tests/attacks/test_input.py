@@ -14,7 +14,6 @@ import pytest
 from PIL import Image
 
 import bayesattn as ba
-from bayesattn import training
 from bayesattn.tasks import OneShot, load_images
 
 GOOD = 'temperature = 0.1\n[architecture]\nwidth = 3\n[task]\nname = "hidden_markov"\n'
@@ -231,24 +230,6 @@ def test_queries_and_keys_of_a_stranger(tmp_path, name):
 def test_queries_that_are_complex_are_refused(tmp_path):
     np.savez(tmp_path / "heads.npz", Q_1=np.ones((1, 2, 4)) * 1j, K_1=np.ones((1, 2, 4)))
     refused(lambda: ba.tasks.one_shot.load_heads(tmp_path / "heads.npz", (1,), 4), "Q_1 of", "real numbers")
-
-
-@pytest.mark.parametrize("name", ["empty", "8-bit floats", "truncated"])
-def test_a_damaged_checkpoint_of_training(tmp_path, name):
-    (tmp_path / "out.safetensors.checkpoint").write_bytes(HEADS[name][0])
-    task = OneShot(examples=4, test_examples=4, validation_examples=4, width=4, key_width=2, heads=(1,))
-    settings = training.Training(steps=2, batch=2, width=2)
-    refused(lambda: training.train(task, settings, tmp_path / "out.safetensors"), "out.safetensors.checkpoint")
-
-
-def test_a_checkpoint_of_training_without_its_arrays(tmp_path):
-    from safetensors.numpy import save_file
-
-    task = OneShot(examples=4, test_examples=4, validation_examples=4, width=4, key_width=2, heads=(1,))
-    settings = training.Training(steps=2, batch=2, width=2)
-    about = training.description(task, settings) | {"done": "1"}
-    save_file({"0": np.ones(3)}, tmp_path / "out.safetensors.checkpoint", about)
-    refused(lambda: training.train(task, settings, tmp_path / "out.safetensors"), "is damaged: remove it")
 
 
 TOML = {
