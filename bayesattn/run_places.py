@@ -18,8 +18,9 @@ def settled(out: str | Path) -> Path:
 
     Raises RunError where a run cannot stand: in the folder that this process works in.
     """
-    out = Path(os.path.realpath(out))
-    if out == Path.cwd() or out in Path.cwd().parents:
+    out = followed(out)
+    here = Path(os.path.realpath(out))
+    if here == Path.cwd() or here in Path.cwd().parents:
         raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
     for old in sorted(out.parent.glob(f".{_escaped(out.name)}.*.old")):
         try:
@@ -30,7 +31,8 @@ def settled(out: str | Path) -> Path:
                     shutil.rmtree(old, ignore_errors=True)
         except RunBusy:
             pass
-    for new in out.parent.glob(f".{_escaped(out.name)}.*.new"):
+    made = (out.name, replacement(out).name)
+    for new in (new for name in made for new in out.parent.glob(f".{_escaped(name)}.*.new")):
         try:
             if (new / FOLDER / "lock").exists() or time.time() - new.stat().st_mtime > STALE_SECONDS:
                 with _lock_if_any(new):
@@ -38,6 +40,12 @@ def settled(out: str | Path) -> Path:
         except (RunBusy, OSError):
             pass  # Its maker is at work, or has just renamed it.
     return out
+
+
+def followed(out: str | Path) -> Path:
+    """A place as it was named, but for links, which are never renamed themselves."""
+    out = Path(out)
+    return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
 
 
 def is_free(out: Path) -> bool:
@@ -71,7 +79,7 @@ def swap(new: Path, out: Path) -> None:
 def remove(path: Path) -> None:
     """Delete a run that is of no use; raises RunBusy while it is being written."""
     with _lock_if_any(path):
-        doomed = path.with_name(f"{path.name}.{uuid.uuid4().hex}.old")
+        doomed = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")  # `settled` deletes what is left of it.
         path.rename(doomed)
     shutil.rmtree(doomed, ignore_errors=True)
 

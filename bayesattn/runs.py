@@ -493,7 +493,7 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
 
 def under_way(out: str | Path) -> Path:
     """Where a run for a place is drawn: beside it, as long as it replaces another."""
-    new = run_places.replacement(Path(os.path.realpath(out)))
+    new = run_places.replacement(run_places.followed(out))
     return new if new.exists() else Path(out)
 
 

@@ -72,11 +72,13 @@ def dying(part, die):
     """A fault: the process dies before the write, in the midst of a file, or after it."""
 
     def fault(name, path, act):
-        if part:
-            result = act()
-            if name == "open":
-                result.write(b"half of it")
-                result.flush()
-        die()
+        try:
+            if part:
+                result = act()
+                if name == "open":
+                    result.write(b"half of it")
+                    result.flush()
+        finally:  # A folder may be there already, which is an error that callers expect.
+            die()
 
     return fault

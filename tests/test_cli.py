@@ -83,7 +83,10 @@ def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     status, _, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--seed", "1")
     assert status == 2
-    assert err == "bayesattn: draws holds a run with seed = 0, got 1: ask for the same, or choose another folder\n"
+    assert err == (
+        "bayesattn: draws holds a run with seed = 0, got 1: ask for the same, choose another folder, or replace it with"
+        " overwrite\n"
+    )
     assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     status, out, _ = run("runs", ".")
     assert status == 0

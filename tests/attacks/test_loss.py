@@ -441,6 +441,7 @@ def test_what_is_no_run_is_not_replaced(model, tmp_path, what):
 def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     folder = run.parent
     shutil.copytree(whole, folder / ".run.0.new")  # Killed while it made a run: a lock that is free.
+    shutil.copytree(whole, folder / "..run.replacement.0.new")  # Killed while it made one that was to replace another.
     (folder / ".run.1.new").mkdir()  # Killed before it had a lock, long ago.
     os.utime(folder / ".run.1.new", (time.time() - 100,) * 2)
     (folder / ".run.2.new").mkdir()  # May just have been made.
