@@ -289,6 +289,7 @@ def test_two_processes_at_one_run(model, whole, tmp_path, overwrite):
     assert leftovers(tmp_path) == []
 
 
+@pytest.mark.heavy
 def test_two_processes_at_one_training_cache(tmp_path):
     assert two(TWO_TRAININGS, XDG_CACHE_HOME=str(tmp_path)) == ["found", "trained"]
     [file] = (tmp_path / "bayesattn").iterdir()
@@ -296,6 +297,7 @@ def test_two_processes_at_one_training_cache(tmp_path):
     assert weights_in(file) == weights_in(tmp_path / "alone.safetensors")
 
 
+@pytest.mark.heavy
 def test_two_processes_train_to_one_file(tmp_path):
     assert two(TWO_TRAINED_FILES, tmp_path / "weights.safetensors") == ["refused", "trained"]
     assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
