@@ -218,8 +218,24 @@ KILLED = {
 }
 
 
-def test_processes_killed_at_random_writes_lose_nothing(tmp_path):
-    assert require_nothing_lost_to_kills(tmp_path, KILLED["nuts"], 2, np.random.default_rng(0)) > 0
+@pytest.mark.parametrize("moment", ["it is begun", "it goes on", "it takes the place of another"])
+def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, moment):
+    """Killed while a run is so far, and this process goes on with it."""
+    out, job, at = tmp_path / "a" / "run", JOB, {"it is begun": 7, "it goes on": 90}.get(moment)
+    if at is None:
+        job = JOB | {"overwrite": True}
+        for folder in ("a", "b"):
+            shutil.copytree(whole, tmp_path / folder / "run")
+        disk = Disk(tmp_path / "b")
+        attempt(disk, lambda: runs.sample(model, tmp_path / "b" / "run", **job), ())
+        at = [number for number, name in enumerate(disk.names, 1) if name == "rename"][-2]
+        assert at > 90
+    ended = run_process(out, job, f"0/{at}/1")
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert not runs.is_run(out) or not runs.Run(out).complete
+    runs.sample(model, out, **job)
+    assert contents(out) == contents(whole)
+    assert leftovers(tmp_path) == []
 
 
 @pytest.mark.heavy
@@ -234,14 +250,20 @@ def test_processes_killed_at_thirty_random_writes_lose_nothing(tmp_path, sampler
 
 
 TWO_RUNS = """
-import json, sys
+import json, sys, time
+from pathlib import Path
 from bayesattn import runs
 from tests.posteriors import tiny_model
-try:
-    runs.sample(tiny_model(), sys.argv[1], **json.loads(sys.argv[2]))
-    print("done")
-except runs.RunBusy:
-    print("busy")
+model, number = tiny_model(), sys.argv[1]
+for out, job in json.loads(sys.argv[2]).items():
+    Path(f"{out}.{number}").touch()
+    while not all(Path(f"{out}.{each}").exists() for each in "01"):
+        time.sleep(0.01)
+    try:
+        runs.sample(model, out, **job)
+        print("done")
+    except runs.RunBusy:
+        print("busy")
 """
 TWO_TRAININGS = """
 import sys
@@ -256,7 +278,7 @@ import sys
 from bayesattn import training
 from tests.attacks import test_faults as t
 try:
-    training.train(t.OneShot(**t.TASK), t.FEW, sys.argv[1])
+    training.train(t.OneShot(**t.TASK), t.FEW, sys.argv[2])
     print("trained")
 except (FileExistsError, BlockingIOError) as error:
     print("refused")
@@ -264,34 +286,40 @@ except (FileExistsError, BlockingIOError) as error:
 
 
 def two(program, *arguments, **environment):
-    """What two processes that run the same program at once print."""
-    cache = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"} | environment
-    command = [sys.executable, "-c", program, *map(str, arguments)]
+    """What two processes that run the same program at once print, each given its number and the arguments."""
     started = [
-        subprocess.Popen(command, cwd=ROOT, env=os.environ | cache, stdout=-1, stderr=-1, text=True) for _ in range(2)
+        subprocess.Popen(
+            [sys.executable, "-c", program, number, *map(str, arguments)],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=-1,
+            stderr=-1,
+            text=True,
+        )
+        for number in "01"
     ]
     ended = [process.communicate() for process in started]
     assert [process.returncode for process in started] == [0, 0], ended
-    return sorted(out.split()[0] for out, _ in ended)
+    return [out.splitlines() for out, _ in ended]
 
 
-@pytest.mark.parametrize("overwrite", [False, True], ids=["a new run", "a run that is replaced"])
-def test_two_processes_at_one_run(model, whole, tmp_path, overwrite):
-    out = tmp_path / "run"
-    if overwrite:
-        runs.sample(model, out, **JOB | {"seed": 9})
-    job = JOB | {"draws": 60, "overwrite": overwrite}
-    said = two(TWO_RUNS, out, json.dumps(job))
-    assert "done" in said
-    assert set(said) <= {"busy", "done"}
-    values = runs.Run(out).draws()["posterior"]
-    assert values.equals(runs.Run(whole).draws()["posterior"])
+def test_two_processes_at_one_run(model, whole, tmp_path):
+    """At a new run, then at one that is replaced: one of them draws it."""
+    replaced = tmp_path / "replaced"
+    runs.sample(model, replaced, **JOB | {"seed": 9})
+    jobs = {str(tmp_path / "new"): JOB, str(replaced): JOB | {"overwrite": True}}
+    for said in zip(*two(TWO_RUNS, json.dumps(jobs)), strict=True):
+        assert "done" in said
+        assert set(said) <= {"busy", "done"}
+    for out in jobs:
+        assert runs.Run(out).draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
     assert leftovers(tmp_path) == []
 
 
 @pytest.mark.heavy
 def test_two_processes_at_one_training_cache(tmp_path):
-    assert two(TWO_TRAININGS, XDG_CACHE_HOME=str(tmp_path)) == ["found", "trained"]
+    said = two(TWO_TRAININGS, XDG_CACHE_HOME=str(tmp_path))
+    assert sorted(line.split()[0] for [line] in said) == ["found", "trained"]
     [file] = (tmp_path / "bayesattn").iterdir()
     training.train(OneShot(**TASK), FEW, tmp_path / "alone.safetensors")
     assert weights_in(file) == weights_in(tmp_path / "alone.safetensors")
@@ -299,7 +327,7 @@ def test_two_processes_at_one_training_cache(tmp_path):
 
 @pytest.mark.heavy
 def test_two_processes_train_to_one_file(tmp_path):
-    assert two(TWO_TRAINED_FILES, tmp_path / "weights.safetensors") == ["refused", "trained"]
+    assert sorted(two(TWO_TRAINED_FILES, tmp_path / "weights.safetensors")) == [["refused"], ["trained"]]
     assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
