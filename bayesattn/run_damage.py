@@ -11,8 +11,9 @@ import zarr
 
 from bayesattn import checkpoints, run_files
 from bayesattn._files import replace_file
-from bayesattn.run_files import EARLIER, FOLDER, RunError
-from bayesattn.samplers.run import Chains, units
+from bayesattn.checkpoints import write_arrays
+from bayesattn.run_files import EARLIER, FOLDER, PREPARED, RunError
+from bayesattn.samplers.run import Chains, plan, units
 
 if TYPE_CHECKING:
     from bayesattn.runs import Run
@@ -77,6 +78,22 @@ def go_back(run: Run, damage: Damage) -> None:
                 return
     _clear(run, damage.chains, 0)
     file.unlink()
+
+
+def prepare_again(run: Run) -> None:
+    """Compute what was computed before sampling began, if that is damaged; raises RunError if it comes out otherwise."""
+    with suppress(RunError):
+        run_files.read_prepared(run)
+        return
+    run.require_same_environment()
+    prepared = plan(run.model, run.job).prepared
+    if run_files.sum_of(prepared) != run.description.get("prepared"):
+        raise RunError(
+            f"{run.path} is damaged: {PREPARED} cannot be read, and is not what was written when it is computed again;"
+            " draw the run anew with overwrite"
+        )
+    write_arrays(run.path / FOLDER / PREPARED, prepared)
+    run.log(event="repair", what=PREPARED)
 
 
 def _clear(run: Run, chains: Chains, first: int) -> None:

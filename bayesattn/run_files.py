@@ -44,6 +44,8 @@ KEY = "bayesattn"
 """Attribute of the store's root that holds the run's description."""
 FOLDER = ".run"
 EARLIER = "earlier"
+PREPARED = "prepared.npz"
+"""What was computed before sampling began."""
 COMPRESS_BELOW = 2**16
 """Bytes per chunk: larger arrays of draws are stored as they are, for noise hardly compresses."""
 LOCK_SECONDS = 2.0
@@ -91,10 +93,11 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
                 "environment": provenance.environment(),
                 "kind": type(model).__name__,
                 "about_model": model.about(job.parameterisation == "token"),
+                "prepared": sum_of(ready.prepared),
             }
             root = zarr.create_group(new, zarr_format=3)
             _write_groups(root, model, job, ready)
-            write_arrays(new / FOLDER / "prepared.npz", ready.prepared)
+            write_arrays(new / FOLDER / PREPARED, ready.prepared)
             _describe(new, description, job)
             try:
                 new.rename(out)
@@ -119,6 +122,29 @@ def require_room(out: Path, model: Model | LatentModel, draws: int) -> None:
 
 def _bytes(variables: Mapping[str, np.ndarray]) -> int:
     return sum(values.nbytes for values in variables.values())
+
+
+def read_prepared(run: Run) -> dict[str, np.ndarray]:
+    """What was computed before sampling began; raises RunError if that is not what was written."""
+    try:
+        with load_arrays(run.path / FOLDER / PREPARED) as stored:
+            found = dict(stored)
+        if run.description.get("prepared", sum_of(found)) != sum_of(found):
+            raise ValueError("it is not what was written")
+    except checkpoints.UNREADABLE as error:
+        raise RunError(
+            f"{run.path} is damaged: {PREPARED} cannot be read ({error}); `bayesattn sample` with --repair (repair=True)"
+            " computes it again"
+        ) from None
+    return found
+
+
+def sum_of(arrays: Mapping[str, Any]) -> int:
+    """CRC-32 of arrays and their names."""
+    found = 0
+    for name, values in sorted(arrays.items()):
+        found = zlib.crc32(np.asarray(values).tobytes(), zlib.crc32(name.encode(), found))
+    return found
 
 
 def extend(run: Run, job: Job) -> None:
@@ -224,17 +250,6 @@ class Recorder:
         for variable, array in run.arrays_of_draws(mode="r+").items():
             group, name = variable.split("/")
             self.arrays.setdefault(group, {})[name] = array
-
-    def prepared(self) -> dict[str, np.ndarray]:
-        """What was computed before sampling began."""
-        file = self.run.path / FOLDER / "prepared.npz"
-        try:
-            with load_arrays(file) as stored:
-                return dict(stored)
-        except checkpoints.UNREADABLE as error:
-            raise RunError(
-                f"{self.run.path} is damaged: prepared.npz cannot be read ({error}); draw it anew with overwrite"
-            ) from None
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
         """State and steps done by the checkpoint."""

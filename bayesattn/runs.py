@@ -114,9 +114,8 @@ def _drawn(
                 leftover.unlink(missing_ok=True)
             run.log(event="start", pid=os.getpid(), environment=provenance.environment())
             try:
-                recorder = Recorder(run)
-                ready = ready or plan(run.model, job, recorder.prepared())
-                advance(ready, job, recorder, progress, threads)
+                ready = ready or plan(run.model, job, run_files.read_prepared(run))
+                advance(ready, job, Recorder(run), progress, threads)
             except KeyboardInterrupt:
                 with suppress(OSError):
                     run.log(event="interrupted")
@@ -336,7 +335,8 @@ class Run:
         _sound.add(key)
 
     def mend(self) -> None:
-        """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
+        """Compute again, or go back to the checkpoint before, what is damaged; the caller holds the lock, and draws on."""
+        run_damage.prepare_again(self)
         while found := run_damage.found_in(self):
             self.require_same_environment()
             for damage in found:

@@ -11,7 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol
 
 import arviz_base
@@ -220,7 +220,7 @@ def advance(
 ) -> None:
     """Bring a job to its end from wherever the recorder says it is.
 
-    A KeyboardInterrupt, or an error in one of the chains, lets all chains finish their block and record it. `threads` is
+    A KeyboardInterrupt, or several, or an error in one of the chains, lets all chains finish their block and record it. `threads` is
     the most chains that run at a time, by default one a core.
 
     Raises what `sample` does, and whatever the recorder raises.
@@ -257,13 +257,26 @@ def advance(
             waiting.put(turn)
     workers = max(1, min(waiting.qsize(), threads or cores()))
     # Chains that each start BLAS threads on every core take three times as long as chains that do not.
-    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+    with threadpool_limits(1, user_api="blas"):
+        pool = ThreadPoolExecutor(workers)
+        futures = [pool.submit(work) for _ in range(workers)]
         try:
-            for future in [pool.submit(work) for _ in range(workers)]:
+            for future in futures:
                 future.result()
-        except BaseException:
+        finally:
             stop.set()
-            raise
+            _wait_for(futures)
+            pool.shutdown()
+
+
+def _wait_for(futures: list[Future[None]]) -> None:
+    """Until all blocks under way are recorded, however often the user asks to stop: they take seconds."""
+    while True:
+        try:
+            wait(futures)
+            return
+        except KeyboardInterrupt:
+            continue
 
 
 def units(job: Job) -> list[Chains]:

@@ -6,6 +6,7 @@ from bayesattn import runs
 from bayesattn.samplers import run as block_runner
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
+from tests.test_runs import StopAfter
 
 JOB = {"chains": 2, "warmup": 20, "draws": 60, "seed": 3}
 
@@ -35,3 +36,11 @@ def whole(tmp_path_factory, model):
 def run(whole, tmp_path):
     """A copy of it."""
     return shutil.copytree(whole, tmp_path / "run")
+
+
+@pytest.fixture
+def stopped(model, tmp_path):
+    """The same run, stopped on its way."""
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "stopped", **JOB, progress=StopAfter(60))
+    return tmp_path / "stopped"

@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import shutil
+import signal
 import threading
 import time
 import tomllib
@@ -162,6 +163,30 @@ def test_only_what_comes_after_the_damage_is_drawn_again(model, run):
     again = events[[event["event"] for event in events].index("repair") :]
     assert sum(event["steps"] for event in runs.blocks(again)) == 20
     assert [event["chains"] for event in again if event["event"] == "repair"] == [[1]]
+
+
+PREPARED = {
+    "cut short": cut,
+    "missing": lambda file: file.unlink(),
+    "of another run": lambda file: np.savez(file, **{name: 2 * values for name, values in np.load(file).items()}),
+}
+
+
+@pytest.mark.parametrize("name", PREPARED)
+def test_what_was_computed_before_sampling_is_computed_again(model, whole, stopped, name):
+    PREPARED[name](stopped / ".run" / "prepared.npz")
+    before = files(stopped)
+    with pytest.raises(runs.RunError, match=r"prepared\.npz cannot be read .* --repair .* computes it again"):
+        runs.sample(model, stopped, **JOB)
+    assert files(stopped) == before
+    runs.sample(model, stopped, **JOB, repair=True)
+    assert contents(stopped) == contents(whole)
+
+
+def test_what_comes_out_otherwise_when_it_is_computed_again_is_refused(model, stopped):
+    edit_description(stopped, prepared=1)
+    with pytest.raises(runs.RunError, match="not what was written when it is computed again; draw the run anew"):
+        runs.sample(model, stopped, **JOB, repair=True)
 
 
 def test_a_repair_that_would_draw_other_draws_is_refused(model, run):
@@ -367,6 +392,34 @@ def test_a_request_that_makes_no_sense_replaces_nothing(model, run, name):
         runs.sample(model, run, **JOB | changes, overwrite=True)
     assert files(run) == before
     assert names(run.parent) == ["run"]
+
+
+def test_whoever_asks_three_times_to_stop_waits_for_the_blocks_under_way(model, whole, tmp_path):
+    asked = threading.Semaphore(0)
+
+    def interrupt(*_):
+        asked.release()
+        raise KeyboardInterrupt
+
+    def three_times(event):
+        if not told:
+            told.append(event)
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGINT)
+                assert asked.acquire(timeout=60)
+                time.sleep(0.1)
+            told.append("waited for")
+
+    told, before = [], signal.signal(signal.SIGINT, interrupt)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            runs.sample(model, tmp_path / "run", **JOB, progress=three_times)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert told[1:] == ["waited for"]
+    assert runs.Run(tmp_path / "run").state == "interrupted"
+    runs.sample(model, tmp_path / "run", **JOB)
+    assert contents(tmp_path / "run") == contents(whole)
 
 
 def test_a_disk_or_memory_too_small_replaces_nothing_and_makes_nothing(model, run, monkeypatch):
