@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
@@ -22,11 +22,13 @@ import zarr
 from bayesattn import checkpoints, provenance, run_damage, run_files, run_places
 from bayesattn._files import append_line, digest_of, replace_file
 from bayesattn.checkpoints import Checkpoint
-from bayesattn.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.models import LatentModel, Model
 from bayesattn.run_files import EARLIER, FOLDER, KEY, READABLE, Recorder, RunBusy, RunError, create, named
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import Chains, advance, plan, units
+
+if TYPE_CHECKING:
+    from bayesattn.diagnostics import Diagnostics
 
 MODELS = {kind.__name__: kind for kind in (Model, LatentModel)}
 COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
@@ -287,12 +289,16 @@ class Run:
         """Content hash of model and settings."""
         return self.description["identity"]
 
-    def diagnose(self) -> Diagnostics:
+    def diagnose(self) -> "Diagnostics":
         """Diagnostics of the draws that are there."""
+        from bayesattn.diagnostics import Diagnostics, diagnose
+
         return self._result("diagnostics", lambda draws: diagnose(draws).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[dict[str, Any]]:
         """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
+        from bayesattn.diagnostics import summary
+
         return self._result("summary", summary, lambda rows: [dict(row) for row in rows])
 
     def _result(self, name: str, compute: Callable[[xr.DataTree], Any], restore: Callable[[Any], Any]) -> Any:

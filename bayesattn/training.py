@@ -20,8 +20,6 @@ import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
-import pooch
 from jaxtyping import Array, Float, Key
 from safetensors.numpy import save
 
@@ -164,6 +162,8 @@ def _locked(out: Path, timeout: float) -> Iterator[None]:
 def _train(
     task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None
 ) -> dict[str, np.ndarray]:
+    import optax
+
     about = description(task, training)
     checkpoint = out.with_name(out.name + ".checkpoint")
     schedule = optax.warmup_cosine_decay_schedule(0.0, training.learning_rate, training.steps // 20, training.steps)
@@ -256,6 +256,8 @@ def untrained(task: OneShot, training: Training) -> Iterator[Path]:
 
 
 def _cache_file(task: OneShot, training: Training) -> Path:
+    import pooch
+
     about = json.dumps(description(task, training), sort_keys=True)
     return Path(pooch.os_cache("bayesattn")) / f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
 

@@ -1,12 +1,13 @@
-"""Langevin samplers: BlackJAX's algorithms where it has them right, others with their source."""
+"""Langevin samplers: BlackJAX's algorithms where it has them right, others with their source.
+
+BlackJAX takes half a second to import, so it is imported when one of its algorithms is compiled.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from blackjax.mcmc import adjusted_mclmc_dynamic, barker, integrators, mala, mclmc
-from blackjax.util import generate_unit_vector
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
@@ -50,6 +51,8 @@ class Mala(Langevin):
 
     def step(self, key, point, step_size, logdensity) -> Move:
         """y' = y + eps grad + sqrt(2 eps) noise."""
+        from blackjax.mcmc import mala
+
         return _proposed_by(mala, mala.MALAState, key, point, step_size, logdensity)
 
 
@@ -60,6 +63,8 @@ class Barker(Langevin):
 
     def step(self, key, point, step_size, logdensity) -> Move:
         """Each coordinate's increment has the sign that its gradient makes likely."""
+        from blackjax.mcmc import barker
+
         return _proposed_by(barker, barker.BarkerState, key, point, step_size, logdensity)
 
 
@@ -120,6 +125,8 @@ class AdjustedMclmc(Langevin):
 
     def step(self, key, point: Any, step_size, logdensity) -> Move:
         """A trajectory of constant energy, accepted by Metropolis."""
+        from blackjax.mcmc import adjusted_mclmc_dynamic
+
         length_key, step_key = jax.random.split(key)
         average = self.length * jnp.sqrt(point.position.size) / step_size
         kernel: Any = adjusted_mclmc_dynamic.build_kernel(
@@ -243,7 +250,6 @@ class Mclmc(Unadjusted):
         super().__init__(program, potential_fn, **settings)
         self.length = positive("length", length)
         self.desired_energy_var = positive("desired_energy_var", desired_energy_var)
-        self.kernel: Any = mclmc.build_kernel()
 
     def start_tuning(self) -> EnergyTuning:
         """Nothing seen yet."""
@@ -251,13 +257,18 @@ class Mclmc(Unadjusted):
 
     def start_momentum(self, key, flat) -> Vector:
         """A random direction."""
+        from blackjax.util import generate_unit_vector
+
         return generate_unit_vector(key, flat)
 
     def step(self, key, point: Any, step_size, logdensity) -> Move:
         """One step of the isokinetic integrator, with partial refreshment of the direction."""
+        from blackjax.mcmc import integrators, mclmc
+
+        kernel: Any = mclmc.build_kernel()
         state = integrators.IntegratorState(point.position, point.momentum, point.logdensity, point.gradient)
         length = self.length * jnp.sqrt(point.position.size)
-        (position, momentum, value, gradient), info = self.kernel(key, state, logdensity, 1.0, length, step_size)
+        (position, momentum, value, gradient), info = kernel(key, state, logdensity, 1.0, length, step_size)
         return Move(Point(position, value, gradient, momentum), jnp.ones(()), info.energy_change, MCLACHLAN_GRADIENTS)
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:

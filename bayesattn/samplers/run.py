@@ -14,7 +14,6 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, NamedTuple, Protocol
 
-import arviz_base
 import jax
 import numpy as np
 import xarray as xr
@@ -129,6 +128,8 @@ def sample(
     ready = plan(model, job)
     recorder = InMemory(job, ready.shapes)
     advance(ready, job, recorder, progress)
+    import arviz_base  # which imports Matplotlib
+
     return arviz_base.from_dict(
         recorder.outputs | model.groups(),
         coords=model.coords() | {"draw": job.draw_numbers},
@@ -220,8 +221,8 @@ def advance(
 ) -> None:
     """Bring a job to its end from wherever the recorder says it is.
 
-    A KeyboardInterrupt, or several, or an error in one of the chains, lets all chains finish their block and record it. `threads` is
-    the most chains that run at a time, by default one a core.
+    One KeyboardInterrupt or several, or an error in one of the chains, let all chains finish their block and record it.
+    `threads` is the most chains that run at a time, by default one a core.
 
     Raises what `sample` does, and whatever the recorder raises.
     """

@@ -10,7 +10,6 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
-import pooch
 from jaxtyping import Float, Int
 from PIL import Image
 
@@ -132,6 +131,8 @@ def _located(source: str) -> Path:
                 f" got {shown(source)}, which is not there"
             )
         return Path(source)
+    import pooch
+
     name = source.removeprefix(PREFIX)
     if name not in OMNIGLOT:
         raise ValueError(f"images must be one of {', '.join(PREFIX + known for known in OMNIGLOT)}, got {source!r}")

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
-from scipy import special, stats
+from scipy import special
 
 from bayesattn.theory.bartlett import sample_prior
 from bayesattn.theory.finite_width import Problem, Shapes, potential
@@ -119,7 +119,7 @@ def _mean(log_evidence: np.ndarray, variance: float) -> Annealed:
     """Of the islands' estimates, with Student's factor for the few that they are."""
     mean = special.logsumexp(log_evidence) - np.log(ISLANDS)
     scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(ISLANDS)
-    student = stats.t.ppf(stats.norm.cdf(1), ISLANDS - 1)
+    student = special.stdtrit(ISLANDS - 1, special.ndtr(1.0))
     return Annealed(float(mean), float(student * max(scatter, np.sqrt(variance))))
 
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from arviz_stats.base import array_stats
 from jaxtyping import Array, Float, Key
 from scipy import special
 
@@ -214,6 +213,8 @@ def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray
     """Pareto smoothed log weights and Pareto k, which is infinite where hardly a draw has weight."""
     if np.mean(np.isfinite(log_weights)) < 0.5:
         return log_weights, np.inf
+    from arviz_stats.base import array_stats  # which imports Matplotlib
+
     smoothed, pareto = array_stats.psislw(-log_weights)
     # They come normalised; weights outside the tail stay what they are, such as the median.
     median = np.argsort(log_weights)[len(log_weights) // 2]
