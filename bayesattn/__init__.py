@@ -1,23 +1,27 @@
 """bayesattn: exact Bayesian posteriors of attention networks, and the theory held against the draws.
 
-Importing it turns on JAX's 64-bit mode: the theory and the collapsed likelihood need float64.
+Importing it turns on JAX's 64-bit mode: the theory and the collapsed likelihood need float64. What it holds, JAX among
+it, is imported when it is asked for (PEP 562).
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import jax
-
-jax.config.update("jax_enable_x64", True)
-
-from bayesattn import attention, models, samplers, tasks, theory  # noqa: E402
-from bayesattn.architecture import Architecture  # noqa: E402
-from bayesattn.models import Model, collapsed, load_model  # noqa: E402
-from bayesattn.samplers import sample  # noqa: E402
+if "jax" in sys.modules:
+    sys.modules["jax"].config.update("jax_enable_x64", True)
+else:
+    os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads it when it is imported.
 
 if TYPE_CHECKING:
-    from bayesattn import calibration, diagnostics, exchangeable, runs
+    from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
+    from bayesattn.architecture import Architecture
+    from bayesattn.models import Model, collapsed, load_model
+    from bayesattn.samplers import sample
     from bayesattn.validation import Validation, validate
+
+    __version__: str
 
 __all__ = [
     "Architecture",
@@ -37,12 +41,23 @@ __all__ = [
     "theory",
     "validate",
 ]
+HOMES = {
+    "Architecture": "architecture",
+    "Model": "models",
+    "Validation": "validation",
+    "collapsed": "models",
+    "load_model": "models",
+    "sample": "samplers",
+    "validate": "validation",
+}
+"""Modules of what stands at the top without being a module there."""
 
 
 def __getattr__(name: str) -> Any:
-    """Modules that take a while to import, and that sampling does not need, are imported when asked for (PEP 562)."""
-    if name in ("Validation", "validate"):
-        return getattr(import_module("bayesattn.validation"), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("bayesattn")
+    if name in HOMES:
+        return getattr(import_module(f"bayesattn.{HOMES[name]}"), name)
     if not name.startswith("_"):
         try:
             return import_module(f"bayesattn.{name}")
@@ -53,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "__version__"})

@@ -270,18 +270,60 @@ def test_bad_input_is_one_line_and_exit_status_2(run, tmp_path, arguments, messa
     assert message in err
 
 
-@pytest.mark.parametrize("command", [[], ["theory"], ["sample"], ["runs"], ["validate"]])
+@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
 def test_help(run, command):
     status, out, _ = run(*command, "--help")
     assert status == 0
     assert "Usage: bayesattn" in out
 
 
-def test_it_is_installed_as_a_command():
-    result = subprocess.run(
-        [sys.executable, "-c", "from bayesattn.cli import main; main()", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
+def imported_by(code, *arguments):
+    """What a program prints, and the top-level modules that it imports."""
+    told = "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    code = f"import sys\ntry:\n    {code}\nfinally:\n    {told}"
+    ended = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
+    return ended.stdout, set(ended.stderr.split())
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_the_command_alone_imports_nothing_heavy(option):
+    out, modules = imported_by("from bayesattn.cli import main; main()", option)
+    assert "bayesattn" in modules
+    assert not modules & {"jax", "numpy", "numpyro", "scipy", "xarray", "pandas", "matplotlib"}
+    assert out == f"bayesattn {ba.__version__}\n" if option == "--version" else "validate" in out
+
+
+def test_importing_it_imports_what_sampling_needs():
+    out, modules = imported_by(
+        "import bayesattn as ba; ba.sample, ba.runs; import jax.numpy as jnp; print(jnp.ones(1).dtype)"
     )
-    assert "validate" in result.stdout
+    assert out == "float64\n"
+    assert modules >= {"jax", "numpyro"}
+    assert not modules & {
+        "matplotlib",
+        "arviz_stats",
+        "arviz_plots",
+        "optax",
+        "pooch",
+        "h5py",
+        "distributed",
+        "blackjax",
+    }
+
+
+def test_what_jax_is_told_where_it_was_imported_before():
+    out, _ = imported_by("import jax.numpy, bayesattn; print(jax.numpy.ones(1).dtype)")
+    assert out == "float64\n"
+
+
+def test_a_misspelt_command_is_suggested(run):
+    assert run("sampel") == (2, "", "bayesattn: No such command 'sampel'. Did you mean 'sample'?\n")
+    assert run() == run("--help")
+
+
+def test_what_the_package_holds():
+    for name in ba.__all__:
+        assert getattr(ba, name) is not None
+    assert set(ba.__all__) <= set(dir(ba))
+    with pytest.raises(AttributeError, match="no attribute 'smaple'"):
+        ba.smaple  # noqa: B018

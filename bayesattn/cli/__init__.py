@@ -6,20 +6,32 @@ import signal
 import sys
 import traceback
 import warnings
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import ValidationError
 from typer.core import TyperGroup
+from typer.main import get_command
 
-from bayesattn.cli import calibrate, prune, report, runs, sample, sweep, theory, train, validate
+import bayesattn
 from bayesattn.cli.screen import CANNOT_TELL, errors, printable
-from bayesattn.models.ready import describe
-from bayesattn.theory import NotConverged
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
 PACKAGE = Path(__file__).parents[1]
+COMMANDS = {
+    "theory": "Solve the theory: saddle point, correction, head scores.",
+    "sample": "Draw from the posterior into a run on disk.",
+    "runs": "List runs with progress and diagnostics.",
+    "sweep": "Bring many runs to their end.",
+    "validate": "Does the theory hold? Compare it with draws.",
+    "calibrate": "Is each sampler right? Calibrate it by simulation.",
+    "train": "Train the network of a one-shot task.",
+    "prune": "Do head scores tell which heads can go?",
+    "report": "Write an HTML page about runs.",
+}
+"""Each a function in a module of its name, which is imported when it is called: NumPyro and JAX take seconds."""
+SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class _Carried(Exception):
@@ -33,31 +45,31 @@ class _Commands(TyperGroup):
         except (KeyboardInterrupt, EOFError, OSError) as error:
             raise _Carried from error
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        alone = typer.Typer(add_completion=False, **SETTINGS)
+        alone.command()(getattr(import_module(f"bayesattn.cli.{name}"), str(name)))
+        return name, get_command(alone), rest
 
-app = typer.Typer(
-    name="bayesattn",
-    cls=_Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
-for command in (
-    theory.theory,
-    sample.sample,
-    runs.runs,
-    sweep.sweep,
-    validate.validate,
-    calibrate.calibrate,
-    train.train,
-    prune.prune,
-    report.report,
-):
-    app.command()(command)
+
+app = typer.Typer(name="bayesattn", cls=_Commands, **SETTINGS)
+for command, summary in COMMANDS.items():
+    app.command(command, help=summary)(lambda: None)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"bayesattn {bayesattn.__version__}")
+        raise typer.Exit
 
 
 @app.callback()
-def _options(debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False) -> None:
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error came from.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
     """Draw the exact posterior of attention networks and hold the theory against it."""
 
 
@@ -75,7 +87,7 @@ def main() -> None:
         # A terminal or pipe of another encoding gets an escape where it lacks a character.
         stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
     # Wherever it is, --debug is an option of all commands.
-    arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug")
+    arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug") or ["--help"]
     try:
         code = app(arguments, standalone_mode=False, prog_name="bayesattn")
     except Exception as raised:
@@ -97,6 +109,11 @@ def _explained(error: BaseException) -> tuple[str, int]:
     """One sentence for an error, and the exit status."""
     if isinstance(error, typer.TyperException):
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
+    from pydantic import ValidationError
+
+    from bayesattn.models.ready import describe
+    from bayesattn.theory import NotConverged
+
     if isinstance(error, ValidationError):
         return describe(error), BAD_INPUT
     if isinstance(error, NotConverged):
