@@ -20,6 +20,7 @@ import filelock
 import jax
 import jax.numpy as jnp
 import numpy as np
+import platformdirs
 from jaxtyping import Array, Float, Key
 from safetensors.numpy import save
 
@@ -256,10 +257,9 @@ def untrained(task: OneShot, training: Training) -> Iterator[Path]:
 
 
 def _cache_file(task: OneShot, training: Training) -> Path:
-    import pooch
-
     about = json.dumps(description(task, training), sort_keys=True)
-    return Path(pooch.os_cache("bayesattn")) / f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
+    name = f"one_shot-{hashlib.sha256(about.encode()).hexdigest()[:16]}.safetensors"
+    return Path(platformdirs.user_cache_dir("bayesattn")) / name
 
 
 def _is_trained(file: Path, about: Mapping[str, str]) -> bool:

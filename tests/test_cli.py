@@ -1,6 +1,7 @@
 """The command line as its user meets it: output, exit status, one line for bad input."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import calibration, cli, runs
+from bayesattn.cli.compiled import keep_compiled
 from bayesattn.validation import VERDICTS
 
 SMALL = """
@@ -314,6 +316,25 @@ def test_importing_it_imports_what_sampling_needs():
 def test_what_jax_is_told_where_it_was_imported_before():
     out, _ = imported_by("import jax.numpy, bayesattn; print(jax.numpy.ones(1).dtype)")
     assert out == "float64\n"
+
+
+def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
+    keep_compiled()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    keep_compiled()
+    [folder] = (tmp_path / "bayesattn").iterdir()
+    assert os.environ["JAX_COMPILATION_CACHE_DIR"] == str(folder)
+
+
+def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    keep_compiled()
+    assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 
 
 def test_a_misspelt_command_is_suggested(run):

@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 import bayesattn
+from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.screen import CANNOT_TELL, errors, printable
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
@@ -83,6 +84,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
+    keep_compiled()
     for stream in (sys.stdout, sys.stderr):
         # A terminal or pipe of another encoding gets an escape where it lacks a character.
         stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]

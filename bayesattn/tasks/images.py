@@ -10,6 +10,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
+import platformdirs
 from jaxtyping import Float, Int
 from PIL import Image
 
@@ -138,7 +139,7 @@ def _located(source: str) -> Path:
         raise ValueError(f"images must be one of {', '.join(PREFIX + known for known in OMNIGLOT)}, got {source!r}")
     address = f"{OMNIGLOT_ADDRESS}{name}.zip"
     try:
-        return Path(pooch.retrieve(address, OMNIGLOT[name], f"{name}.zip", pooch.os_cache("bayesattn")))
+        return Path(pooch.retrieve(address, OMNIGLOT[name], f"{name}.zip", platformdirs.user_cache_dir("bayesattn")))
     except OSError as error:
         raise OSError(f"{source} could not be downloaded from {address}: {error}") from None
 

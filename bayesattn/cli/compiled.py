@@ -1,0 +1,37 @@
+"""What JAX compiles is kept in the user's cache folder, so that the same command starts quickly the second time."""
+
+import hashlib
+import os
+import platform
+from contextlib import suppress
+from pathlib import Path
+
+import platformdirs
+
+SECONDS = "0.2"
+"""What compiled faster than that is not kept."""
+BYTES = str(2**30)
+"""Most that is kept: what was not used for longest goes first."""
+
+
+def keep_compiled() -> None:
+    """Tell JAX, which is not imported yet, where to keep it.
+
+    JAX's own variables come first: with JAX_ENABLE_COMPILATION_CACHE=false nothing is kept.
+    """
+    # Compiled programs are those of one kind of processor, and a home may be that of many machines.
+    folder = Path(platformdirs.user_cache_dir("bayesattn")) / f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
+    with suppress(OSError):  # Whoever has no place for a cache does without.
+        folder.mkdir(parents=True, exist_ok=True)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", BYTES)
+
+
+def _processor() -> bytes:
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_bytes().split(b"\n\n")[0].splitlines()
+        return b"\n".join(
+            line for line in lines if line.startswith((b"model name", b"flags", b"Features", b"CPU part"))
+        )
+    return platform.processor().encode()
