@@ -13,6 +13,7 @@ import errno
 import json
 import os
 import shutil
+import time
 import uuid
 import warnings
 import zlib
@@ -48,6 +49,8 @@ PREPARED = "prepared.npz"
 """What was computed before sampling began."""
 COMPRESS_BELOW = 2**16
 """Bytes per chunk: larger arrays of draws are stored as they are, for noise hardly compresses."""
+IN_FLIGHT_SECONDS = 0.2
+"""When one of Zarr's writes fails, others go on, and make the folder again if it is deleted before they end."""
 LOCK_SECONDS = 2.0
 """A lock that someone merely looks at is free again long before."""
 
@@ -106,6 +109,9 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
             sync_folder(out.parent)
+    except BaseException:
+        time.sleep(IN_FLIGHT_SECONDS)
+        raise
     finally:
         shutil.rmtree(new, ignore_errors=True)
 

@@ -11,15 +11,13 @@ from bayesattn.cli.screen import FAILS, HOLDS, errors, print_json, save_results,
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
-NAME = "exchangeable"
-
 
 def validate_claims(seed: int, folder: Path, as_json: bool) -> None:
     """Check every claim, print the table, draw the figure; ends with exit status 0 if all is as it should be."""
     start = time.perf_counter()
     with errors.status("checking") as status:
         found = validate(seed, progress=lambda name: status.update(f"checking: {name}"))
-    content = {"model": NAME, "seed": seed} | found.to_dict()
+    content = {"model": "exchangeable", "seed": seed} | found.to_dict()
     from bayesattn.exchangeable import plots
 
     save_results(folder, content, plots.figure(found))

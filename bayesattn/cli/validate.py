@@ -12,7 +12,6 @@ import bayesattn as ba
 from bayesattn import validation
 from bayesattn._checks import positive
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, accuracy_on, binomial_error
-from bayesattn.cli import exchangeable
 from bayesattn.cli.options import (
     COLLAPSED,
     Chains,
@@ -53,6 +52,7 @@ ANSWERS = {
     validation.DOES_NOT_HOLD: ("It does NOT hold", "bold red"),
     validation.CANNOT_TELL: ("It cannot be told", "bold yellow"),
 }
+EXCHANGEABLE = "exchangeable"
 FOR_CLAIMS = ("context", "model", "seed", "out", "overwrite", "as_json")
 MOST_PATHS_SHOWN = 4
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
@@ -102,12 +102,14 @@ def validate(
     """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
-    if model == exchangeable.NAME:
+    if model == EXCHANGEABLE:
         sources = {name: context.get_parameter_source(name) for name in context.params if name not in FOR_CLAIMS}
         if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
             option = given[0].replace("_", "-")
             raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
-        exchangeable.validate_claims(seed, folder, as_json)
+        from bayesattn.cli.exchangeable import validate_claims
+
+        validate_claims(seed, folder, as_json)
     positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup

@@ -4,6 +4,8 @@ The latent-variable model and its exact posterior, two attentions, the laws of t
 and how attention's parameters are learnt. `bayesattn.exchangeable.validate` checks every claim.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from bayesattn.exchangeable.attention import cme_attention, same_ridge, softmax_attention
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.exchangeable.finite import (
@@ -35,7 +37,9 @@ from bayesattn.exchangeable.sphere import (
     noise_factor,
     uniform,
 )
-from bayesattn.exchangeable.validation import validate
+
+if TYPE_CHECKING:
+    from bayesattn.exchangeable.validation import validate
 
 __all__ = [
     "Claim",
@@ -67,3 +71,12 @@ __all__ = [
     "uniform",
     "validate",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The checks use all else that stands here, and come with samplers and SciPy: they are imported when asked for."""
+    if name == "validate":
+        from bayesattn.exchangeable.validation import validate
+
+        return validate
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,94 @@
+"""The house: who imports whom, and which libraries, by the source alone."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "bayesattn"
+FLOORS = [
+    ["_checks", "_files", "_input_files", "_random"],
+    ["architecture", "attention"],
+    ["theory"],
+    ["network", "tasks", "training"],
+    ["models"],
+    ["samplers"],
+    ["accuracy", "calibration", "diagnostics", "pruning", "temperature"],
+    ["checkpoints", "provenance", "run_damage", "run_files", "run_places", "runs", "validation"],
+    ["plots"],
+    ["exchangeable", "sweep", "sweep_file"],
+    ["report"],
+    ["cli"],
+]
+"""A module imports those of its own floor and of the floors below."""
+HOMES = {
+    "blackjax": {"samplers.langevin"},
+    "distributed": {"sweep"},
+    "matplotlib": {"plots", "exchangeable.plots", "report"},
+    "numpyro": {"calibration", "models", "samplers"},
+    "optax": {"training"},
+    "pooch": {"tasks.images"},
+    "typer": {"cli"},
+    "zarr": {"run_damage", "run_files", "runs"},
+}
+"""The only modules that import a library, with what stands below them."""
+
+
+def name_of(file):
+    return ".".join(file.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+
+
+FILES = {name_of(file): file for file in PACKAGE.rglob("*.py")}
+
+
+def imports(body, all_of_them):
+    """Modules that a file imports: when it is imported itself, or whenever."""
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        elif all_of_them or not isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield from imports(ast.iter_child_nodes(node), all_of_them)
+
+
+def of_this_package(name, all_of_them=False):
+    found = set()
+    for imported in imports(ast.parse(FILES[name].read_text()).body, all_of_them):
+        package, _, module = imported.partition(".")
+        if package == PACKAGE.name:
+            found.add(module if module in FILES else module.rpartition(".")[0])
+    return found - {name}
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    graph = {name: of_this_package(name) for name in FILES}
+    while free := {name for name, needs in graph.items() if not needs & graph.keys()}:
+        graph = {name: needs for name, needs in graph.items() if name not in free}
+    assert graph == {}
+
+
+def floor_of(name):
+    return next(floor for floor, names in enumerate(FLOORS) if name.partition(".")[0] in names)
+
+
+def test_imports_point_downwards():
+    names = FILES.keys() - {""}
+    needs = [(name, needed) for name in names for needed in of_this_package(name, all_of_them=True) & names]
+    assert len(needs) > 200
+    assert [(name, needed) for name, needed in needs if floor_of(needed) > floor_of(name)] == []
+
+
+@pytest.mark.parametrize("library", HOMES)
+def test_libraries_have_homes(library):
+    users = {
+        name
+        for name, file in FILES.items()
+        for imported in imports(ast.parse(file.read_text()).body, True)
+        if imported.partition(".")[0] == library
+    }
+    assert users
+    homes = HOMES[library]
+    assert {name for name in users if not any(name == home or name.startswith(home + ".") for home in homes)} == set()
