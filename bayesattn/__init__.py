@@ -58,7 +58,7 @@ def __getattr__(name: str) -> Any:
         return import_module("importlib.metadata").version("bayesattn")
     if name in HOMES:
         return getattr(import_module(f"bayesattn.{HOMES[name]}"), name)
-    if not name.startswith("_"):
+    if name.isidentifier() and not name.startswith("_"):
         try:
             return import_module(f"bayesattn.{name}")
         except ModuleNotFoundError as error:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -66,18 +68,21 @@ def go_back(run: Run, damage: Damage) -> None:
     file = run.checkpoint_file(damage.chains)
     last = run.job.transitions if damage.draw is None else run.job.warmup + damage.draw * run.job.thin
     names = (run.path / FOLDER / EARLIER).glob(f"{file.stem}.*.npz")
-    steps = [int(text) for name in names if (text := name.stem.partition(".")[2]).isdigit()]
+    steps = [int(text) for name in names if (text := name.stem.partition(".")[2]).isdecimal() and text.isascii()]
     for done in sorted((done for done in steps if done <= last), reverse=True):
         earlier = run.earlier_file(damage.chains, done)
         with suppress(*checkpoints.UNREADABLE):
             found = checkpoints.read(earlier)
             if (found.run, found.done) == (run.identity, done):
                 _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
-                replace_file(file, earlier.read_bytes())
+                content = earlier.read_bytes()
+                if file.is_dir():
+                    _remove(file)
+                replace_file(file, content)
                 earlier.unlink()  # Should its draws turn out to be damaged too, the one before is next.
                 return
     _clear(run, damage.chains, 0)
-    file.unlink()
+    _remove(file)
 
 
 def prepare_again(run: Run) -> None:
@@ -87,11 +92,11 @@ def prepare_again(run: Run) -> None:
         return
     run.require_same_environment()
     prepared = plan(run.model, run.job).prepared
-    if run_files.sum_of(prepared) != run.description.get("prepared"):
-        raise RunError(
-            f"{run.path} is damaged: {PREPARED} cannot be read, and is not what was written when it is computed again;"
-            " draw the run anew with overwrite"
-        )
+    known = run.description.get("prepared")
+    if run_files.sum_of(prepared) != known:
+        why = "nothing tells what was written" if known is None else "computed again, it is not what was written"
+        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read, and {why}; draw the run anew with overwrite")
+    _remove(run.path / FOLDER / PREPARED)
     write_arrays(run.path / FOLDER / PREPARED, prepared)
     run.log(event="repair", what=PREPARED)
 
@@ -101,11 +106,23 @@ def _clear(run: Run, chains: Chains, first: int) -> None:
     for name, array in run.arrays_of_draws().items():
         for chain in chains:
             for chunk in range(first // array.chunks[1], -(-array.shape[1] // array.chunks[1])):
+                key = array.metadata.encode_chunk_key((chain, chunk, *[0] * (array.ndim - 2)))
+                file = run.path / name / key
                 try:
                     np.asarray(array[chain, chunk * array.chunks[1] : (chunk + 1) * array.chunks[1]])
+                    damaged = file.is_dir()
                 except Exception:  # As above.
-                    key = array.metadata.encode_chunk_key((chain, chunk, *[0] * (array.ndim - 2)))
-                    (run.path / name / key).unlink(missing_ok=True)
+                    damaged = True
+                if damaged:
+                    _remove(file)
+
+
+def _remove(path: Path) -> None:
+    """A file, or a folder in its place."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _first_not_finite(arrays: Mapping[str, Any], chains: Chains, kept: int) -> tuple[int, str] | None:

@@ -146,10 +146,12 @@ def read_prepared(run: Run) -> dict[str, np.ndarray]:
 
 
 def sum_of(arrays: Mapping[str, Any]) -> int:
-    """CRC-32 of arrays and their names."""
+    """CRC-32 of arrays, with their names and shapes."""
     found = 0
     for name, values in sorted(arrays.items()):
-        found = zlib.crc32(np.asarray(values).tobytes(), zlib.crc32(name.encode(), found))
+        values = np.asarray(values)
+        found = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), found)
+        found = zlib.crc32(values.tobytes(), found)
     return found
 
 
@@ -271,8 +273,7 @@ class Recorder:
                 f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
                 " draw it anew with overwrite"
             )
-        if found.sums is not None:
-            self.sums[chains] = found.sums
+        self.sums[chains] = found.sums
         state = [
             jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
             for array, leaf in zip(found.leaves, leaves, strict=True)
@@ -283,7 +284,8 @@ class Recorder:
         """One region write per array."""
         with self._writing():
             write_region(self.arrays, chains, first, outputs)
-            self.sums[chains].add(first, outputs)
+            if (sums := self.sums[chains]) is not None:
+                sums.add(first, outputs)
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
         """Bring the block onto the disk, replace the checkpoint by a rename, and log the block."""

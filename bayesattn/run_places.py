@@ -1,9 +1,11 @@
 """Where runs stand: found in folders, taking the place of others, what a process that was killed left beside them."""
 
 import os
+import re
 import shutil
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 
 from bayesattn._files import sync_folder
@@ -16,13 +18,14 @@ STALE_SECONDS = 60
 def settled(out: str | Path) -> Path:
     """Where a run is to stand: links followed, and tidied up after processes that were killed while they made it.
 
-    Raises RunError where a run cannot stand: in the folder that this process works in.
+    Raises RunError where a run cannot stand, such as in the folder that this process works in.
     """
     out = followed(out)
+    _require_possible(out)
     here = Path(os.path.realpath(out))
     if here == Path.cwd() or here in Path.cwd().parents:
         raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
-    for old in sorted(out.parent.glob(f".{_escaped(out.name)}.*.old")):
+    for old in _left_beside(out, "old"):
         try:
             with _lock_if_any(old):
                 if not out.exists():
@@ -31,8 +34,7 @@ def settled(out: str | Path) -> Path:
                     shutil.rmtree(old, ignore_errors=True)
         except RunBusy:
             pass
-    made = (out.name, replacement(out).name)
-    for new in (new for name in made for new in out.parent.glob(f".{_escaped(name)}.*.new")):
+    for new in [*_left_beside(out, "new"), *_left_beside(replacement(out), "new")]:
         try:
             if (new / FOLDER / "lock").exists() or time.time() - new.stat().st_mtime > STALE_SECONDS:
                 with _lock_if_any(new):
@@ -40,6 +42,26 @@ def settled(out: str | Path) -> Path:
         except (RunBusy, OSError):
             pass  # Its maker is at work, or has just renamed it.
     return out
+
+
+def _left_beside(out: Path, ending: str) -> list[Path]:
+    """What a process that made or replaced this run may have left; folders of a like name are someone else's."""
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.[0-9a-f]{{32}}\.{ending}", re.DOTALL)
+    with suppress(FileNotFoundError):
+        return sorted(path for path in out.parent.iterdir() if pattern.fullmatch(path.name))
+    return []
+
+
+def _require_possible(out: Path) -> None:
+    if out.is_symlink():
+        raise RunError(f"out must be a folder, got {out}, a link that leads to itself")
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"out must be a name in UTF-8, got {str(out)!r}") from None
+    above = next((folder for folder in out.parents if os.path.lexists(folder)), out.parent)
+    if above.exists() and not above.is_dir():
+        raise RunError(f"out must be in a folder, got {out}, but {above} is a file")
 
 
 def followed(out: str | Path) -> Path:
@@ -71,7 +93,12 @@ def swap(new: Path, out: Path) -> None:
     with locked(out, 0):
         old = out.with_name(f".{out.name}.{uuid.uuid4().hex}.old")
         out.rename(old)
-        new.rename(out)
+        try:
+            new.rename(out)
+        except BaseException:
+            if not out.exists():
+                old.rename(out)
+            raise
         sync_folder(out.parent)
     shutil.rmtree(old, ignore_errors=True)
 
@@ -103,8 +130,3 @@ def found_in(folder: str | Path) -> list[Path]:
 def _lock_if_any(folder: Path):
     (folder / FOLDER).mkdir(exist_ok=True)
     return locked(folder, 0)
-
-
-def _escaped(name: str) -> str:
-    """A name as `glob` takes it literally."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)

@@ -109,14 +109,22 @@ def _drawn(
         if job.draws > run.job.draws or not run.complete:
             run.require_same_environment()
         if job.draws > run.job.draws:
+            if run.description["format"] < run_files.FORMAT:
+                raise RunError(
+                    f"{out} holds a run of an older store format, which cannot be made longer: draw another run"
+                )
             run_files.extend(run, job)
             run = Run(out)
         if not run.complete:
             for leftover in out.rglob("*.partial"):
-                leftover.unlink(missing_ok=True)
+                with suppress(OSError):
+                    leftover.unlink(missing_ok=True)
             run.log(event="start", pid=os.getpid(), environment=provenance.environment())
             try:
-                ready = ready or plan(run.model, job, run_files.read_prepared(run))
+                if ready is None:
+                    if repair:
+                        run_damage.prepare_again(run)
+                    ready = plan(run.model, job, run_files.read_prepared(run))
                 advance(ready, job, Recorder(run), progress, threads)
             except KeyboardInterrupt:
                 with suppress(OSError):
@@ -167,6 +175,8 @@ class Run:
                 f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {found.get('format')},"
                 f" written by bayesattn {maker or 'of another version'}: open it with that version"
             )
+        if not isinstance(found.get("sums", {}), dict):
+            raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite")
         kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
         for key, kind in kinds.items():
             if not isinstance(found.get(key), kind):
@@ -341,8 +351,7 @@ class Run:
         _sound.add(key)
 
     def mend(self) -> None:
-        """Compute again, or go back to the checkpoint before, what is damaged; the caller holds the lock, and draws on."""
-        run_damage.prepare_again(self)
+        """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
         while found := run_damage.found_in(self):
             self.require_same_environment()
             for damage in found:
@@ -411,7 +420,8 @@ class Run:
     def log(self, **event: Any) -> None:
         """Append an event to the run's log."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
+        with suppress(IsADirectoryError):  # Nothing but times and states depends on it.
+            append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
 
     def events(self) -> list[dict[str, Any]]:
         """The run's log: starts with their environment, blocks with their wall time in seconds, ends.
@@ -457,8 +467,13 @@ class Run:
         )
 
     def _require_own(self, file: Path, run: str, done: int) -> None:
-        if run != self.identity or not 0 <= done <= self.job.transitions:
+        if run != self.identity:
             raise RunError(f"{self.path} is damaged: checkpoint {file.name} is of another run; delete it")
+        if not 0 <= done <= self.job.transitions:
+            raise RunError(
+                f"{self.path} is damaged: checkpoint {file.name} speaks of {done} steps, the settings in zarr.json of"
+                f" {self.job.transitions}"
+            )
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:

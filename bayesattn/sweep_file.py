@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bayesattn import runs
+from bayesattn._checks import shown
 from bayesattn._input_files import read_toml
 from bayesattn._random import digest
 from bayesattn.models import Model, load_model, must_train
@@ -89,7 +90,11 @@ class Planned:
 
     @property
     def _data_key(self) -> tuple[str, int | None, str]:
-        return self.settings["model"], self.settings.get("data_seed"), json.dumps(self.settings.get("task", {}))
+        return (
+            self.settings["model"],
+            self.settings.get("data_seed"),
+            json.dumps(self.settings.get("task", {}), default=str),
+        )
 
     def finished(self) -> bool:
         """Whether its run, and no other, is complete."""
@@ -180,6 +185,8 @@ def _grid_points(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
         for names, choices in lists.items():
             if not isinstance(choices, list) or not choices:
                 raise ValueError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
+            if names == (key,) and key in NESTED and not all(isinstance(choice, dict) for choice in choices):
+                raise ValueError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
             axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
     for combination in itertools.product(*axes):
         point: dict[str, Any] = {}

@@ -125,6 +125,7 @@ def train(
 
     Raises:
         FileExistsError: there is such a file.
+        ValueError: one of another ending.
         BlockingIOError: another process is training to it.
         ValueError: a checkpoint of other settings or code; one that cannot be read is done without.
         FloatingPointError: the loss is not finite.
@@ -138,6 +139,8 @@ def train(
 
 
 def _require_new(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise ValueError(f"out must end in .safetensors, got {out}")
     if out.exists():
         raise FileExistsError(f"out must be a new file, got {out}, which is there")
 

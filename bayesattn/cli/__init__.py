@@ -47,9 +47,15 @@ class _Commands(TyperGroup):
             raise _Carried from error
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, _, rest = super().resolve_command(ctx, args)
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is None:
+            return name, command, rest
+        try:
+            function = getattr(import_module(f"bayesattn.cli.{name}"), name)
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"JAX cannot start: {error}") from error
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command()(getattr(import_module(f"bayesattn.cli.{name}"), str(name)))
+        alone.command()(function)
         return name, get_command(alone), rest
 
 
@@ -85,11 +91,17 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
     keep_compiled()
-    for stream in (sys.stdout, sys.stderr):
-        # A terminal or pipe of another encoding gets an escape where it lacks a character.
-        stream.reconfigure(errors="backslashreplace")  # pyright: ignore[reportAttributeAccessIssue]
+    for name in ("stdout", "stderr"):
+        stream: Any = getattr(sys, name)
+        if stream is None:  # It was closed.
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        else:
+            # A terminal or pipe of another encoding gets an escape where it lacks a character.
+            stream.reconfigure(errors="backslashreplace")
     # Wherever it is, --debug is an option of all commands.
-    arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug") or ["--help"]
+    arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug")
+    if not set(arguments) - {"--debug"}:
+        arguments = ["--help"]
     try:
         code = app(arguments, standalone_mode=False, prog_name="bayesattn")
     except Exception as raised:
@@ -111,21 +123,25 @@ def _explained(error: BaseException) -> tuple[str, int]:
     """One sentence for an error, and the exit status."""
     if isinstance(error, typer.TyperException):
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
-    from pydantic import ValidationError
+    if _is(error, "pydantic", "ValidationError"):
+        from bayesattn.models.ready import describe
 
-    from bayesattn.models.ready import describe
-    from bayesattn.theory import NotConverged
-
-    if isinstance(error, ValidationError):
-        return describe(error), BAD_INPUT
-    if isinstance(error, NotConverged):
+        return describe(error), BAD_INPUT  # pyright: ignore[reportArgumentType]
+    if _is(error, "bayesattn.theory", "NotConverged"):
         return str(error), CANNOT_TELL
+    if "initialize backend" in str(error):
+        return f"JAX cannot start: {error}", BAD_INPUT
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
     if isinstance(error, OSError) or _is_ours(error):
         return str(error), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
     hint = "please report it, with what the same command prints with --debug"
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
+
+
+def _is(error: BaseException, module: str, name: str) -> bool:
+    """Whether an error is of a class, whose module is there if it is."""
+    return module in sys.modules and isinstance(error, getattr(sys.modules[module], name, ()))
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -20,9 +20,12 @@ def keep_compiled() -> None:
     JAX's own variables come first: with JAX_ENABLE_COMPILATION_CACHE=false nothing is kept.
     """
     # Compiled programs are those of one kind of processor, and a home may be that of many machines.
-    folder = Path(platformdirs.user_cache_dir("bayesattn")) / f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
-    with suppress(OSError):  # Whoever has no place for a cache does without.
+    with suppress(OSError, RuntimeError):  # Whoever has no place for a cache, or no home, does without.
+        name = f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
+        folder = Path(platformdirs.user_cache_dir("bayesattn")) / name
         folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK):
+            return
         os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", BYTES)

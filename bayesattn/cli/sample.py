@@ -8,6 +8,7 @@ import typer
 from rich.table import Table
 
 from bayesattn import runs
+from bayesattn._checks import shown
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -126,11 +127,14 @@ def sample(
 def _parsed_option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     try:
-        return name.strip(), tomllib.loads(f"value = {value}")["value"]
+        found = tomllib.loads(f"value = {value}")
+    except RecursionError:
+        found = {}
     except tomllib.TOMLDecodeError:
-        if equals and value:
-            return name.strip(), value
-        raise ValueError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {text!r}") from None
+        found = {"value": value} if equals and value else {}
+    if found.keys() != {"value"}:
+        raise ValueError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {shown(text)}")
+    return name.strip(), found["value"]
 
 
 def _done(out: Path) -> int:

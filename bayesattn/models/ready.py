@@ -204,7 +204,11 @@ def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) ->
             f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {shown(str(name))}"
             + suggestion(str(name), ready_models())
         )
-    if seed is not None and _table(content, "task").get("name") != "arrays":
+    if seed is not None:
+        if _table(content, "task").get("name") == "arrays":
+            raise ValueError(
+                f'seed of the data must not be given where [task] name = "arrays": they are in a file, got {seed}'
+            )
         content["task"] = _table(content, "task") | {"seed": seed}
     if task:
         content["task"] = _table(content, "task") | dict(task)

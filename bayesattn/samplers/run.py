@@ -11,7 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import jax
@@ -229,6 +230,7 @@ def advance(
     runner = _Runner(ready, job, recorder)
     waiting: queue.PriorityQueue[_Turn] = queue.PriorityQueue()
     stop, lock = threading.Event(), threading.Lock()
+    active: set[int] = set()  # Threads that may be at a block: one that begins when all are to stop draws none.
 
     def tell(turn: _Turn) -> None:
         if progress is not None:
@@ -237,17 +239,23 @@ def advance(
                     progress(Progress(chain, turn.done, job.transitions))
 
     def work() -> None:
+        active.add(threading.get_ident())
+        try:
+            draw_blocks()
+        except BaseException:
+            stop.set()
+            raise
+        finally:
+            active.discard(threading.get_ident())
+
+    def draw_blocks() -> None:
         while not stop.is_set():
             try:
                 turn = waiting.get_nowait()
             except queue.Empty:
                 return  # All other chains are in the hands of other workers.
-            try:
-                turn = runner.next_block(turn)
-                tell(turn)
-            except BaseException:
-                stop.set()
-                raise
+            turn = runner.next_block(turn)
+            tell(turn)
             if turn.done < job.transitions:
                 waiting.put(turn)
 
@@ -260,24 +268,20 @@ def advance(
     # Chains that each start BLAS threads on every core take three times as long as chains that do not.
     with threadpool_limits(1, user_api="blas"):
         pool = ThreadPoolExecutor(workers)
-        futures = [pool.submit(work) for _ in range(workers)]
         try:
-            for future in futures:
+            for future in [pool.submit(work) for _ in range(workers)]:
                 future.result()
         finally:
             stop.set()
-            _wait_for(futures)
+            _wait_for(active)
             pool.shutdown()
 
 
-def _wait_for(futures: list[Future[None]]) -> None:
+def _wait_for(active: set[int]) -> None:
     """Until all blocks under way are recorded, however often the user asks to stop: they take seconds."""
-    while True:
-        try:
-            wait(futures)
-            return
-        except KeyboardInterrupt:
-            continue
+    while active:
+        with suppress(KeyboardInterrupt):
+            time.sleep(0.02)
 
 
 def units(job: Job) -> list[Chains]:

@@ -121,6 +121,13 @@ def flip_leaf(file):
     file.write_bytes(bytes(content))
 
 
+def flip_entry(file, place, bit):
+    """In the zip's list of members."""
+    content = bytearray(file.read_bytes())
+    content[content.rindex(b"PK\x01\x02") + place] ^= bit
+    file.write_bytes(bytes(content))
+
+
 CHECKPOINTS = {
     "cut short": lambda f: cut(f / ".run" / "chain-1.npz"),
     "empty": lambda f: cut(f / ".run" / "chain-1.npz", 0),
@@ -135,6 +142,9 @@ CHECKPOINTS = {
     "sums of other chunks": checkpoint(lambda about, arrays: arrays.update(sums=arrays["sums"][:, :, :1])),
     "sums of one chain too many": checkpoint(lambda about, arrays: arrays.update(sums=arrays["sums"].repeat(2, 0))),
     "sums of other variables": checkpoint(lambda about, arrays: about["variables"].reverse()),
+    "one bit, by which it is encrypted": lambda f: flip_entry(f / ".run" / "chain-1.npz", 8, 1),
+    "one bit, of another compression": lambda f: flip_entry(f / ".run" / "chain-1.npz", 10, 32),
+    "a folder": lambda f: [(f / ".run" / "chain-1.npz").unlink(), (f / ".run" / "chain-1.npz").mkdir()],
     "a chain's own of the other chain": lambda f: shutil.copy(f / ".run" / "chain-0.npz", f / ".run" / "chain-1.npz"),
 }
 
@@ -168,6 +178,9 @@ def test_only_what_comes_after_the_damage_is_drawn_again(model, run):
 PREPARED = {
     "cut short": cut,
     "missing": lambda file: file.unlink(),
+    "a folder": lambda file: [file.unlink(), file.mkdir()],
+    "one bit, of another compression": lambda file: flip_entry(file, 10, 32),
+    "of other shapes": lambda file: np.savez(file, **{name: v[..., None] for name, v in np.load(file).items()}),
     "of another run": lambda file: np.savez(file, **{name: 2 * values for name, values in np.load(file).items()}),
 }
 
@@ -185,8 +198,37 @@ def test_what_was_computed_before_sampling_is_computed_again(model, whole, stopp
 
 def test_what_comes_out_otherwise_when_it_is_computed_again_is_refused(model, stopped):
     edit_description(stopped, prepared=1)
-    with pytest.raises(runs.RunError, match="not what was written when it is computed again; draw the run anew"):
+    with pytest.raises(runs.RunError, match="computed again, it is not what was written; draw the run anew"):
         runs.sample(model, stopped, **JOB, repair=True)
+    without("prepared")(stopped)
+    (stopped / ".run" / "prepared.npz").unlink()
+    with pytest.raises(runs.RunError, match="nothing tells what was written; draw the run anew"):
+        runs.sample(model, stopped, **JOB, repair=True)
+
+
+def test_a_complete_run_needs_nothing_of_what_was_computed_before(model, run):
+    (run / ".run" / "prepared.npz").unlink()
+    edit_environment(run, jax="0.1")
+    assert runs.sample(model, run, **JOB, repair=True).complete
+
+
+STRAY = {
+    "a folder in place of the log": lambda f: [(f / ".run" / "log.jsonl").unlink(), (f / ".run" / "log.jsonl").mkdir()],
+    "a folder named as if half written": lambda f: (f / "x.partial").mkdir(),
+    "a checkpoint of no number": lambda f: (f / ".run" / "earlier" / "chain-0.\u00b22.npz").touch(),
+    "a folder in place of a chunk": lambda f: [chunk(chain=0, number=0)(f).unlink(), chunk_place(f).mkdir()],
+}
+
+
+def chunk_place(folder):
+    return folder / "posterior" / "prediction" / "c" / "0" / "0" / "0"
+
+
+@pytest.mark.parametrize("name", STRAY)
+def test_what_stands_about_stops_no_run(model, whole, stopped, name):
+    STRAY[name](stopped)
+    runs.sample(model, stopped, **JOB, repair=True)
+    assert contents(stopped) == contents(whole)
 
 
 def test_a_repair_that_would_draw_other_draws_is_refused(model, run):
@@ -244,6 +286,7 @@ DESCRIPTIONS = {
     "a number": (lambda f: (f / "zarr.json").write_text("5"), "a Zarr store of something else"),
     "of a list": (lambda f: (f / "zarr.json").write_text('{"attributes": {"bayesattn": [1]}}'), "of something else"),
     "of another format": (description(format="x"), "of store format 2 or 3, got format x"),
+    "sums that are none": (description(sums=3), "its zarr.json lacks"),
     "of no format": (without("format"), "got format None"),
     "without sampler": (without("sampler"), "lacks sampler"),
     "without identity": (without("identity"), "lacks identity"),
@@ -491,23 +534,83 @@ def test_what_is_no_run_is_not_replaced(model, tmp_path, what):
     assert files(tmp_path) == before
 
 
+def left(name, number, ending):
+    """What a process that was killed may leave beside a run."""
+    return f".{name}.{number:032x}.{ending}"
+
+
+def test_what_is_someone_elses_stays(model, run, monkeypatch):
+    """A user's own hidden copies, and what is left of a run whose name begins with this one's."""
+    folder, others = (
+        run.parent,
+        {".run.backup.old", ".run.thesis.new", left("run.2", 0, "old"), left("run.2", 0, "new")},
+    )
+    for name in others:
+        shutil.copytree(run, folder / name)
+        os.utime(folder / name, (time.time() - 100,) * 2)
+    monkeypatch.setattr(run_places, "STALE_SECONDS", 0)
+    runs.sample(model, run, **JOB)
+    shutil.rmtree(run)
+    runs.sample(model, run, **JOB | {"draws": 20})
+    assert set(names(folder)) == {"run"} | others
+    assert runs.Run(run).job.draws == 20
+
+
+def test_a_swap_that_fails_puts_the_old_run_back(model, run, monkeypatch):
+    old, rename = contents(run), Path.rename
+
+    def fail(path, target):
+        if path.name == ".run.replacement":
+            raise OSError(errno.EIO, "no more")
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail)
+    with pytest.raises(OSError, match="no more"):
+        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True)
+    assert contents(run) == old
+    monkeypatch.undo()
+    assert runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True).job.seed == 4
+    assert names(run.parent) == ["run"]
+
+
+def test_whoever_stops_it_as_chains_begin_waits_for_them(model, whole, tmp_path, monkeypatch):
+    class Stopped(block_runner.ThreadPoolExecutor):
+        def submit(self, *arguments):
+            super().submit(*arguments)
+            time.sleep(0.1)
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(block_runner, "ThreadPoolExecutor", Stopped)
+        with pytest.raises(KeyboardInterrupt):
+            runs.sample(model, tmp_path / "run", **JOB)
+    done = runs.Run(tmp_path / "run").done
+    assert 0 < sum(done) < 160
+    time.sleep(0.5)
+    assert runs.Run(tmp_path / "run").done == done
+    runs.sample(model, tmp_path / "run", **JOB)
+    assert contents(tmp_path / "run") == contents(whole)
+
+
 def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     folder = run.parent
-    shutil.copytree(whole, folder / ".run.0.new")  # Killed while it made a run: a lock that is free.
-    shutil.copytree(whole, folder / "..run.replacement.0.new")  # Killed while it made one that was to replace another.
-    (folder / ".run.1.new").mkdir()  # Killed before it had a lock, long ago.
-    os.utime(folder / ".run.1.new", (time.time() - 100,) * 2)
-    (folder / ".run.2.new").mkdir()  # May just have been made.
+    shutil.copytree(whole, folder / left("run", 0, "new"))  # Killed while it made a run: a lock that is free.
+    shutil.copytree(
+        whole, folder / left(".run.replacement", 0, "new")
+    )  # Killed while it made one that was to replace another.
+    (folder / left("run", 1, "new")).mkdir()  # Killed before it had a lock, long ago.
+    os.utime(folder / left("run", 1, "new"), (time.time() - 100,) * 2)
+    (folder / left("run", 2, "new")).mkdir()  # May just have been made.
     (run / ".prediction.killed.partial").write_text("half")
     old = contents(run)
-    run.rename(folder / ".run.3.old")  # Killed in the midst of a swap: the old run comes back.
-    (folder / ".other.4.old").mkdir()
+    run.rename(folder / left("run", 3, "old"))  # Killed in the midst of a swap: the old run comes back.
+    (folder / left("other", 4, "old")).mkdir()
     runs.sample(model, run, **JOB)
     assert contents(run) == old
-    assert names(folder) == [".other.4.old", ".run.2.new", "run"]
-    shutil.copytree(run, folder / ".run.5.old")  # Killed while it deleted the old run.
+    assert names(folder) == [left("other", 4, "old"), left("run", 2, "new"), "run"]
+    shutil.copytree(run, folder / left("run", 5, "old"))  # Killed while it deleted the old run.
     runs.sample(model, run, **JOB)
-    assert names(folder) == [".other.4.old", ".run.2.new", "run"]
+    assert names(folder) == [left("other", 4, "old"), left("run", 2, "new"), "run"]
 
 
 def test_a_run_that_is_written_is_not_replaced(model, run):
@@ -558,6 +661,15 @@ def test_more_draws_of_a_run_that_stopped(model, whole, tmp_path):
     assert run.draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
 
 
+@pytest.mark.parametrize("out", ["loop", "a.toml/run", "\udcff"])
+def test_places_where_no_run_can_stand(model, tmp_path, out):
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "a.toml").touch()
+    with pytest.raises(runs.RunError, match="out must be"):
+        runs.sample(model, tmp_path / out, **JOB)
+    assert names(tmp_path) == ["a.toml", "loop"]
+
+
 @pytest.mark.parametrize("why", ["fewer", "other code", "no room"])
 def test_more_draws_that_there_cannot_be(model, run, monkeypatch, why):
     job, expected = JOB | {"draws": 80}, "was begun with source x"
@@ -602,7 +714,7 @@ def test_what_results_show_belongs_to_a_run(model, run, changes, message):
     assert provenance.identity(model.replace(**changes), job) != provenance.identity(model, job)
 
 
-def test_runs_of_store_format_2_open(model, run):
+def test_runs_of_store_format_2_open(model, whole, run):
     """As the version before wrote them: no sums, an identity that counts draws and leaves names out."""
     job = runs.Run(run).job
     edit_description(run, format=2, identity=provenance.identity(model, job, 2))
@@ -617,9 +729,12 @@ def test_runs_of_store_format_2_open(model, run):
     assert runs.Run(run).draws()["posterior"].sizes["draw"] == 60
     assert runs.overview(run)[0]["state"] == "complete"
     assert runs.sample(model, run, **JOB).complete
+    with pytest.raises(runs.RunError, match="older store format, which cannot be made longer"):
+        runs.sample(model, run, **JOB | {"draws": 100})
     chunk()(run).unlink()
     with pytest.raises(runs.RunError, match="posterior/prediction of chain 1, draws 20 to 39, is missing in part"):
         runs.Run(run).draws()
+    assert runs.sample(model, run, **JOB, repair=True).draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
 
 
 def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
