@@ -8,6 +8,7 @@ import sys
 import time
 
 import numpy as np
+import platformdirs
 import pytest
 
 import bayesattn as ba
@@ -330,9 +331,17 @@ def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_p
 
 
 def test_whoever_has_no_place_for_a_cache_does_without(monkeypatch, tmp_path):
+    def no_home(_):
+        raise RuntimeError("could not determine the home directory for '~/.cache'")
+
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
+    keep_compiled()
+    monkeypatch.setattr(platformdirs, "user_cache_dir", no_home)
+    keep_compiled()
+    monkeypatch.setattr(platformdirs, "user_cache_dir", lambda _: str(tmp_path))
+    monkeypatch.setattr(os, "access", lambda *_: False)
     keep_compiled()
     assert "JAX_COMPILATION_CACHE_DIR" not in os.environ
 

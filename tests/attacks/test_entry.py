@@ -28,6 +28,13 @@ test_examples = 20
 dimension = 10
 tokens = 5
 """
+FILES = {
+    "small.toml": SMALL,
+    "arrays.toml": SMALL[: SMALL.index("[task]")] + '[task]\nname = "arrays"\nfile = "nowhere.npz"\n',
+    "task.toml": '[settings]\nmodel = "small.toml"\n[grid]\ntask = [1]\n',
+    "options.toml": '[settings]\nmodel = "small.toml"\n[grid]\noptions = ["a"]\n',
+    "date.toml": '[settings]\nmodel = "small.toml"\ntask.x = 2020-01-01\n',
+}
 ROW = {
     "width": 8,
     "temperature": 0.1,
@@ -41,7 +48,8 @@ ROW = {
 def run(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(screen.screen, "width", 300)
-    (tmp_path / "small.toml").write_text(SMALL)
+    for name, content in FILES.items():
+        (tmp_path / name).write_text(content)
 
     def call(*arguments):
         monkeypatch.setattr(sys, "argv", ["bayesattn", *arguments])
@@ -139,6 +147,25 @@ COMMANDS = {
     "calibrate: misspelt sampler": (("calibrate", "small.toml", "--sampler", "nutz"), "did you mean 'nuts'?"),
     "calibrate: seed 2^63": (("calibrate", "small.toml", "--seed", str(2**63)), "--seed must be a whole number"),
     "prune: no draws": (("prune", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
+    "sample: an option of two lines": (
+        ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=3\nx=4"),
+        r"--option must be NAME=VALUE, such as max_tree_depth=8, got 'max_tree_depth=3\nx=4'",
+    ),
+    "sample: an option without bottom": (
+        ("sample", "small.toml", "--out", "x", "--option", "max_tree_depth=" + 3000 * "["),
+        "--option must be NAME=VALUE, such as max_tree_depth=8, got 'max_tree_depth=[[",
+    ),
+    "theory: seed of data in a file": (
+        ("theory", "arrays.toml", "--data-seed", "1"),
+        'seed of the data must not be given where [task] name = "arrays"',
+    ),
+    "sweep: a number for [task]": (("sweep", "task.toml"), "grid.task must be a table or a list of tables, got [1]"),
+    "sweep: text for options": (
+        ("sweep", "options.toml"),
+        "grid.options must be a table or a list of tables, got ['a']",
+    ),
+    "sweep: a date": (("sweep", "date.toml"), "task.x is unknown"),
+    "train: another kind of file": (("train", "one_shot_digits", "--out", "x.txt"), "out must end in .safetensors"),
     "train: nothing to train": (("train", "small.toml", "--out", "x"), "model must have a task that is trained"),
     "report: nowhere": (("report", "nowhere", "--out", "small.toml"), "got nowhere, which is not a folder"),
     "runs: nowhere": (("runs", "nowhere"), "got nowhere, which is not a folder"),
@@ -154,7 +181,7 @@ def test_what_a_user_can_mend_is_one_line(run, tmp_path, name):
     assert len(err.splitlines()) == 1
     assert expected in err
     assert "\x1b" not in err
-    assert [path.name for path in tmp_path.iterdir()] == ["small.toml"]
+    assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
 
 
 def test_a_bad_setting_is_found_before_any_theory_is_solved(run, monkeypatch):
@@ -278,6 +305,44 @@ def test_what_is_foreseen_is_one_line(run, theory_is, name):
     assert expected in err
     assert "internal error" not in err
     assert "Traceback" in run("theory", "small.toml", "--debug")[2]
+
+
+def test_jax_that_cannot_start_is_one_line(run, theory_is, monkeypatch):
+    def raises(error):
+        def act(*_):
+            raise error
+
+        return act
+
+    theory_is(raises(RuntimeError("Unable to initialize backend 'foo'")))
+    assert run("theory", "small.toml") == (2, "", "bayesattn: JAX cannot start: Unable to initialize backend 'foo'\n")
+    monkeypatch.setattr(cli, "import_module", raises(ValueError("Invalid value 'nope' for JAX flag")))
+    assert run("theory", "small.toml") == (2, "", "bayesattn: JAX cannot start: Invalid value 'nope' for JAX flag\n")
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_closed_streams_are_no_error(run, monkeypatch, stream):
+    monkeypatch.setattr(sys, stream, None)
+    status, out, _ = run("--version")
+    getattr(sys, stream).close()
+    assert (status, out) == (0, "" if stream == "stdout" else f"bayesattn {ba.__version__}\n")
+
+
+def test_debug_alone_asks_for_help(run):
+    assert run("--debug") == run("--help")
+
+
+def test_completion_after_a_misspelt_command_is_silent(run, monkeypatch):
+    typed = {"COMP_WORDS": "bayesattn sampel --o", "COMP_CWORD": "2"}
+    for name, value in {"_BAYESATTN_COMPLETE": "complete_bash", **typed}.items():
+        monkeypatch.setenv(name, value)
+    status, out, err = run()
+    assert (status, out.strip(), err) == (0, "", "")
+
+
+def test_what_is_no_name_is_no_attribute():
+    assert not hasattr(ba, "a.b")
+    assert not hasattr(ba, "")
 
 
 def test_an_interrupt_is_told(run, theory_is):
