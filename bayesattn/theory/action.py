@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, finite_array, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, gaussian_energy
+from bayesattn.theory.of_model import of_model
 
 
 class Action(NamedTuple):
@@ -22,6 +23,7 @@ class Action(NamedTuple):
     scalar_order_parameter: Float[Array, ""]
 
 
+@of_model
 def action(
     order_parameters: Sequence[Any], path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked
 ) -> Action:
@@ -33,7 +35,7 @@ def action(
 
     Args:
         order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows.
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network.
         temperature: T, variance of the likelihood.

@@ -24,6 +24,7 @@ from bayesattn.theory.annealing import MOVES, Singular, anneal
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
 from bayesattn.theory.finite_width import Problem, Shapes, checked_problem, find_mode, potential
 from bayesattn.theory.kernels import cross_kernel, gaussian_energy
+from bayesattn.theory.of_model import of_model
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, solve
 
 RELIABLE = 0.3
@@ -51,11 +52,12 @@ class Evidence(NamedTuple):
     reliable: bool
 
 
+@of_model
 def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> float:
     """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network; its widths do not matter.
         temperature: T, variance of the likelihood.
@@ -70,6 +72,7 @@ def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: 
     return -(float(energy) + len(labels) * np.log(2 * np.pi)) / 2
 
 
+@of_model
 def evidence(
     path_inputs: Any,
     labels: Any,
@@ -86,7 +89,7 @@ def evidence(
     scatter is its error.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network.
         temperature: T, variance of the likelihood.
@@ -102,6 +105,7 @@ def evidence(
     return evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles)[0]
 
 
+@of_model
 def evidences(
     path_inputs: Any,
     labels: Any,

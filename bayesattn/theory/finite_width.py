@@ -46,6 +46,7 @@ from bayesattn.theory.kernels import (
     unpack,
 )
 from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.of_model import of_model
 from bayesattn.theory.predictor import Prediction
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -114,6 +115,7 @@ class FiniteWidth(NamedTuple):
     about: str
 
 
+@of_model
 def finite_width(
     path_inputs: Any,
     labels: Any,
@@ -128,7 +130,7 @@ def finite_width(
     """Order parameter and predictor at finite width, to first order beyond the saddle point.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network.
         temperature: T, variance of the likelihood.

@@ -10,8 +10,10 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import finite_array
 from bayesattn.architecture import Architecture
+from bayesattn.theory.of_model import of_model
 
 
+@of_model
 def kernel(
     order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
 ) -> Float[Array, "example other_example"]:
@@ -19,7 +21,7 @@ def kernel(
 
     Args:
         order_parameter: U, symmetric, shape (Pi, Pi).
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         other_path_inputs: xi' of shape (P', Pi, N_0).
         arch: the network.
 

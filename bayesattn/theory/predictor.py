@@ -19,6 +19,7 @@ from bayesattn.theory.kernels import (
     refuse_contradictions,
     unpack,
 )
+from bayesattn.theory.of_model import of_model
 
 READOUTS_AT_ONCE = 16
 
@@ -30,6 +31,7 @@ class Prediction(NamedTuple):
     variance: Float[Array, "*batch test_example"]
 
 
+@of_model
 def predict(
     order_parameter: Any,
     path_inputs: Any,
@@ -42,7 +44,7 @@ def predict(
 
     Args:
         order_parameter: U of shape (Pi, Pi).
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         test_path_inputs: xi of shape (P_test, Pi, N_0).
         arch: the network.

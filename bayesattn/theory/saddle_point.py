@@ -15,6 +15,7 @@ from bayesattn.theory.action import checked_data
 from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
 from bayesattn.theory.kernels import cross_kernel, energy_model, gaussian_energy, is_singular, path_kernels
 from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.of_model import of_model
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
@@ -55,6 +56,7 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
     return jnp.eye(arch.paths) * float(np.prod(arch.variances[1:]))
 
 
+@of_model
 def solve(
     path_inputs: Any,
     labels: Any,
@@ -67,7 +69,7 @@ def solve(
     """Minimise the action from the GP limit (THEORY section 4).
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0).
+        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network, or several networks with the same heads, solved in one call.
         temperature: T, or one T per network; several T may go with one network.

@@ -8,6 +8,7 @@ import pytest
 import bayesattn as ba
 from bayesattn.theory import bartlett, kernels, saddle_point
 from tests.conftest import relative_error
+from tests.posteriors import tiny_model
 
 
 def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
@@ -21,6 +22,34 @@ def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
         kernels.PathKernels(None, jnp.asarray(scaled)),
     ):
         assert relative_error(form(jnp.asarray(factor)), dense) < 1e-13
+
+
+def test_a_model_stands_for_the_arrays_that_it_holds():
+    model, theory = tiny_model(), ba.theory
+    arrays = model.path_inputs, model.labels, model.architecture, model.temperature
+    saddle = theory.solve(*arrays)
+    u = saddle.order_parameter
+
+    def same(found, expected):
+        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+            np.testing.assert_array_equal(one, other)
+
+    same(theory.solve(model), saddle)
+    same(theory.solve(model, temperature=0.3, max_steps=50), theory.solve(*arrays[:3], 0.3, max_steps=50))
+    same(theory.action(saddle.order_parameters, model), theory.action(saddle.order_parameters, *arrays))
+    same(
+        theory.kernel(u, model, model.test_path_inputs), theory.kernel(u, arrays[0], model.test_path_inputs, arrays[2])
+    )
+    expected = theory.predict(u, *arrays[:2], model.test_path_inputs, *arrays[2:])
+    same(theory.predict(u, model), expected)
+    same(theory.predict(u, model, model.path_inputs), theory.predict(u, *arrays[:2], model.path_inputs, *arrays[2:]))
+    same(theory.finite_width(model)[:3], theory.finite_width(*arrays, model.test_path_inputs)[:3])
+    same(theory.finite_width(model).prediction, theory.finite_width(*arrays, model.test_path_inputs).prediction)
+    same(theory.gp_evidence(model), theory.gp_evidence(*arrays))
+    assert theory.evidence(model, seed=1) == theory.evidence(*arrays, seed=1)
+    assert theory.evidences(model, [0.3, 1.0]) == theory.evidences(*arrays[:3], [0.3, 1.0])
+    with pytest.raises(TypeError, match="takes a model and 0 others at most by place, got 1"):
+        theory.solve(model, 0.3)
 
 
 def test_path_kernels_are_kept_for_the_same_examples_only():
