@@ -324,6 +324,7 @@ def test_compiled_programs_are_kept_in_the_users_cache_folder(monkeypatch, tmp_p
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "elsewhere")
     keep_compiled()
     assert os.environ["JAX_COMPILATION_CACHE_DIR"] == "elsewhere"
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     keep_compiled()
     [folder] = (tmp_path / "bayesattn").iterdir()

@@ -403,7 +403,7 @@ def test_places_that_cannot_hold_a_run(model, tmp_path):
         with pytest.raises(runs.RunError, match="out must be a run, which overwriting replaces"):
             runs.sample(model, tmp_path / out, **JOB, overwrite=True)
     for out in (tmp_path / "file" / "run", Path("/proc/bayesattn/run")):
-        with pytest.raises(OSError, match=str(out.parents[0 if out.parent.exists() else 1])):
+        with pytest.raises((OSError, runs.RunError), match=str(out.parents[0 if out.parent.exists() else 1])):
             runs.sample(model, out, **JOB)
     assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "thesis.tex").read_text() == "precious"
     with pytest.raises(runs.RunError, match="does not exist"):

@@ -19,6 +19,8 @@ def keep_compiled() -> None:
 
     JAX's own variables come first: with JAX_ENABLE_COMPILATION_CACHE=false nothing is kept.
     """
+    if "JAX_COMPILATION_CACHE_DIR" in os.environ:
+        return
     # Compiled programs are those of one kind of processor, and a home may be that of many machines.
     with suppress(OSError, RuntimeError):  # Whoever has no place for a cache, or no home, does without.
         name = f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
@@ -26,7 +28,7 @@ def keep_compiled() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             return
-        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(folder))
+        os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", BYTES)
 

@@ -20,6 +20,7 @@ from bayesattn.cli.screen import (
     screen,
     training_progress,
 )
+from bayesattn.models.ready import takes_seed
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import Job
 from bayesattn.temperature import by_evidence, candidates
@@ -52,7 +53,7 @@ def prune(
     refuse_to_overwrite(folder, overwrite)
     # Bad settings of the sampler are found before any training.
     Job(sampler=sampler.value, chains=chains, warmup=warmup, draws=draws, seed=seed)
-    seeds, found = data_seed or [0, 1, 2], []
+    seeds, found = data_seed or ([0, 1, 2] if takes_seed(model) else [None]), []
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)

@@ -161,6 +161,11 @@ def load_model(
     return _build(validated(ModelTable, content), file, progress, trained)
 
 
+def takes_seed(name: str | Path) -> bool:
+    """Whether a seed decides a model's data: those of a file are what they are."""
+    return _table(_read(name, None, None)[1], "task").get("name") != "arrays"
+
+
 def must_train(name: str | Path, *, seed: int | None = None, task: Mapping[str, Any] | None = None) -> bool:
     """Whether `load_model` would have to train a network first; arguments and errors as for that."""
     file, content = _read(name, seed, task)

