@@ -14,9 +14,12 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
 
     It stands where path_inputs would; what is given by name besides, such as another temperature, goes before what it holds.
     """
-    names = list(inspect.signature(function).parameters)
+    parameters = inspect.signature(function).parameters
+    names = list(parameters)
     place = names.index("path_inputs")
-    others = [name for name in inspect.getfullargspec(function).args if name not in HELD]
+    others = [
+        name for name in names if name not in HELD and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ]
 
     @wraps(function)
     def with_model(*arguments: Any, **named: Any) -> Result:
