@@ -10,14 +10,14 @@ WRITES = ("mkdir", "replace", "rename", "link", "fsync")
 
 
 class Disk:
-    """Counts the writes to files under a folder, and calls `fault` instead of number `at`, counted from 1.
+    """Counts the writes to files under a folder, and calls `fault` instead of number `at`, counted from 1, or of `moved`.
 
     Writes are files opened for writing, folders made, names changed, links, and files brought onto the disk. `fault` gets
-    the name of the function, the path, and the function that does it.
+    the name of the function, the path, and the function that does it; `moved` is a path that is given another name.
     """
 
-    def __init__(self, folder, fault=None, at=None):
-        self.folder, self.fault, self.at = os.path.realpath(folder), fault, at
+    def __init__(self, folder, fault=None, at=None, moved=None):
+        self.folder, self.fault, self.at, self.moved = os.path.realpath(folder), fault, at, moved
         self.count, self.names, self.armed, self.lock = 0, [], True, threading.Lock()
 
     def patch(self, setattr_):
@@ -28,6 +28,8 @@ class Disk:
         setattr_(builtins, "open", self._opened(builtins.open))
 
     def _due(self, name, path):
+        if name == "rename" and path == self.moved:
+            return True
         if not isinstance(path, int):
             path = os.path.realpath(os.path.dirname(os.fspath(path)))
             if not (path + os.sep).startswith(self.folder + os.sep):

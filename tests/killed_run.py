@@ -2,7 +2,8 @@
 
 JOB is the JSON of a job's settings, and of "overwrite". MOMENT is "never", or "STEPS:SECONDS": so many seconds after so many
 steps of all chains, or "STEPS/WRITES/PART": at that write to the disk after so many steps, before it for PART = 0, after it,
-or in the midst of a file, for 1. Prints the number of writes.
+or in the midst of a file, for 1, or "moved": when a run that is replaced has been moved out of the way. Prints the number of
+writes.
 """
 
 import json
@@ -33,6 +34,8 @@ def main(out, job, moment):
         steps, at, part = map(int, moment.split("/"))
         disk = Disk(Path(out).parent, dying(part, die), at)
         disk.armed = not steps
+    elif moment == "moved":
+        disk = Disk(Path(out).parent, dying(1, die), moved=Path(out))
     disk.patch(setattr)
 
     def progress(event):

@@ -218,19 +218,17 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("moment", ["it is begun", "it goes on", "it takes the place of another"])
+MOMENTS = {"it is begun": "0/7/1", "it goes on": "0/90/1", "it takes the place of another": "moved"}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, moment):
     """Killed while a run is so far, and this process goes on with it."""
-    out, job, at = tmp_path / "a" / "run", JOB, {"it is begun": 7, "it goes on": 90}.get(moment)
-    if at is None:
+    out, job = tmp_path / "run", JOB
+    if MOMENTS[moment] == "moved":
+        shutil.copytree(whole, out)
         job = JOB | {"overwrite": True}
-        for folder in ("a", "b"):
-            shutil.copytree(whole, tmp_path / folder / "run")
-        disk = Disk(tmp_path / "b")
-        attempt(disk, lambda: runs.sample(model, tmp_path / "b" / "run", **job), ())
-        at = [number for number, name in enumerate(disk.names, 1) if name == "rename"][-2]
-        assert at > 90
-    ended = run_process(out, job, f"0/{at}/1")
+    ended = run_process(out, job, MOMENTS[moment])
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     assert not runs.is_run(out) or not runs.Run(out).complete
     runs.sample(model, out, **job)

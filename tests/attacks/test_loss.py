@@ -583,7 +583,7 @@ def test_whoever_stops_it_as_chains_begin_waits_for_them(model, whole, tmp_path,
     with monkeypatch.context() as patch:
         patch.setattr(block_runner, "ThreadPoolExecutor", Stopped)
         with pytest.raises(KeyboardInterrupt):
-            runs.sample(model, tmp_path / "run", **JOB)
+            runs.sample(model, tmp_path / "run", **JOB, progress=lambda _: time.sleep(0.1))
     done = runs.Run(tmp_path / "run").done
     assert sum(done) < 160
     time.sleep(0.5)
