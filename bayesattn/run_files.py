@@ -71,7 +71,7 @@ def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
     busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
     try:
         lock.acquire(timeout=timeout)
-    except filelock.Timeout:
+    except (filelock.Timeout, FileNotFoundError):  # Or it has just been replaced by another run.
         raise busy from None
     try:
         if not file.exists():

@@ -75,13 +75,18 @@ def sample(
     run_places.require_replaceable(out)
     plan(model, job)  # Whatever is wrong with the request is found before anything is made.
     new = run_places.replacement(out)
-    if new.exists():
-        try:
-            Run(new).require_same(model, job)
-            Run(new).require_same_environment()
-        except RunError:
-            run_places.remove(new)  # A replacement that was asked for before, and given up.
-    _drawn(model, job, new, progress, threads, True, lambda: run_places.swap(new, out))
+    try:
+        if new.exists():
+            try:
+                Run(new).require_same(model, job)
+                Run(new).require_same_environment()
+            except RunError:
+                run_places.remove(new)  # A replacement that was asked for before, and given up.
+        _drawn(model, job, new, progress, threads, True, lambda: run_places.swap(new, out))
+    except (RunError, FileNotFoundError):
+        if not new.exists():
+            raise RunBusy(f"{out} has just been replaced by another process") from None
+        raise
     return Run(out)
 
 

@@ -302,10 +302,12 @@ def two(program, *arguments, **environment):
 
 
 def test_two_processes_at_one_run(model, whole, tmp_path):
-    """At a new run, then at one that is replaced: one of them draws it."""
-    replaced = tmp_path / "replaced"
-    runs.sample(model, replaced, **JOB | {"seed": 9})
-    jobs = {str(tmp_path / "new"): JOB, str(replaced): JOB | {"overwrite": True}}
+    """At a new run, then at some that are replaced: one of them draws each."""
+    replaced = [tmp_path / f"replaced-{number}" for number in range(4)]
+    runs.sample(model, replaced[0], **JOB | {"seed": 9})
+    for out in replaced[1:]:
+        shutil.copytree(replaced[0], out)
+    jobs = {str(tmp_path / "new"): JOB} | {str(out): JOB | {"overwrite": True} for out in replaced}
     for said in zip(*two(TWO_RUNS, json.dumps(jobs)), strict=True):
         assert "done" in said
         assert set(said) <= {"busy", "done"}
