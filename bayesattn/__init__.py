@@ -41,7 +41,7 @@ __all__ = [
     "theory",
     "validate",
 ]
-HOMES = {
+_HOMES = {
     "Architecture": "architecture",
     "Model": "models",
     "Validation": "validation",
@@ -56,8 +56,8 @@ HOMES = {
 def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
-    if name in HOMES:
-        return getattr(import_module(f"bayesattn.{HOMES[name]}"), name)
+    if name in _HOMES:
+        return getattr(import_module(f"bayesattn.{_HOMES[name]}"), name)
     if name.isidentifier() and not name.startswith("_"):
         try:
             return import_module(f"bayesattn.{name}")
@@ -68,4 +68,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    return [*__all__, "__version__"]

@@ -71,16 +71,17 @@ def go_back(run: Run, damage: Damage) -> None:
     steps = [int(text) for name in names if (text := name.stem.partition(".")[2]).isdecimal() and text.isascii()]
     for done in sorted((done for done in steps if done <= last), reverse=True):
         earlier = run.earlier_file(damage.chains, done)
-        with suppress(*checkpoints.UNREADABLE):
+        try:
             found = checkpoints.read(earlier)
-            if (found.run, found.done) == (run.identity, done):
-                _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
-                content = earlier.read_bytes()
-                if file.is_dir():
-                    _remove(file)
-                replace_file(file, content)
-                earlier.unlink()  # Should its draws turn out to be damaged too, the one before is next.
-                return
+        except checkpoints.UNREADABLE:
+            continue
+        if (found.run, found.done) == (run.identity, done):
+            _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
+            if file.is_dir():
+                _remove(file)
+            replace_file(file, earlier.read_bytes())
+            earlier.unlink()  # Should its draws turn out to be damaged too, the one before is next.
+            return
     _clear(run, damage.chains, 0)
     _remove(file)
 

@@ -135,7 +135,7 @@ def read_prepared(run: Run) -> dict[str, np.ndarray]:
     try:
         with load_arrays(run.path / FOLDER / PREPARED) as stored:
             found = dict(stored)
-        if run.description.get("prepared", sum_of(found)) != sum_of(found):
+        if "prepared" in run.description and run.description["prepared"] != sum_of(found):
             raise ValueError("it is not what was written")
     except checkpoints.UNREADABLE as error:
         raise RunError(

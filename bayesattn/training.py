@@ -125,9 +125,8 @@ def train(
 
     Raises:
         FileExistsError: there is such a file.
-        ValueError: one of another ending.
         BlockingIOError: another process is training to it.
-        ValueError: a checkpoint of other settings or code; one that cannot be read is done without.
+        ValueError: a file of another ending, a checkpoint of other settings or code; one that cannot be read is ignored.
         FloatingPointError: the loss is not finite.
     """
     out = Path(out)

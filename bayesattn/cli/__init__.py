@@ -51,11 +51,11 @@ class _Commands(TyperGroup):
         if name is None:
             return name, command, rest
         try:
-            function = getattr(import_module(f"bayesattn.cli.{name}"), name)
-        except (ValueError, RuntimeError) as error:
+            import_module("jax")
+        except (ValueError, RuntimeError) as error:  # By a variable of the environment, say.
             raise ValueError(f"JAX cannot start: {error}") from error
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command()(function)
+        alone.command()(getattr(import_module(f"bayesattn.cli.{name}"), name))
         return name, get_command(alone), rest
 
 

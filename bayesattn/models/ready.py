@@ -142,7 +142,7 @@ def load_model(
         name: such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
         width: sets every width.
         temperature: replaces T.
-        seed: replaces the seed of the task's data.
+        seed: replaces the seed of the task's data; refused where they come from a file.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
         progress: told how training goes, where the task's heads have to be trained first.
         trained: False takes such heads as they are before training, for a look at sizes and times.
@@ -163,7 +163,7 @@ def load_model(
 
 def takes_seed(name: str | Path) -> bool:
     """Whether a seed decides a model's data: those of a file are what they are."""
-    return _table(_read(name, None, None)[1], "task").get("name") != "arrays"
+    return not _of_arrays(_read(name, None, None)[1])
 
 
 def must_train(name: str | Path, *, seed: int | None = None, task: Mapping[str, Any] | None = None) -> bool:
@@ -210,7 +210,7 @@ def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) ->
             + suggestion(str(name), ready_models())
         )
     if seed is not None:
-        if _table(content, "task").get("name") == "arrays":
+        if _of_arrays(content):
             raise ValueError(
                 f'seed of the data must not be given where [task] name = "arrays": they are in a file, got {seed}'
             )
@@ -218,6 +218,10 @@ def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) ->
     if task:
         content["task"] = _table(content, "task") | dict(task)
     return file, content
+
+
+def _of_arrays(content: dict[str, Any]) -> bool:
+    return _table(content, "task").get("name") == "arrays"
 
 
 def _table(content: dict[str, Any], key: str) -> dict[str, Any]:

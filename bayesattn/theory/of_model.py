@@ -6,7 +6,7 @@ from functools import wraps
 from typing import Any, TypeVar
 
 Result = TypeVar("Result")
-HELD = {"path_inputs": "path_inputs", "labels": "labels", "arch": "architecture", "temperature": "temperature"}
+DATA = ("path_inputs", "labels", "arch", "temperature")
 
 
 def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
@@ -18,7 +18,7 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
     names = list(parameters)
     place = names.index("path_inputs")
     others = [
-        name for name in names if name not in HELD and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+        name for name in names if name not in DATA and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     ]
 
     @wraps(function)
@@ -31,9 +31,8 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             raise TypeError(
                 f"{function.__name__}() takes a model and {len(others)} others at most by place, got {len(given)}"
             )
-        held = {name: getattr(model, attribute) for name, attribute in HELD.items() if name in names}
-        if "test_path_inputs" in names:
-            held["test_path_inputs"] = model.test_path_inputs
+        wanted = [name for name in (*DATA, "test_path_inputs") if name in names]
+        held = {name: getattr(model, "architecture" if name == "arch" else name) for name in wanted}
         return function(**held | dict(zip(others, given, strict=False)) | named)
 
     return with_model

@@ -226,7 +226,7 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
     """Killed while a run is so far, and this process goes on with it."""
     out, job = tmp_path / "run", JOB
     if MOMENTS[moment] == "moved":
-        shutil.copytree(whole, out)
+        runs.sample(model, out, **JOB | {"seed": 9})
         job = JOB | {"overwrite": True}
     ended = run_process(out, job, MOMENTS[moment])
     assert ended.returncode == -signal.SIGKILL, ended.stderr

@@ -541,10 +541,8 @@ def left(name, number, ending):
 
 def test_what_is_someone_elses_stays(model, run, monkeypatch):
     """A user's own hidden copies, and what is left of a run whose name begins with this one's."""
-    folder, others = (
-        run.parent,
-        {".run.backup.old", ".run.thesis.new", left("run.2", 0, "old"), left("run.2", 0, "new")},
-    )
+    folder = run.parent
+    others = {".run.backup.old", ".run.thesis.new", left("run.2", 0, "old"), left("run.2", 0, "new")}
     for name in others:
         shutil.copytree(run, folder / name)
         os.utime(folder / name, (time.time() - 100,) * 2)
@@ -594,10 +592,8 @@ def test_whoever_stops_it_as_chains_begin_waits_for_them(model, whole, tmp_path,
 
 def test_what_killed_processes_leave_is_cleaned_up(model, whole, run):
     folder = run.parent
-    shutil.copytree(whole, folder / left("run", 0, "new"))  # Killed while it made a run: a lock that is free.
-    shutil.copytree(
-        whole, folder / left(".run.replacement", 0, "new")
-    )  # Killed while it made one that was to replace another.
+    for name in ("run", ".run.replacement"):  # Killed while it made a run, or one that was to replace another.
+        shutil.copytree(whole, folder / left(name, 0, "new"))
     (folder / left("run", 1, "new")).mkdir()  # Killed before it had a lock, long ago.
     os.utime(folder / left("run", 1, "new"), (time.time() - 100,) * 2)
     (folder / left("run", 2, "new")).mkdir()  # May just have been made.
