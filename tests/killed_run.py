@@ -1,15 +1,13 @@
-"""One process of a run on disk that kills itself at a given moment: `python -m tests.killed_run OUT JOB MOMENT`.
+"""One process of a run on disk that kills itself at a given moment: `main(out, job, moment)`.
 
-JOB is the JSON of a job's settings, and of "overwrite". MOMENT is "never", or "STEPS:SECONDS": so many seconds after so many
+The job is its settings, and "overwrite". The moment is "never", or "STEPS:SECONDS": so many seconds after so many
 steps of all chains, or "STEPS/WRITES/PART": at that write to the disk after so many steps, before it for PART = 0, after it,
 or in the midst of a file, for 1, or "moved": when a run that is replaced has been moved out of the way. Prints the number of
 writes.
 """
 
-import json
 import os
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -45,9 +43,5 @@ def main(out, job, moment):
             if seconds is not None:
                 threading.Timer(seconds, die).start()
 
-    runs.sample(tiny_model(), out, progress=progress, **json.loads(job))
+    runs.sample(tiny_model(), out, progress=progress, **job)
     print(disk.count)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -15,6 +15,7 @@ import bayesattn as ba
 from bayesattn import calibration, cli, runs
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.validation import VERDICTS
+from tests.processes import Started, run_command
 
 SMALL = """
 temperature = 0.1
@@ -102,15 +103,14 @@ def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):
 
 def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
-    command = [sys.executable, "-c", "from bayesattn.cli import main; main()", "sample", "small.toml", "--out", "run"]
-    command += ["--draws", "100000", "--chains", "2", "--keep", "order_parameter"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    options = ("--out", "run", "--draws", "100000", "--chains", "2", "--keep", "order_parameter")
+    started = Started(run_command, "sample", "small.toml", *options, cwd=tmp_path)
     log = tmp_path / "run" / ".run" / "log.jsonl"
-    while process.poll() is None and not (log.exists() and log.read_text().count("block") > 4):
+    while started.process.is_alive() and not (log.exists() and log.read_text().count("block") > 8):
         time.sleep(0.05)
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
+    os.kill(started.process.pid, signal.SIGTERM)
+    status, _, err = started.wait()
+    assert status == 143, err
     done = sum(runs.Run(tmp_path / "run").done)
     assert err == (f"bayesattn: interrupted; {done} of 201000 steps are recorded in run; the same command resumes\n")
     assert done > 1000

@@ -4,8 +4,6 @@ import json
 import pickle
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,10 +16,11 @@ import bayesattn as ba
 from bayesattn import provenance, runs
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import run as block_runner
+from tests import killed_run
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model
+from tests.processes import Started
 
-ROOT = Path(__file__).parents[1]
 JOB = {"chains": 2, "warmup": 30, "draws": 100, "seed": 3}
 KILLS = 20
 
@@ -38,8 +37,8 @@ def contents(store):
 
 
 def run_process(out, job, moment="never"):
-    command = [sys.executable, "-m", "tests.killed_run", str(out), json.dumps(job), moment]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    """Exit status and output of a process that makes a run on disk, killed at a moment."""
+    return Started(killed_run.main, out, job, moment).wait()
 
 
 def random_moments(count, steps, rng):
@@ -54,15 +53,15 @@ def random_moments(count, steps, rng):
 
 
 def require_the_same_draws_after_kills(folder, job, kills, rng):
-    assert run_process(folder / "uninterrupted", job).returncode == 0
+    assert run_process(folder / "uninterrupted", job)[0] == 0
     steps = job["chains"] * (job["warmup"] + job["draws"])
     died, where = 0, []
     for moment in random_moments(kills, steps, rng):
-        ended = run_process(folder / "killed", job, moment)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-        died += ended.returncode == -signal.SIGKILL
+        status, _, err = run_process(folder / "killed", job, moment)
+        assert status in (0, -signal.SIGKILL), err
+        died += status == -signal.SIGKILL
         where.append(sum(runs.Run(folder / "killed").done))
-    assert run_process(folder / "killed", job).returncode == 0
+    assert run_process(folder / "killed", job)[0] == 0
     # A moment close to the end may come too late.
     assert died >= 0.7 * kills
     assert len(set(where)) > kills / 2

@@ -1,12 +1,9 @@
 """Disks that fail, processes that die, and two at one place: at every write in turn, and nothing is lost."""
 
 import errno
-import json
-import os
 import shutil
 import signal
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +15,9 @@ from bayesattn.samplers import run as block_runner
 from bayesattn.tasks import OneShot
 from tests.attacks.conftest import JOB
 from tests.disk import Disk, dying, failing
-from tests.test_runs import ROOT, contents, run_process
+from tests.posteriors import tiny_model
+from tests.processes import Started
+from tests.test_runs import contents, run_process
 
 ERRORS = (errno.ENOSPC, errno.EIO)
 SHORT = {"chains": 1, "warmup": 4, "draws": 8, "seed": 3}
@@ -180,10 +179,10 @@ def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, monkeypatc
 
 def require_nothing_lost_to_kills(folder, job, kills, rng):
     """Kills at random writes of two runs: one that begins in an empty folder, one that replaces another with overwrite."""
-    ended = run_process(folder / "whole" / "run", job)
-    assert ended.returncode == 0, ended.stderr
-    writes, whole = int(ended.stdout), contents(folder / "whole" / "run")
-    assert run_process(folder / "old" / "run", job | {"seed": 9}).returncode == 0
+    status, out, err = run_process(folder / "whole" / "run", job)
+    assert status == 0, err
+    writes, whole = int(out), contents(folder / "whole" / "run")
+    assert run_process(folder / "old" / "run", job | {"seed": 9})[0] == 0
     old = contents(folder / "old" / "run")
     requests = {"fresh": job, "replaced": job | {"overwrite": True}}
     shutil.copytree(folder / "old", folder / "replaced")
@@ -192,9 +191,9 @@ def require_nothing_lost_to_kills(folder, job, kills, rng):
         track = list(requests)[number % 2]
         out = folder / track / "run"
         moment = f"0/{rng.integers(1, writes + 1)}/{rng.integers(2)}"
-        ended = run_process(out, requests[track], moment)
-        assert ended.returncode in (0, -signal.SIGKILL), ended.stderr
-        died += ended.returncode == -signal.SIGKILL
+        status, _, err = run_process(out, requests[track], moment)
+        assert status in (0, -signal.SIGKILL), err
+        died += status == -signal.SIGKILL
         if track == "replaced":
             # In the midst of the swap the old run has the name of one that is to be deleted.
             place = out if out.exists() else next(out.parent.glob(".run.*.old"))
@@ -205,8 +204,8 @@ def require_nothing_lost_to_kills(folder, job, kills, rng):
             if track == "replaced":
                 shutil.copytree(folder / "old", out.parent)
     for track, request in requests.items():
-        ended = run_process(folder / track / "run", request)
-        assert ended.returncode == 0, ended.stderr
+        status, _, err = run_process(folder / track / "run", request)
+        assert status == 0, err
         assert contents(folder / track / "run") == whole
         assert leftovers(folder / track) == []
     return died
@@ -228,8 +227,8 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
     if MOMENTS[moment] == "moved":
         runs.sample(model, out, **JOB | {"seed": 9})
         job = JOB | {"overwrite": True}
-    ended = run_process(out, job, MOMENTS[moment])
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    status, _, err = run_process(out, job, MOMENTS[moment])
+    assert status == -signal.SIGKILL, err
     assert not runs.is_run(out) or not runs.Run(out).complete
     runs.sample(model, out, **job)
     assert contents(out) == contents(whole)
@@ -247,58 +246,39 @@ def test_processes_killed_at_thirty_random_writes_lose_nothing(tmp_path, sampler
 # Two at one place
 
 
-TWO_RUNS = """
-import json, sys, time
-from pathlib import Path
-from bayesattn import runs
-from tests.posteriors import tiny_model
-model, number = tiny_model(), sys.argv[1]
-for out, job in json.loads(sys.argv[2]).items():
-    Path(f"{out}.{number}").touch()
-    while not all(Path(f"{out}.{each}").exists() for each in "01"):
-        time.sleep(0.01)
+def make_runs(number, jobs):
+    """Begins each run only when the other process is there as well."""
+    model = tiny_model()
+    for out, job in jobs.items():
+        Path(f"{out}.{number}").touch()
+        while not all(Path(f"{out}.{each}").exists() for each in range(2)):
+            time.sleep(0.01)
+        try:
+            runs.sample(model, out, **job)
+            print("done")
+        except runs.RunBusy:
+            print("busy")
+
+
+def train_to_the_cache(_):
+    told = []
+    file = training.cached(OneShot(**TASK), FEW, told.append)
+    print("trained" if told else "found", file)
+
+
+def train_to_a_file(_, file):
     try:
-        runs.sample(model, out, **job)
-        print("done")
-    except runs.RunBusy:
-        print("busy")
-"""
-TWO_TRAININGS = """
-import sys
-from bayesattn import training
-from tests.attacks import test_faults as t
-told = []
-file = training.cached(t.OneShot(**t.TASK), t.FEW, told.append)
-print("trained" if told else "found", file)
-"""
-TWO_TRAINED_FILES = """
-import sys
-from bayesattn import training
-from tests.attacks import test_faults as t
-try:
-    training.train(t.OneShot(**t.TASK), t.FEW, sys.argv[2])
-    print("trained")
-except (FileExistsError, BlockingIOError) as error:
-    print("refused")
-"""
+        training.train(OneShot(**TASK), FEW, file)
+        print("trained")
+    except (FileExistsError, BlockingIOError):
+        print("refused")
 
 
-def two(program, *arguments, **environment):
-    """What two processes that run the same program at once print, each given its number and the arguments."""
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, number, *map(str, arguments)],
-            cwd=ROOT,
-            env=os.environ | environment,
-            stdout=-1,
-            stderr=-1,
-            text=True,
-        )
-        for number in "01"
-    ]
-    ended = [process.communicate() for process in started]
-    assert [process.returncode for process in started] == [0, 0], ended
-    return [out.splitlines() for out, _ in ended]
+def two(function, *arguments, **environment):
+    """What two processes that call the same function at once print, each given its number and the arguments."""
+    ended = [each.wait() for each in [Started(function, number, *arguments, **environment) for number in range(2)]]
+    assert [status for status, _, _ in ended] == [0, 0], ended
+    return [out.splitlines() for _, out, _ in ended]
 
 
 def test_two_processes_at_one_run(model, whole, tmp_path):
@@ -308,7 +288,7 @@ def test_two_processes_at_one_run(model, whole, tmp_path):
     for out in replaced[1:]:
         shutil.copytree(replaced[0], out)
     jobs = {str(tmp_path / "new"): JOB} | {str(out): JOB | {"overwrite": True} for out in replaced}
-    for said in zip(*two(TWO_RUNS, json.dumps(jobs)), strict=True):
+    for said in zip(*two(make_runs, jobs), strict=True):
         assert "done" in said
         assert set(said) <= {"busy", "done"}
     for out in jobs:
@@ -318,7 +298,7 @@ def test_two_processes_at_one_run(model, whole, tmp_path):
 
 @pytest.mark.heavy
 def test_two_processes_at_one_training_cache(tmp_path):
-    said = two(TWO_TRAININGS, XDG_CACHE_HOME=str(tmp_path))
+    said = two(train_to_the_cache, XDG_CACHE_HOME=str(tmp_path))
     assert sorted(line.split()[0] for [line] in said) == ["found", "trained"]
     [file] = (tmp_path / "bayesattn").iterdir()
     training.train(OneShot(**TASK), FEW, tmp_path / "alone.safetensors")
@@ -327,7 +307,7 @@ def test_two_processes_at_one_training_cache(tmp_path):
 
 @pytest.mark.heavy
 def test_two_processes_train_to_one_file(tmp_path):
-    assert sorted(two(TWO_TRAINED_FILES, tmp_path / "weights.safetensors")) == [["refused"], ["trained"]]
+    assert sorted(two(train_to_a_file, tmp_path / "weights.safetensors")) == [["refused"], ["trained"]]
     assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
 
 

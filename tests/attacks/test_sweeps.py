@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,8 +13,8 @@ import numpy as np
 import pytest
 
 from bayesattn import runs, sweep, sweep_file, training
+from tests.processes import Started, run_command
 from tests.test_cli import IMAGES, SMALL
-from tests.test_runs import ROOT
 
 SWEEP = """
 [settings]
@@ -294,17 +293,16 @@ def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
 
 def test_two_processes_at_one_sweep(file, tmp_path):
     file("seed = [0, 1]")
-    command = [sys.executable, "-c", "from bayesattn.cli import main; main()", "sweep", "sweep.toml", "--workers", "1"]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    first = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
+    request = (run_command, "sweep", "sweep.toml", "--workers", "1")
+    first = Started(*request, cwd=tmp_path)
     lock = tmp_path / "out" / "sweep" / ".lock"
-    while first.poll() is None and not lock.exists():
+    while first.process.is_alive() and not lock.exists():
         time.sleep(0.05)
-    second = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-    _, err = first.communicate()
-    assert first.returncode == 0, err
-    assert second.returncode == 2
-    assert second.stderr.strip().endswith(
+    refused, _, reason = Started(*request, cwd=tmp_path).wait()
+    status, _, err = first.wait()
+    assert status == 0, err
+    assert refused == 2
+    assert reason.strip().endswith(
         "bayesattn: out/sweep is being swept by another process: wait for it, or choose another out"
     )
     for planned in sweep.Sweep(tmp_path / "sweep.toml", tmp_path / "out" / "sweep").runs:
