@@ -179,7 +179,14 @@ def _describe(path: Path, description: dict[str, Any], job: Job) -> None:
     sums = fixed_sums(zarr.open_group(path, mode="r"), job.kept)
     settings = provenance.to_toml(provenance.job_table(job))
     content["attributes"][KEY] = description | {"sampler": settings, "sums": sums}
+    content["attributes"][KEY]["sum"] = sum_of_description(content)
     replace_file(path / "zarr.json", json.dumps(content).encode())
+
+
+def sum_of_description(content: dict[str, Any]) -> int:
+    """CRC-32 of what a store's zarr.json says of the run and, in its consolidated metadata, of the arrays."""
+    own = {key: value for key, value in content["attributes"][KEY].items() if key != "sum"}
+    return zlib.crc32(json.dumps([own, content.get("consolidated_metadata")], sort_keys=True).encode())
 
 
 def fixed_sums(root: zarr.Group, kept: int) -> dict[str, int]:

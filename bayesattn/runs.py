@@ -186,6 +186,8 @@ class Run:
         for key, kind in kinds.items():
             if not isinstance(found.get(key), kind):
                 raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
+        if "sum" in found and found["sum"] != run_files.sum_of_description(root):
+            raise RunError(f"{path} is damaged: its zarr.json is not what was written; replace it with overwrite")
 
     @cached_property
     def job(self) -> Job:

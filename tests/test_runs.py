@@ -13,7 +13,7 @@ import xarray as xr
 import zarr
 
 import bayesattn as ba
-from bayesattn import provenance, runs
+from bayesattn import provenance, run_files, runs
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import run as block_runner
 from tests import killed_run
@@ -283,8 +283,12 @@ def cut(file, keep=0.5):
 
 
 def edit_description(folder, **changes):
+    """As if it had been written so, or, for what is to be None, not been written."""
     root = json.loads((folder / "zarr.json").read_text())
-    root["attributes"]["bayesattn"] |= changes
+    found = root["attributes"]["bayesattn"] | changes
+    root["attributes"]["bayesattn"] = {name: value for name, value in found.items() if value is not None}
+    if changes.get("sum", True) is not None:
+        root["attributes"]["bayesattn"]["sum"] = run_files.sum_of_description(root)
     (folder / "zarr.json").write_text(json.dumps(root))
 
 
