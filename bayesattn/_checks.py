@@ -3,6 +3,7 @@
 import difflib
 import os
 import reprlib
+import sys
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -18,12 +19,39 @@ LARGEST_SEED = 2**63 - 1
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> np.ndarray:
+def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     """`value` as a float64 array of the given shape, where a string stands for any size.
 
     Raises ValueError if it is not of real numbers (strings, dates, complex numbers and objects are not), has masked entries,
-    has another shape, is empty, or holds NaN or infinity.
+    has another shape, is empty, or holds NaN or infinity. Of an array that JAX traces only the shape can be checked.
     """
+    array = value.astype(np.float64) if is_traced(value) else _real_array(name, value)
+    expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
+    fits = array.ndim == len(shape) and all(
+        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
+    if array.size == 0:
+        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+    if is_traced(array):
+        return array
+    bad = np.argwhere(~np.isfinite(array))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        raise ValueError(
+            f"{name} must be finite, got {array[where]} at index {where} ({len(bad)} such entries of {array.size})"
+        )
+    return array
+
+
+def is_traced(value: Any) -> bool:
+    """Whether JAX is tracing a value, to compile or to differentiate, so that it has a shape but no entries."""
+    jax = sys.modules.get("jax")
+    return jax is not None and isinstance(value, jax.core.Tracer)
+
+
+def _real_array(name: str, value: Any) -> np.ndarray:
     if np.ma.is_masked(value):
         raise ValueError(f"{name} must be an array of real numbers, got one with masked entries: fill or remove them")
     try:
@@ -35,26 +63,13 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> np.ndarra
         raise ValueError(f"{name} must be an array of real numbers, got {kind} of shape {array.shape}")
     # A number that float64 cannot hold becomes infinite, and is named as such.
     with np.errstate(over="ignore"):
-        array = np.asarray(array, dtype=np.float64)
-    expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
-    fits = array.ndim == len(shape) and all(
-        isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
-        raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
-    if array.size == 0:
-        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
-    bad = np.argwhere(~np.isfinite(array))
-    if len(bad):
-        where = tuple(int(i) for i in bad[0])
-        raise ValueError(
-            f"{name} must be finite, got {array[where]} at index {where} ({len(bad)} such entries of {array.size})"
-        )
-    return array
+        return np.asarray(array, dtype=np.float64)
 
 
 def number(name: str, value: Any, expected: str = "a finite number") -> float:
     """`value` as a float; raises ValueError unless it is a finite number, of which strings and truth values are none."""
+    if is_traced(value):
+        return value
     try:
         found = float("nan") if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError, OverflowError):
@@ -67,7 +82,7 @@ def number(name: str, value: Any, expected: str = "a finite number") -> float:
 def positive(name: str, value: Any) -> float:
     """`value` as a float; raises ValueError unless it is a finite number above zero."""
     found = number(name, value, "a finite number above 0")
-    if not found > 0:
+    if not is_traced(found) and not found > 0:
         raise ValueError(f"{name} must be a finite number above 0, got {found:g}")
     return found
 

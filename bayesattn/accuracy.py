@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import arviz_stats
-import jax.numpy as jnp
+import jax
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Array, Float
 from scipy import stats
 
 from bayesattn import theory
 from bayesattn.models import Model
-from bayesattn.theory.kernels import cross_kernel, path_kernels, unpack
+from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.predictor import readouts, right
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def alignment_over_draws(model: Model, saddle: np.ndarray, order_parameters: np.
         saddle: U at the saddle point.
         order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at.
     """
-    labels, kernels = model.labels, path_kernels(jnp.asarray(model.path_inputs), model.architecture)
+    labels, likelihood = model.labels, model.likelihood
 
     def aligned(kernel: Any) -> np.ndarray:
         """Kernel-target alignment, then that of the leading eigenvectors."""
@@ -316,10 +316,7 @@ def alignment_over_draws(model: Model, saddle: np.ndarray, order_parameters: np.
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
     found = xr.DataArray(
-        [
-            [aligned(unpack(kernels.of(jnp.asarray(u)), len(labels))) for u in chain]
-            for chain in order_parameters[:, kept]
-        ],
+        [[aligned(_kernel(likelihood, u)) for u in chain] for chain in order_parameters[:, kept]],
         dims=("chain", "draw", "quantity"),
     )
     mean, error = found.mean(("chain", "draw")).values, arviz_stats.mcse(found).values
@@ -338,31 +335,32 @@ def alignment_over_draws(model: Model, saddle: np.ndarray, order_parameters: np.
 
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    order_parameter, group = _gp_of_group(model, paths)
-    path_inputs = jnp.asarray(model.path_inputs[:, group])
-    return np.asarray(cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0]))
+    return np.asarray(_kernel(model.likelihood, _gp_of_group(model, paths)))
 
 
-def _gp_of_group(model: Model, paths: Any) -> tuple[Any, list[int]]:
-    """U in the GP limit of a network that has these paths only, and their numbers."""
-    group = list(range(model.architecture.paths)) if paths is None else list(paths)
-    return theory.gp_order_parameter(model.architecture)[np.ix_(group, group)], group
+@jax.jit
+def _kernel(likelihood: Likelihood, order_parameter: Any) -> Float[Array, "example example"]:
+    return likelihood.kernel_of(order_parameter)
+
+
+def _gp_of_group(model: Model, paths: Any) -> np.ndarray:
+    """U in the GP limit of a network that has these paths only: 0 for all others, and normalised by their number."""
+    gp = np.asarray(theory.gp_order_parameter(model.architecture))
+    if paths is None:
+        return gp
+    kept = np.isin(np.arange(len(gp)), paths)
+    return gp * kept * (len(gp) / kept.sum())
 
 
 def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example"]:
     """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
-    order_parameter, group = _gp_of_group(model, paths)
-    return np.tensordot(model.test_path_inputs[:, group], _readout(model, order_parameter, group), 2)
+    return mean_predictor(model, _gp_of_group(model, paths))
 
 
 def mean_predictor(model: Model, order_parameter: Float[np.ndarray, "path path"]) -> Float[np.ndarray, " test_example"]:
     """Mean of f on the test examples given U."""
-    return np.tensordot(model.test_path_inputs, _readout(model, order_parameter), 2)
-
-
-def _readout(model: Model, order_parameter: Any, group: Any = slice(None)) -> Float[np.ndarray, "path feature"]:
-    arch, temperature = model.architecture, model.temperature
-    return np.asarray(readouts(order_parameter[None], model.path_inputs[:, group], model.labels, arch, temperature)[0])
+    [readout] = readouts(order_parameter[None], model.likelihood, model.architecture)
+    return np.tensordot(model.test_path_inputs, readout, 2)
 
 
 def outputs_of(model: Model, found: Float[np.ndarray, "batch path feature"]) -> Float[np.ndarray, "batch test_example"]:
@@ -380,5 +378,5 @@ def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndar
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    found = np.asarray(readouts(chosen, model.path_inputs, model.labels, model.architecture, model.temperature))
+    found = np.asarray(readouts(chosen, model.likelihood, model.architecture))
     return found.reshape(chains * batches, per_batch, *found.shape[1:]).mean(1)

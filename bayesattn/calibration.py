@@ -25,7 +25,6 @@ from bayesattn.samplers import BIASED, Job
 from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.tasks import Dataset
-from bayesattn.theory.kernels import cross_kernel, gaussian_energy
 
 PREDICTIONS = 5
 """Test examples whose predictions are ranked."""
@@ -235,7 +234,7 @@ def joint_test(
 
     def functions(sites, labels):
         found = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
-        scalars = [jnp.mean(labels**2), _log_likelihood(found, labels, model)]
+        scalars = [jnp.mean(labels**2), model.likelihood.with_labels(labels).log_density_of(found)]
         return jnp.concatenate([found[np.tril_indices(len(found))], jnp.stack(scalars)])
 
     def exact(key):
@@ -247,11 +246,11 @@ def joint_test(
         exact_key, init_key, key = jax.random.split(key, 3)
         sites, labels = exact(exact_key)
         transition = kernel(job.sampler, job.parameterisation, structure, options)
-        state = transition.init(init_key, 0, sites, (data | {"labels": labels},), {})
+        state = transition.init(init_key, 0, sites, (module.with_labels(data, labels),), {})
 
         def iterate(carry, key):
             state, labels = carry
-            arguments = (data | {"labels": labels},)
+            arguments = (module.with_labels(data, labels),)
             state = transition.sample(transition.refresh(state, arguments, {}), arguments, {})
             return (state, module.draw_labels(key, state.z, data, structure)), None
 
@@ -404,23 +403,29 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
     models = [model.replace(labels=row) for row in labels]
     prepared = [module.prepare(each) for each in models]
     ready = plan(models[0], job, prepared[0])
-    data = ready.data | {"labels": jnp.asarray(labels)}
-    data |= {name: jnp.stack([each[name] for each in prepared]) for name in prepared[0]}
-    axes = {name: 0 if name == "labels" or name in prepared[0] else None for name in data}
-    start, block = _batched(ready.program, tuple(axes.items()), job.kept)
-    state = start(jax.random.split(key, len(labels)), data)
+    own = jnp.asarray(labels), {name: jnp.stack([each[name] for each in prepared]) for name in prepared[0]}
+    start, block = _batched(ready.program, module.with_labels, job.kept)
+    state = start(jax.random.split(key, len(labels)), own, ready.data)
     most = job.kept * job.thin
     for done in range(0, job.warmup, most):
-        state, _ = block(state, data, min(most, job.warmup - done), False)
-    _, outputs = block(state, data, job.draws, True)
+        state, _ = block(state, own, ready.data, min(most, job.warmup - done), False)
+    _, outputs = block(state, own, ready.data, job.draws, True)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], outputs)
 
 
 @lru_cache(maxsize=16)
-def _batched(program: Program, axes: tuple, slots: int) -> tuple[Callable, Callable]:
-    """First states, and blocks, of many simulations at once."""
-    start = jax.vmap(program.start, (0, dict(axes)))
-    block = jax.vmap(lambda *arguments: program.block(*arguments, slots), (0, dict(axes), None, None))
+def _batched(program: Program, with_labels: Callable, slots: int) -> tuple[Callable, Callable]:
+    """First states, and blocks, of many simulations at once, each with labels and prepared arrays of its own."""
+
+    def of_one(own, data):
+        labels, prepared = own
+        return with_labels(data | prepared, labels)
+
+    start = jax.vmap(lambda key, own, data: program.start(key, of_one(own, data)), (0, 0, None))
+    block = jax.vmap(
+        lambda state, own, data, *arguments: program.block(state, of_one(own, data), *arguments, slots),
+        (0, 0, None, None, None),
+    )
     return jax.jit(start), jax.jit(block)
 
 
@@ -431,12 +436,4 @@ def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:PREDICTIONS]]
-    return jnp.concatenate([*parts, _log_likelihood(order_parameter, labels, model)[None]])
-
-
-def _log_likelihood(order_parameter: Array, labels: Array, model: Model) -> Array:
-    """log Normal(Y; 0, K(U) + T I)."""
-    path_inputs = jnp.asarray(model.path_inputs)
-    kernel = cross_kernel(order_parameter, path_inputs, path_inputs, model.architecture.variances[0])
-    energy = gaussian_energy(kernel[np.tril_indices(len(path_inputs))], labels, jnp.asarray(model.temperature))
-    return -(energy + len(path_inputs) * np.log(2 * np.pi)) / 2
+    return jnp.concatenate([*parts, model.likelihood.with_labels(labels).log_density_of(order_parameter)[None]])

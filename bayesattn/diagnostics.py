@@ -205,6 +205,13 @@ def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
     return order_parameters.compute().isel(path=rows, other_path=columns)
 
 
+def from_below_diagonal(entries: np.ndarray, size: int) -> np.ndarray:
+    """The symmetric matrix with these entries on and below its diagonal, row by row."""
+    found = np.zeros((size, size))
+    found[np.tril_indices(size)] = entries
+    return found + np.tril(found, -1).T
+
+
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective draws of scalar quantities, a row each.
 

@@ -31,7 +31,7 @@ SHAPING = tuple(
         *(f"samplers/{name}" for name in ("adapter", "hmc", "job", "langevin", "program", "run")),
         *(
             f"theory/{name}"
-            for name in ("action", "bartlett", "finite_width", "kernels", "minimise", "predictor", "saddle_point")
+            for name in ("bartlett", "kernels", "likelihood", "minimise", "mode", "problem", "saddle_point")
         ),
     )
 )

@@ -73,7 +73,7 @@ def posterior_readout(model: Model, order_parameters: Any) -> Readout:
     """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw."""
     paths = model.architecture.paths
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
-    found = readouts(draws, model.path_inputs, model.labels, model.architecture, model.temperature)
+    found = readouts(draws, model.likelihood, model.architecture)
     return np.asarray(jnp.mean(found, axis=0))
 
 
@@ -187,7 +187,7 @@ def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | No
     """
     arch = model.architecture
     draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.paths, arch.paths))
-    saddle = theory.solve(model.path_inputs, model.labels, arch, model.temperature).order_parameter
+    saddle = theory.solve(model).order_parameter
     scores = {
         "theory": theory.head_scores(saddle, arch),
         "draws": theory.head_scores(draws.mean((0, 1)), arch),

@@ -52,14 +52,13 @@ def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES, seed:
     Raises:
         ValueError: no temperatures, or one that is not above 0.
     """
-    arrays = (model.path_inputs, model.labels, model.architecture)
     checked = [positive("temperature", each) for each in temperatures]
     found: list[theory.Evidence | str]
     try:
         # All in one run.
-        found = [each or TOO_COLD for each in competing(*arrays, checked, seed=seed)]
+        found = [each or TOO_COLD for each in competing(model, checked, seed=seed)]
     except theory.NotConverged:
-        found = [_evidence(*arrays, each, seed) for each in checked]
+        found = [_evidence(model, each, seed) for each in checked]
     return [_candidate(model, *each) for each in zip(checked, found, strict=True)]
 
 
@@ -106,25 +105,25 @@ def _or_least(log_evidence: float | None) -> float:
     return -np.inf if log_evidence is None else log_evidence
 
 
-def _evidence(path_inputs, labels, arch, temperature: float, seed: int) -> theory.Evidence | str:
+def _evidence(model: Model, temperature: float, seed: int) -> theory.Evidence | str:
     """Evidence at one temperature, or why there is none."""
     try:
-        return theory.evidence(path_inputs, labels, arch, temperature, seed=seed)
+        return theory.evidence(model, temperature=temperature, seed=seed)
     except theory.NotConverged as failure:
         return str(failure)
 
 
 def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str) -> Candidate:
-    problem = (model.path_inputs, model.labels, model.architecture, temperature)
-    gp = theory.gp_evidence(*problem)
+    model = model.replace(temperature=temperature)
+    gp = theory.gp_evidence(model)
     own: dict[str, Any] = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
     if isinstance(evidence, theory.Evidence):
         own = evidence._asdict() | {"failure": None}
 
     order_parameters = [theory.gp_order_parameter(model.architecture)]
     with contextlib.suppress(theory.NotConverged):
-        order_parameters.append(theory.solve(*problem).order_parameter)
-    found = np.asarray(readouts(np.stack(order_parameters), *problem))
+        order_parameters.append(theory.solve(model).order_parameter)
+    found = np.asarray(readouts(np.stack(order_parameters), model.likelihood, model.architecture))
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
         """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import arviz_stats
-import jax.numpy as jnp
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
@@ -30,9 +29,8 @@ from bayesattn.accuracy import (
     outputs_of,
     readout_batches,
 )
-from bayesattn.diagnostics import Diagnostics, diagnose, on_and_below_diagonal
+from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, on_and_below_diagonal
 from bayesattn.models import Model
-from bayesattn.theory.kernels import unpack
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
 """In the order of the exit statuses of `bayesattn validate`."""
@@ -330,9 +328,8 @@ class Predicted(NamedTuple):
 
 def predicted(model: Model) -> Predicted:
     """The theory's side of `validate`; raises NotConverged if a solver failed."""
-    problem = (model.path_inputs, model.labels, model.architecture, model.temperature)
-    saddle = np.asarray(theory.solve(*problem).order_parameter)
-    corrected = theory.finite_width(*problem, model.test_path_inputs, variances=False)
+    saddle = np.asarray(theory.solve(model).order_parameter)
+    corrected = theory.finite_width(model, variances=False)
     by_theory = None
     if corrected.prediction is not None:
         by_theory = {
@@ -393,7 +390,7 @@ def validate(
     entries = on_and_below_diagonal(sampled)
 
     def matrix(values: xr.DataArray) -> np.ndarray:
-        return np.asarray(unpack(jnp.asarray(values.values), paths))
+        return from_below_diagonal(values.values, paths)
 
     found = Validation(
         model=model,

@@ -50,9 +50,8 @@ def theory(
 
 
 def _theory_row(case: Model) -> dict[str, Any]:
-    problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
-    saddle = ba.theory.solve(*problem)
-    corrected = ba.theory.finite_width(*problem)
+    saddle = ba.theory.solve(case)
+    corrected = ba.theory.finite_width(case, None)
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,
@@ -72,10 +71,9 @@ def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int) -> 
     """To each row, its case's; all temperatures of a width in one run."""
     for width in {case.architecture for case in cases}:
         same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]
-        arrays = (same[0][1].path_inputs, same[0][1].labels, width)
-        found = ba.theory.evidences(*arrays, [case.temperature for _, case in same], seed=seed)
+        found = ba.theory.evidences(same[0][1], [case.temperature for _, case in same], seed=seed)
         for (row, case), each in zip(same, found, strict=True):
-            row["evidence"] = each._asdict() | {"gp": ba.theory.gp_evidence(*arrays, case.temperature)}
+            row["evidence"] = each._asdict() | {"gp": ba.theory.gp_evidence(case)}
 
 
 def _print_evidence(rows: list[dict[str, Any]]) -> None:

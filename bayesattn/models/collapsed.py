@@ -20,8 +20,9 @@ from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
-from bayesattn.theory.finite_width import checked_problem, find_mode
-from bayesattn.theory.kernels import gaussian_energy, unpack
+from bayesattn.theory.kernels import input_scale
+from bayesattn.theory.mode import find_mode
+from bayesattn.theory.problem import Problem, problem_of
 
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
@@ -44,13 +45,11 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     posterior. Raises ValueError if it is something else.
     """
     one_of("whitening", whitening, ("laplace", "prior"))
-    arch = model.architecture
-    arrays = (model.path_inputs, model.labels, arch, model.temperature)
     if whitening == "laplace":
-        mode, problem = find_mode(*arrays)
+        mode, problem = find_mode(model.likelihood, model.architecture)
         order = {} if problem.order is None else {"order": problem.order}
         return {"centre": mode.point, "scale": mode.scale} | order
-    shapes, widths = structure(model), checked_problem(*arrays).widths
+    shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
     origin = jnp.zeros(sum(shape.size for shape in shapes))
     scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(origin)
     return {"centre": bartlett.unwhiten(origin, shapes, widths), "scale": scale}
@@ -58,15 +57,23 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
 
 def data(model: Model, *, centre: Any, scale: Any, order: Any = None) -> dict[str, Any]:
     """Arrays that the program conditions on; centre, scale and the order of rows are those of `prepare`."""
-    problem = checked_problem(model.path_inputs, model.labels, model.architecture, model.temperature)
-    problem = problem._replace(order=None if order is None else jnp.asarray(order))
     test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
-    return problem._asdict() | {
-        "path_inputs": jnp.asarray(model.path_inputs),
+    arrays = problem_of(model.likelihood, model.architecture)._asdict()
+    return arrays | {
+        "order": None if order is None else jnp.asarray(order),
         "test_path_inputs": test,
         "centre": jnp.asarray(centre),
         "scale": jnp.asarray(scale),
     }
+
+
+def with_labels(data: dict[str, Any], labels: Array) -> dict[str, Any]:
+    """The same data with other labels."""
+    return data | {"likelihood": data["likelihood"].with_labels(labels)}
+
+
+def _problem(data: dict[str, Any]) -> Problem:
+    return Problem(**{name: data[name] for name in Problem._fields})
 
 
 class BartlettPrior(dist.Distribution):
@@ -100,10 +107,7 @@ def program(shapes: Structure):
     def collapsed_program(data: dict[str, Any]):
         prior = BartlettPrior(shapes, data["widths"], data["centre"], data["scale"])
         point = data["centre"] + data["scale"] @ numpyro.sample("whitened", prior)
-        factor = _factor(point, data, shapes)
-        energy = gaussian_energy(data["kernels"](factor), data["labels"], data["temperature"])
-        # log Normal(Y; 0, K(U) + T I)
-        numpyro.factor("labels", -(energy + len(data["labels"]) * np.log(2 * np.pi)) / 2)
+        numpyro.factor("labels", data["likelihood"].log_density(_problem(data).factor(point, shapes)))
 
     return collapsed_program
 
@@ -116,13 +120,15 @@ def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
 def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
     """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
     point = data["centre"] + data["scale"] @ sites["whitened"]
-    factor = _factor(point, data, shapes)
+    factor = _problem(data).factor(point, shapes)
     if data["order"] is not None:
         point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
     if data["test_path_inputs"] is not None:
-        projection = input_projection(key, factor, data)
-        result["prediction"] = _output(projection, factor, data["test_path_inputs"])
+        projection = data["likelihood"].sample_projection(key, factor)
+        test = data["test_path_inputs"]
+        readout = input_scale(data["variances"][0], *test.shape[1:]) * factor @ projection
+        result["prediction"] = test.reshape(len(test), -1) @ readout.reshape(-1)
     return result
 
 
@@ -135,48 +141,12 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
     """Labels drawn given the sites: Normal(0, K + T I)."""
     point = data["centre"] + data["scale"] @ sites["whitened"]
-    factor = _factor(point, data, shapes)
-    input_key, noise_key = jax.random.split(key)
-    shape = (factor.shape[1], data["path_inputs"].shape[2])
-    projection = jnp.sqrt(data["variances"][0]) * jax.random.normal(input_key, shape)
-    noise = jnp.sqrt(data["temperature"]) * jax.random.normal(noise_key, data["labels"].shape)
-    return _output(projection, factor, data["path_inputs"]) + noise
+    return data["likelihood"].sample_labels(key, _problem(data).factor(point, shapes))
 
 
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
     """Exact draw of all weights given the coordinates, as `weights` makes them."""
     return _weights_of_draw(data["centre"] + data["scale"] @ sites["whitened"], key, data, widths, shapes)
-
-
-def _factor(point: Array, data: dict[str, Any], shapes: Structure) -> Float[Array, "path column"]:
-    """F of U = F F^T."""
-    return bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"], data["order"])[0]
-
-
-def input_projection(
-    key: Key[Array, ""], factor: Float[Array, "path column"], data: dict[str, Any], prior: Array | None = None
-) -> Float[Array, "column feature"]:
-    """Exact draw of the part of V_0 that the network sees, given the factor F of U and the labels.
-
-    It is Q_1^T V_0, with Q_1 the frame of the path vectors; its prior entries are Normal(0, s_0^2), or `prior` if given.
-    Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
-    """
-    path_inputs, labels, temperature = data["path_inputs"], data["labels"], data["temperature"]
-    _, paths, features = path_inputs.shape
-    prior_key, noise_key = jax.random.split(key)
-    if prior is None:
-        prior = jnp.sqrt(data["variances"][0]) * jax.random.normal(prior_key, (factor.shape[1], features))
-    drawn = _output(prior, factor, path_inputs) + jnp.sqrt(temperature) * jax.random.normal(noise_key, labels.shape)
-    covariance = unpack(data["kernels"](factor), len(labels)) + temperature * jnp.eye(len(labels))
-    coefficients = jax.scipy.linalg.cho_solve((jnp.linalg.cholesky(covariance), True), labels - drawn)
-    moved = factor.T @ jnp.tensordot(coefficients, path_inputs, 1)
-    return prior + data["variances"][0] / jnp.sqrt(features * paths) * moved
-
-
-def _output(projection, factor, path_inputs) -> Float[Array, " any_example"]:
-    """f = sum_pi F^pi . (Q_1^T V_0 xi^pi) / sqrt(N_0 Pi)."""
-    readout = factor @ projection / np.sqrt(path_inputs.shape[1] * path_inputs.shape[2])
-    return path_inputs.reshape(len(path_inputs), -1) @ readout.reshape(-1)
 
 
 MOST_BYTES = 2**32
@@ -243,7 +213,6 @@ def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> 
 
 def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
     bartletts = bartlett.bartlett_factors(point, shapes, data["order"])
-    factors = bartlett.cholesky_factors(point, shapes, data["widths"], data["variances"], data["order"])
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
     frame = _frame(readout_key, widths[-1], 1)
     result = {"a": jnp.sqrt(data["variances"][-1]) * bartletts[-1][0, 0] * frame[:, 0]}
@@ -257,9 +226,11 @@ def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
         result[f"V_{layer}"] = prior + jnp.einsum("mr,hrn->hmn", frame, seen - jnp.einsum("mr,hmn->hrn", frame, prior))
         frame = lower
     prior_key, noise_key = jax.random.split(input_key)
-    prior = jnp.sqrt(data["variances"][0]) * jax.random.normal(prior_key, (len(frame), data["path_inputs"].shape[2]))
+    likelihood, deviation = data["likelihood"], jnp.sqrt(data["variances"][0])
+    prior = jax.random.normal(prior_key, (len(frame), likelihood.features.shape[2]))
     seen = frame.T @ prior
-    result["V_0"] = prior + frame @ (input_projection(noise_key, factors[0], data, seen) - seen)
+    drawn = likelihood.sample_projection(noise_key, _problem(data).factor(point, shapes), seen)
+    result["V_0"] = deviation * (prior + frame @ (drawn - seen))
     return result
 
 

@@ -41,6 +41,11 @@ def data(model: Model) -> dict[str, Any]:
     }
 
 
+def with_labels(data: dict[str, Any], labels: Any) -> dict[str, Any]:
+    """The same data with other labels."""
+    return data | {"labels": labels}
+
+
 def structure(model: Model) -> Structure:
     """Heads and widths: the shapes of the weights."""
     return model.architecture.heads, model.architecture.widths

@@ -5,7 +5,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from bayesattn._checks import finite_array, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.tasks import Dataset
 from bayesattn.theory.kernels import checked_path_inputs, refuse_contradictions
+from bayesattn.theory.likelihood import Likelihood, likelihood
 
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
@@ -232,6 +233,11 @@ class Model:
             **{key: about[key] for key in ("head_names", "path_groups", "name", "task")},
         )
 
+    @cached_property
+    def likelihood(self) -> Likelihood:
+        """Of the labels given U; made when it is first asked for, and kept by models of the same examples and s_0."""
+        return likelihood(self.path_inputs, self.labels, self.architecture, self.temperature)
+
     @property
     def path_names(self) -> list[str]:
         """Names of the paths, in the order of the order parameter's rows."""
@@ -246,10 +252,14 @@ class Model:
         for name in changes.keys() - fields:
             one_of("field of a model", name, sorted(fields | {"width"}))
         changed = copy.copy(self)
+        made = vars(changed).pop("likelihood", None)
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
         same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
         changed._check(changes.keys() if same_paths and "path_inputs" not in changes else fields)
+        same_scale = same_paths and changed.architecture.variances[0] == self.architecture.variances[0]
+        if made is not None and same_scale and not changes.keys() & {"path_inputs", "labels"}:
+            vars(changed)["likelihood"] = made.at(changed.temperature)
         return changed
 
 

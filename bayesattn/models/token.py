@@ -10,7 +10,7 @@ from bayesattn.models import path
 from bayesattn.models.posterior import Model
 
 structure, options, prepare, initial = path.structure, path.options, path.prepare, path.initial
-quantities, network_weights = path.quantities, path.network_weights
+quantities, network_weights, with_labels = path.quantities, path.network_weights, path.with_labels
 draw_prior, draw_labels = path.draw_prior, path.draw_labels
 
 

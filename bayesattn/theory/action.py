@@ -1,7 +1,6 @@
 """The action whose minimum is the order parameter at large width (THEORY section 4)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -9,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked, finite_array, positive
+from bayesattn._checks import Checked, finite_array, is_traced
 from bayesattn.architecture import Architecture
-from bayesattn.theory.kernels import checked_path_inputs, cross_kernel, gaussian_energy
+from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.of_model import of_model
 
 
@@ -25,13 +24,19 @@ class Action(NamedTuple):
 
 @of_model
 def action(
-    order_parameters: Sequence[Any], path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked
+    order_parameters: Sequence[Any],
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperature: Checked,
+    *,
+    likelihood: Likelihood | None = None,
 ) -> Action:
     """Energy and entropy at any order parameters, the scalar one of the readout eliminated in closed form.
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
-    with u_l the partial trace of U_l over its heads (THEORY section 4).
+    with u_l the partial trace of U_l over its heads (THEORY section 4). It can be differentiated by `jax.grad`.
 
     Args:
         order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows.
@@ -39,23 +44,17 @@ def action(
         labels: Y of shape (P,).
         arch: the network.
         temperature: T, variance of the likelihood.
+        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, matrices that are not symmetric positive definite.
     """
-    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
+    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood)
     checked = checked_order_parameters(order_parameters, arch)
-    return _action(checked, path_inputs, labels, temperature, np.array(arch.widths, float), np.array(arch.variances))
+    return _action(checked, given, np.array(arch.widths, float), np.array(arch.variances))
 
 
-def checked_data(path_inputs: Any, labels: Any, arch: Architecture, temperature: Any):
-    """Path inputs, labels and temperature of a training set, as arrays; raises ValueError if they do not fit."""
-    path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
-    labels = finite_array("labels", labels, (len(path_inputs),))
-    return path_inputs, labels, positive("temperature", temperature)
-
-
-def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[np.ndarray, ...]:
+def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
     """(U_1, .., U_L) as arrays; raises ValueError if they are not the order parameters of `arch`."""
     if len(order_parameters) != arch.depth:
         raise ValueError(f"order_parameters must be (U_1, .., U_L) with L = {arch.depth}, got {len(order_parameters)}")
@@ -63,12 +62,14 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
     for layer, (matrix, size) in enumerate(zip(order_parameters, arch.order_parameter_sizes, strict=True)):
         name = f"order_parameters[{layer}]"
         matrix = finite_array(name, matrix, (size, size))
+        checked.append(matrix)
+        if is_traced(matrix):
+            continue
         if not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-8 * np.abs(matrix).max()):
             raise ValueError(f"{name} must be symmetric, got entries that differ from their transpose")
         smallest = np.linalg.eigvalsh(matrix)[0]
         if smallest <= 0:
             raise ValueError(f"{name} must be positive definite, got smallest eigenvalue {smallest:.3g}")
-        checked.append(matrix)
     return tuple(checked)
 
 
@@ -84,10 +85,9 @@ def scalar_order_parameter(
     return jnp.where(half_linear > 0, constant / (half_linear + root), (root - half_linear) / quadratic)
 
 
-@partial(jax.jit)
-def _action(order_parameters, path_inputs, labels, temperature, widths, variances) -> Action:
-    packed = cross_kernel(order_parameters[0], path_inputs, path_inputs, variances[0])[np.tril_indices(len(labels))]
-    energy = gaussian_energy(packed, labels, temperature)
+@jax.jit
+def _action(order_parameters, likelihood: Likelihood, widths, variances) -> Action:
+    energy = likelihood.energy_of(order_parameters[0])
     scalar = scalar_order_parameter(order_parameters[-1], widths[-1], widths[-2], variances[-1], variances[-2])
     entropy = widths[-1] * (scalar / variances[-1] - jnp.log(scalar))
     above = (*order_parameters[1:], scalar[None, None])

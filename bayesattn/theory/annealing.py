@@ -20,8 +20,7 @@ from jaxtyping import Array, Float, Key
 from scipy import special
 
 from bayesattn.theory.bartlett import sample_prior
-from bayesattn.theory.finite_width import Problem, Shapes, potential
-from bayesattn.theory.kernels import gaussian_energy, is_singular
+from bayesattn.theory.problem import Problem, Shapes, potential
 
 ISLANDS = 8
 MOVES = 8
@@ -98,8 +97,7 @@ def anneal(
         chosen = _systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
         keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
         leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
-        at = problem._replace(temperature=jnp.asarray(cold, float))
-        moved, accepted = jax.device_get(_move(keys, points[chosen], metric, step, leaps, at, shapes))
+        moved, accepted = jax.device_get(_move(keys, points[chosen], metric, step, leaps, problem.at(cold), shapes))
         points = moved.reshape(points.shape)
         step *= np.exp(accepted.mean() - ACCEPTANCE)
         hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
@@ -110,7 +108,7 @@ def anneal(
 
 
 def _usual_particles(problem: Problem) -> int:
-    examples, paths, features = problem.kernels.features.shape
+    examples, paths, features = problem.likelihood.features.shape
     work = 2 * examples**3 + examples**2 * paths * min(features, paths)
     return int(np.clip(WORK / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 
@@ -148,8 +146,7 @@ def _systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndar
 
 def _log_likelihoods(points: np.ndarray, temperature: float, problem: Problem, shapes: Shapes):
     """log p(Y | point) and its derivative by log T, for each point; raises Singular if one is not known."""
-    problem = problem._replace(temperature=jnp.asarray(temperature, float))
-    values, slopes = jax.device_get(_likelihoods(points, problem, shapes))
+    values, slopes = jax.device_get(_likelihoods(points, problem.at(temperature), shapes))
     if not np.isfinite(values).all():
         raise Singular
     return values, slopes
@@ -162,17 +159,16 @@ def _prior(keys, problem: Problem, shapes: Shapes) -> Points:
 
 @partial(jax.jit, static_argnames="shapes")
 def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numbers, Numbers]:
-    examples = len(problem.labels)
+    likelihood = problem.likelihood
 
     def one(point):
-        kernel = problem.kernels(problem.factors(point, shapes)[0])
+        factor = problem.factor(point, shapes)
 
         def value(log_temperature):
-            energy = gaussian_energy(kernel, problem.labels, jnp.exp(log_temperature))
-            return -(energy + examples * jnp.log(2 * jnp.pi)) / 2
+            return likelihood.at(jnp.exp(log_temperature)).log_density(factor)
 
-        found, slope = jax.value_and_grad(value)(jnp.log(problem.temperature))
-        return jnp.where(is_singular(kernel, examples, problem.temperature), jnp.nan, found), slope
+        found, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
+        return jnp.where(likelihood.is_singular(factor), jnp.nan, found), slope
 
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(one, points)

@@ -19,13 +19,13 @@ from scipy import special
 from bayesattn._checks import Checked, positive, positive_integer, seed_number
 from bayesattn._random import branch, digest, stream
 from bayesattn.architecture import Architecture
-from bayesattn.theory.action import checked_data
 from bayesattn.theory.annealing import MOVES, Singular, anneal
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
-from bayesattn.theory.finite_width import Problem, Shapes, checked_problem, find_mode, potential
-from bayesattn.theory.kernels import cross_kernel, gaussian_energy
+from bayesattn.theory.likelihood import Likelihood, likelihood_of
+from bayesattn.theory.mode import find_mode
 from bayesattn.theory.of_model import of_model
-from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, solve
+from bayesattn.theory.problem import Problem, Shapes, potential, problem_of
+from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, saddle_point
 
 RELIABLE = 0.3
 """Largest error, in nats, of a reliable evidence."""
@@ -53,7 +53,9 @@ class Evidence(NamedTuple):
 
 
 @of_model
-def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked) -> float:
+def gp_evidence(
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, *, likelihood: Likelihood | None = None
+) -> float:
     """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact.
 
     Args:
@@ -61,15 +63,13 @@ def gp_evidence(path_inputs: Any, labels: Any, arch: Architecture, temperature: 
         labels: Y of shape (P,).
         arch: the network; its widths do not matter.
         temperature: T, variance of the likelihood.
+        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
     """
-    path_inputs, labels, temperature = checked_data(path_inputs, labels, arch, temperature)
-    xi = jnp.asarray(path_inputs)
-    kernel = cross_kernel(gp_order_parameter(arch), xi, xi, arch.variances[0])
-    energy = gaussian_energy(kernel[np.tril_indices(len(labels))], jnp.asarray(labels), jnp.asarray(temperature))
-    return -(float(energy) + len(labels) * np.log(2 * np.pi)) / 2
+    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood)
+    return float(given.log_density_of(gp_order_parameter(arch)))
 
 
 @of_model
@@ -81,6 +81,7 @@ def evidence(
     *,
     seed: int = 0,
     particles: int | None = None,
+    likelihood: Likelihood | None = None,
 ) -> Evidence:
     """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
@@ -96,13 +97,15 @@ def evidence(
         seed: of the draws.
         particles: of each island, a multiple of 8; asks for annealing. By default 128, and as few as 32 where there are
             many examples. The error falls as their square root.
+        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, particles that are no
             multiple of 8.
         NotConverged: K + T I is singular in float64.
     """
-    return evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles)[0]
+    found = evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles, likelihood=likelihood)
+    return found[0]
 
 
 @of_model
@@ -114,6 +117,7 @@ def evidences(
     *,
     seed: int = 0,
     particles: int | None = None,
+    likelihood: Likelihood | None = None,
 ) -> list[Evidence]:
     """`evidence` at each of several temperatures, those that need annealing in one run.
 
@@ -123,12 +127,20 @@ def evidences(
     checked = _checked(temperatures)
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    found = _found(path_inputs, labels, arch, checked, seed, particles)
+    given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
+    found = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles)
     return [found[each] for each in checked]
 
 
+@of_model
 def competing(
-    path_inputs: Any, labels: Any, arch: Architecture, temperatures: Sequence[Checked], *, seed: int = 0
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperatures: Sequence[Checked],
+    *,
+    seed: int = 0,
+    likelihood: Likelihood | None = None,
 ) -> list[Evidence | None]:
     """`evidences` for a choice among temperatures, None for those too cold to compete.
 
@@ -136,7 +148,8 @@ def competing(
     That it might rise again is not excluded. Arguments and errors as for `evidences`.
     """
     checked = _checked(temperatures)
-    found = _found(path_inputs, labels, arch, checked, seed, within=FAR)
+    given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
+    found = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, within=FAR)
     return [found.get(each) for each in checked]
 
 
@@ -146,9 +159,14 @@ def _checked(temperatures: Sequence[Checked]) -> list[float]:
     return [positive("temperature", each) for each in temperatures]
 
 
+def _posterior(path_inputs: Any, labels: Any, arch: Architecture) -> str:
+    """What the streams of random numbers of different posteriors differ by."""
+    return digest(dataclasses.asdict(arch), path_inputs, labels)
+
+
 def _found(
-    path_inputs,
-    labels,
+    posterior: str,
+    likelihood: Likelihood,
     arch: Architecture,
     temperatures: Sequence[float],
     seed: int,
@@ -156,23 +174,21 @@ def _found(
     within: float = np.inf,
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without those that annealing has given up."""
-    shapes, coldest = layer_shapes(arch), min(temperatures)
-    problem = checked_problem(path_inputs, labels, arch, coldest)
-    posterior = digest(dataclasses.asdict(arch), path_inputs, labels)
+    shapes = layer_shapes(arch)
     key = stream(seed_number("seed", seed), "evidence", posterior)
     found = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
         for each in set(temperatures):
-            found[each] = _by_importance(path_inputs, labels, arch, each, shapes, key)
+            found[each] = _by_importance(likelihood.at(each), arch, shapes, key)
     found = {hot: each for hot, each in found.items() if each.reliable}
     if left := [each for each in temperatures if each not in found]:
         best = max((each.log_evidence for each in found.values()), default=-np.inf)
-        ordered = _ordered(path_inputs, labels, arch, problem, shapes)
+        ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
         try:
             annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=within)
         except Singular:
-            cause = likely_cause(path_inputs, labels, arch, min(left))
+            cause = likely_cause(likelihood.at(min(left)), arch)
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
         found |= {
             hot: Evidence(*each, method="annealing", reliable=each.error <= RELIABLE) for hot, each in annealed.items()
@@ -180,27 +196,26 @@ def _found(
     return found
 
 
-def _ordered(path_inputs, labels, arch: Architecture, problem: Problem, shapes: Shapes) -> Problem:
+def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:
     """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
-    saddle = solve(path_inputs, labels, arch, float(problem.temperature), throw=False) if narrow(shapes) else None
+    problem = problem_of(likelihood, arch)
+    saddle = saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
     full = layer_shapes(arch, full=True)
     return problem._replace(order=narrowed(saddle.point, full, shapes, problem.widths, problem.variances)[1])
 
 
-def _by_importance(
-    path_inputs, labels, arch: Architecture, temperature: float, shapes: Shapes, key: Key[Array, ""]
-) -> Evidence:
+def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
     """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:
-        mode, problem = find_mode(path_inputs, labels, arch, temperature)
+        mode, problem = find_mode(likelihood, arch)
     except NotConverged:
         return unknown
     result, log_weights = unknown, np.empty(0)
     for block in range(BLOCKS):
-        block_key = branch(key, "importance sampling", repr(temperature), str(block))
+        block_key = branch(key, "importance sampling", repr(float(likelihood.temperature)), str(block))
         drawn = _log_weights(block_key, mode.point, mode.scale, problem, shapes, BLOCK)
         log_weights = np.append(log_weights, drawn)
         smoothed, pareto = _smoothed(log_weights)

@@ -13,6 +13,7 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
     """Let a `bayesattn.Model` stand for path_inputs, labels, arch, temperature and test_path_inputs of a function.
 
     It stands where path_inputs would; what is given by name besides, such as another temperature, goes before what it holds.
+    The model's own likelihood saves making one from the data.
     """
     parameters = inspect.signature(function).parameters
     names = list(parameters)
@@ -33,6 +34,8 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             )
         wanted = [name for name in (*DATA, "test_path_inputs") if name in names]
         held = {name: getattr(model, "architecture" if name == "arch" else name) for name in wanted}
+        if "likelihood" in names and not named.keys() & {"labels", "arch"}:
+            held["likelihood"] = model.likelihood
         return function(**held | dict(zip(others, given, strict=False)) | named)
 
     return with_model

@@ -1,6 +1,6 @@
 """The order parameter at large width: minimum of the action (THEORY section 4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
 from bayesattn.architecture import Architecture
-from bayesattn.theory.action import checked_data
-from bayesattn.theory.bartlett import cholesky_factors, layer_shapes, split, unwhiten
-from bayesattn.theory.kernels import cross_kernel, energy_model, gaussian_energy, is_singular, path_kernels
-from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
+from bayesattn.theory.likelihood import Likelihood, likelihood_of
+from bayesattn.theory.minimise import minimum
 from bayesattn.theory.of_model import of_model
+from bayesattn.theory.problem import Problem, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
@@ -65,6 +65,7 @@ def solve(
     *,
     max_steps: int = 200,
     throw: bool = True,
+    likelihood: Likelihood | None = None,
 ) -> SaddlePoint:
     """Minimise the action from the GP limit (THEORY section 4).
 
@@ -75,6 +76,7 @@ def solve(
         temperature: T, or one T per network; several T may go with one network.
         max_steps: most Newton steps.
         throw: raise NotConverged on failure; otherwise `.converged` tells.
+        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
@@ -95,34 +97,57 @@ def solve(
     networks, temperatures = networks * (count // len(networks)), temperatures * (count // len(temperatures))
     if len({network.heads for network in networks}) > 1 or len({network.variances[0] for network in networks}) > 1:
         raise ValueError("networks solved in one call must have the same heads and input variance s_0^2")
-    path_inputs, labels, _ = checked_data(path_inputs, labels, networks[0], temperatures[0])
+    found = _solved(
+        likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood),
+        networks,
+        temperatures,
+        max_steps,
+        throw,
+    )
+    return found if batched else _first(found)
+
+
+def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True) -> SaddlePoint:
+    """`solve` of one network at the likelihood's own temperature."""
+    return _first(_solved(likelihood, [arch], [likelihood.temperature], max_steps, throw))
+
+
+def _first(batch: SaddlePoint) -> SaddlePoint:
+    found = jax.tree.map(lambda leaf: leaf[0], batch)
+    return found._replace(converged=bool(found.converged))
+
+
+def _solved(
+    likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
+) -> SaddlePoint:
+    """With a leading batch axis."""
     solution = _solve_batch(
-        path_kernels(jnp.asarray(path_inputs), networks[0]),
-        labels,
+        likelihood,
         jnp.array([network.widths for network in networks], float),
         jnp.array([network.variances for network in networks]),
-        jnp.array(temperatures),
+        jnp.array(temperatures, float),
         layer_shapes(networks[0], full=True),
         max_steps,
     )
-    solution = jax.tree.map(lambda leaf: leaf if batched else leaf[0], solution)
-    converged = np.asarray(solution.converged)
-    solution = solution._replace(converged=converged if batched else bool(converged))
-    if throw and not converged.all():
-        worst = float(np.max(solution.gradient_norm))
+    solution = solution._replace(converged=np.asarray(solution.converged))
+    if throw and not solution.converged.all():
+        worst, coldest = float(np.max(solution.gradient_norm)), likelihood.at(min(temperatures))
+        batched = solution if len(solution.converged) > 1 else _first(solution)
         raise NotConverged(
             f"the saddle point was not found: relative gradient {worst:.1e}"
             f" after {int(np.max(solution.iterations))} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
-            f" {likely_cause(path_inputs, labels, networks[0], min(temperatures))}",
-            solution,
+            f" {likely_cause(coldest, networks[0])}",
+            batched,
         )
     return solution
 
 
-def likely_cause(path_inputs, labels, arch: Architecture, temperature: float) -> str:
+def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
-    xi = jnp.asarray(path_inputs)
-    eigenvalues = np.linalg.eigvalsh(cross_kernel(gp_order_parameter(arch), xi, xi, arch.variances[0]))
+    eigenvalues, temperature = (
+        np.linalg.eigvalsh(likelihood.kernel_of(gp_order_parameter(arch))),
+        float(likelihood.temperature),
+    )
     examples, rounding = len(eigenvalues), len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]
     if eigenvalues[0] + temperature < 100 * rounding:
         rank = int(np.sum(eigenvalues > 10 * rounding))
@@ -130,17 +155,17 @@ def likely_cause(path_inputs, labels, arch: Architecture, temperature: float) ->
             f"K + T I is singular in float64: K has rank {rank} for {examples} examples (duplicated or linearly dependent"
             f" ones), and temperature {temperature:.1g} is too small to make up for it; raise it above {100 * rounding:.1g}"
         )
-    excess = np.sqrt(np.mean(np.square(labels)) / (np.mean(eigenvalues) + temperature))
+    excess = np.sqrt(np.mean(np.square(likelihood.labels)) / (np.mean(eigenvalues) + temperature))
     if excess > LARGE_LABELS:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
     return "raise max_steps or the temperature"
 
 
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
-def _solve_batch(kernels, labels, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
+def _solve_batch(likelihood: Likelihood, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
     # One after the other: in a vmap every problem would wait for the slowest.
     return jax.lax.map(
-        lambda case: _solve_one(kernels, labels, case[0], case[1], case[2], shapes, max_steps),
+        lambda case: _solve_one(Problem(likelihood.at(case[2]), case[0], case[1]), shapes, max_steps),
         (widths, variances, temperatures),
     )
 
@@ -168,54 +193,25 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
     return total
 
 
-def composite(
-    model: Callable, weight: float, order_parameter: Callable, rest: Callable
-) -> Callable[[Float[Array, " coordinate"]], Local]:
-    """Value, gradient and Hessian of weight x energy(U(point)) + rest(point).
+def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
+    likelihood, widths, variances = problem.likelihood, problem.widths, problem.variances
 
-    Differentiating the energy's second-order expansion in U, instead of the energy, leaves the examples out of it.
-
-    Args:
-        model: from a point to the `EnergyModel` at its U.
-        weight: of the energy.
-        order_parameter: from a point to U.
-        rest: from a point to a number that costs little.
-    """
-
-    def local(point):
-        at, here = model(point), order_parameter(point)
-
-        def expanded(other):
-            change = order_parameter(other) - here
-            flat = change.reshape(-1)
-            return weight * (jnp.sum(at.slope * change) + flat @ at.curvature @ flat / 2) + rest(other)
-
-        value = weight * at.value + rest(point)
-        return Local(value, jax.grad(expanded)(point), jax.hessian(expanded)(point))
-
-    return local
-
-
-def _solve_one(kernels, labels, widths, variances, temperature, shapes, max_steps) -> SaddlePoint:
     def factor(whitened):
-        return cholesky_factors(unwhiten(whitened, shapes, widths), shapes, widths, variances)[0]
-
-    def order_parameter(whitened):
-        return factor(whitened) @ factor(whitened).T
+        return problem.factor(unwhiten(whitened, shapes, widths), shapes)
 
     def energy(whitened):
-        return gaussian_energy(kernels(factor(whitened)), labels, temperature)
+        return likelihood.energy(factor(whitened))
 
     def entropy(whitened):
         return _entropy(whitened, shapes, widths, variances)
 
-    local = composite(lambda w: energy_model(kernels, factor(w), labels, temperature), 1.0, order_parameter, entropy)
+    local = with_derivatives(likelihood, factor, 1.0, entropy)
     start = jnp.zeros(sum(shape.size for shape in shapes))
     best, _, gradient, iterations = minimum(lambda w: energy(w) + entropy(w), local, start, max_steps)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))), SMALLEST_GRADIENT_SCALE)
-    norm = jnp.where(is_singular(kernels(factor(best)), len(labels), temperature), jnp.inf, norm)
+    norm = jnp.where(likelihood.is_singular(factor(best)), jnp.inf, norm)
     point = unwhiten(best, shapes, widths)
-    factors = cholesky_factors(point, shapes, widths, variances)
+    factors = problem.factors(point, shapes)
     order_parameters = tuple(factor @ factor.T for factor in factors)
     return SaddlePoint(
         order_parameters[0],

@@ -14,7 +14,7 @@ from bayesattn.models import posterior as posteriors
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.finite_width import find_mode
+from bayesattn.theory.mode import find_mode
 from bayesattn.training import Training
 from tests.posteriors import tiny_model
 
@@ -393,6 +393,6 @@ def test_widths_near_infinity_solve():
     gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
     for width in (10**9, 10**12):
         arch = model.architecture.with_width(width)
-        mode, problem = find_mode(model.path_inputs, model.labels, arch, model.temperature)
+        mode, problem = find_mode(model.likelihood, arch)
         factor = problem.factors(mode.point, layer_shapes(arch))[0]
         np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)

@@ -7,9 +7,10 @@ import pytest
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn.theory import problem as problems
 from bayesattn.theory.bartlett import layer_shapes, sample_prior
 from bayesattn.theory.evidence import competing
-from bayesattn.theory.finite_width import checked_problem
+from bayesattn.theory.likelihood import likelihood
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
 
@@ -29,15 +30,16 @@ def random_problem(heads, widths, examples, features, size, temperature, seed, d
 
 def by_prior_draws(problem, draws):
     """log of the mean likelihood of prior draws, and its standard error."""
-    posterior, shapes = checked_problem(*problem), layer_shapes(problem[2])
+    posterior, shapes = problems.problem_of(likelihood(*problem), problem[2]), layer_shapes(problem[2])
 
-    @jax.jit
-    def log_likelihoods(keys):
-        return jax.lax.map(lambda key: -posterior.energy(sample_prior(key, shapes, posterior.widths), shapes) / 2, keys)
+    def log_likelihood(key):
+        point = sample_prior(key, shapes, posterior.widths)
+        return posterior.likelihood.log_density(posterior.factor(point, shapes))
 
+    log_likelihoods = jax.jit(lambda keys: jax.lax.map(log_likelihood, keys))
     found = np.asarray(log_likelihoods(jax.random.split(jax.random.key(1234), draws)))
     weights = np.exp(found - found.max())
-    mean = found.max() + np.log(weights.mean()) - len(problem[1]) * np.log(2 * np.pi) / 2
+    mean = found.max() + np.log(weights.mean())
     return mean, weights.std() / weights.mean() / np.sqrt(draws)
 
 

@@ -11,8 +11,9 @@ from scipy.stats import chi2
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
-from bayesattn.theory.finite_width import checked_problem, find_mode, potential
-from bayesattn.theory.predictor import conditional_prediction
+from bayesattn.theory.kernels import input_scale
+from bayesattn.theory.mode import find_mode
+from bayesattn.theory.problem import potential, problem_of
 from tests.conftest import relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -141,16 +142,14 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
     arguments = (model.path_inputs, model.labels, arch, model.temperature)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
-    mode, problem = find_mode(*arguments)
+    mode, problem = find_mode(model.likelihood, arch)
     centre = mode.point
     if about == "saddle":
-        centre, problem = ba.theory.solve(*arguments).point, checked_problem(*arguments)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.likelihood, arch)
 
     def found(point):
-        factor = problem.factors(point, shapes)[0]
-        return factor @ factor.T, *conditional_prediction(
-            factor @ factor.T, xi, problem.labels, test, arch.variances[0], model.temperature
-        )
+        u = problem.order_parameter(point, shapes)
+        return u, *model.likelihood.prediction_of(u, test * input_scale(arch.variances[0], *xi.shape[1:]))
 
     def height(point):
         return potential(point, problem, shapes)
@@ -229,7 +228,7 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
-    problem = checked_problem(model.path_inputs, model.labels, arch, model.temperature)
+    problem = problem_of(model.likelihood, arch)
     point = bartlett.sample_prior(jax.random.key(0), shapes, problem.widths)
     factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
     kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)

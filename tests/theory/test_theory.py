@@ -6,22 +6,9 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.theory import bartlett, kernels, saddle_point
+from bayesattn.theory import bartlett, saddle_point
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
-
-
-def test_both_forms_of_the_path_kernels_are_the_dense_kernel(two_layers):
-    factor = np.linalg.cholesky(two_layers.order_parameters[0])
-    scaled = two_layers.path_inputs * np.sqrt(
-        two_layers.arch.variances[0] / (two_layers.path_inputs.shape[2] * two_layers.arch.paths)
-    )
-    dense = two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))]
-    for form in (
-        kernels.PathKernels(kernels._new_pair_kernels(scaled), jnp.asarray(scaled)),
-        kernels.PathKernels(None, jnp.asarray(scaled)),
-    ):
-        assert relative_error(form(jnp.asarray(factor)), dense) < 1e-13
 
 
 def test_a_model_stands_for_the_arrays_that_it_holds():
@@ -52,15 +39,38 @@ def test_a_model_stands_for_the_arrays_that_it_holds():
         theory.solve(model, 0.3)
 
 
-def test_path_kernels_are_kept_for_the_same_examples_only():
-    xi, arch = np.random.default_rng(0).normal(size=(3, 2, 9)), ba.Architecture((2,), (5, 5), (1.0,) * 3)
-    first = kernels.path_kernels(jnp.asarray(xi), arch)
-    assert kernels.path_kernels(jnp.asarray(xi.copy()), arch).pairs is first.pairs
-    # Changed in place, and by the prior.
-    xi *= 2
-    changed, wider = kernels.path_kernels(jnp.asarray(xi), arch), ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
-    np.testing.assert_allclose(changed.pairs, 4 * first.pairs, rtol=1e-14)
-    np.testing.assert_allclose(kernels.path_kernels(jnp.asarray(xi), wider).pairs, 16 * first.pairs, rtol=1e-14)
+def test_models_of_the_same_examples_share_their_kernels():
+    rng = np.random.default_rng(0)
+    xi, labels, arch = rng.normal(size=(3, 2, 9)), rng.normal(size=3), ba.Architecture((2,), (5, 5), (1.0,) * 3)
+    model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
+    pairs = model.likelihood.pairs
+    colder = model.replace(temperature=0.1, width=9)
+    assert colder.likelihood.pairs is pairs
+    assert (colder.likelihood.temperature, model.likelihood.temperature) == (0.1, 0.5)
+    wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
+    np.testing.assert_allclose(model.replace(architecture=wider_prior).likelihood.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).likelihood.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_array_equal(model.replace(labels=-labels).likelihood.labels, -labels)
+
+
+def test_the_action_can_be_differentiated(two_layers):
+    """Its gradient vanishes at the saddle point, also through `jax.jit`, and matches differences by the temperature."""
+    arrays = two_layers.path_inputs, two_layers.labels, two_layers.arch
+    found = ba.theory.solve(*arrays, two_layers.temperature)
+
+    @jax.jit
+    def value(order_parameters, temperature):
+        at = ba.theory.action(order_parameters, *arrays, temperature)
+        return at.energy + at.entropy
+
+    slopes = jax.grad(value)(found.order_parameters, two_layers.temperature)
+    away = jax.grad(value)(tuple(1.5 * u for u in found.order_parameters), two_layers.temperature)
+    for slope, other in zip(slopes, away, strict=True):
+        assert np.abs(slope + slope.T).max() < 1e-6 * np.abs(other + other.T).max()
+    step = 1e-4 * two_layers.temperature
+    up, down = (value(found.order_parameters, two_layers.temperature + sign * step) for sign in (1, -1))
+    by_temperature = jax.grad(value, 1)(found.order_parameters, two_layers.temperature)
+    assert relative_error(by_temperature, (up - down) / (2 * step)) < 1e-6
 
 
 @pytest.mark.parametrize("widths", [(4, 9, 9), (4, 2, 9)], ids=["narrow below", "narrow twice"])
@@ -82,25 +92,6 @@ def test_a_point_without_the_columns_of_a_narrow_layer(widths):
     expected = (above @ kept) @ (above @ kept).T
     assert relative_error(found[layer] @ found[layer].T, expected) < 1e-12
     assert [factor.shape[1] for factor in found] == [shape.columns for shape in fewer]
-
-
-def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(two_layers):
-    packed = jnp.asarray(two_layers.stored["kernel"][np.tril_indices(len(two_layers.labels))])
-
-    def plain(packed, labels, temperature):
-        covariance = kernels.unpack(packed, len(labels)) + temperature * jnp.eye(len(labels))
-        return jnp.linalg.slogdet(covariance)[1] + labels @ jnp.linalg.solve(covariance, labels)
-
-    arguments = (packed, jnp.asarray(two_layers.labels), jnp.asarray(0.3))
-    for argument in range(3):
-        ours, theirs = (jax.grad(f, argument)(*arguments) for f in (kernels.gaussian_energy, plain))
-        assert relative_error(ours, theirs) < 1e-10
-    direction = jnp.sin(jnp.arange(len(packed)))
-    ours, theirs = (
-        jax.jvp(jax.grad(lambda p, f=f: f(p, *arguments[1:])), (packed,), (direction,))[1]
-        for f in (kernels.gaussian_energy, plain)
-    )
-    assert relative_error(ours, theirs) < 1e-9
 
 
 def test_bartlett_coordinates_reach_the_action(two_layers):
@@ -177,27 +168,3 @@ XI, Y = np.ones((3, 2, 4)), np.ones(3)
 def test_bad_input_is_named(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-@pytest.mark.parametrize("block", [12, 5])
-def test_the_energy_expansion_in_u_is_the_automatic_one(two_layers, monkeypatch, block):
-    """Slope and curvature along symmetric changes of U, with all 12 features at once and in blocks of 5, 5 and 2."""
-    case, rng = two_layers, np.random.default_rng(0)
-    made = kernels.path_kernels(jnp.asarray(case.path_inputs), case.arch)
-    _, paths, features = made.features.shape
-    assert features == 12
-    monkeypatch.setattr(kernels, "BLOCK_BYTES", block * 8 * paths**2 * features)
-    factor = jnp.asarray(np.linalg.cholesky(case.order_parameters[0]))
-    labels, temperature = jnp.asarray(case.labels), jnp.asarray(case.temperature)
-    changes = rng.normal(size=(2, *factor.shape))
-    changes = jnp.asarray(changes + changes.transpose(0, 2, 1))
-
-    def energy(first, second):
-        changed = factor @ factor.T + first * changes[0] + second * changes[1]
-        return kernels.gaussian_energy(made(jnp.linalg.cholesky(changed)), labels, temperature)
-
-    found = kernels.energy_model(made, factor, labels, temperature)
-    first, second = changes.reshape(2, -1)
-    assert relative_error(found.value, energy(0.0, 0.0)) < 1e-12
-    assert relative_error(found.slope.reshape(-1) @ first, jax.grad(energy)(0.0, 0.0)) < 1e-9
-    assert relative_error(first @ found.curvature @ second, jax.grad(jax.grad(energy), 1)(0.0, 0.0)) < 1e-9

@@ -1,0 +1,336 @@
+"""The likelihood of the labels given a factor F of the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
+
+All that theory and samplers ask of the data they ask of this object, which has two exact forms. Methods whose
+names end in "of" take U itself, which may be any symmetric matrix for which K(U) + T I is positive definite.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bayesattn._checks import finite_array, one_of, positive
+from bayesattn.architecture import Architecture
+from bayesattn.theory.kernels import PIVOT_ROUNDING, checked_path_inputs, input_scale
+
+Factor = Float[Array, "path column"]
+OrderParameter = Float[Array, "path path"]
+BLOCK_BYTES = 2**27
+PAIRS_BYTES = 2**30
+"""Most memory that path-path kernels may take; beyond it K is formed from features."""
+
+
+class Prediction(NamedTuple):
+    """Mean and variance of the network's output f on each test example (without the label noise T)."""
+
+    mean: Float[Array, "*batch test_example"]
+    variance: Float[Array, "*batch test_example"]
+
+
+class EnergyExpansion(NamedTuple):
+    """Second-order expansion of the energy in U: its value, dE/dU and d^2E/dU^2 (entries of U row by row)."""
+
+    value: Float[Array, ""]
+    slope: Float[Array, "path path"]
+    curvature: Float[Array, "path*path path*path"]
+
+
+class Solved(NamedTuple):
+    """With A = K(U) + T I = L L^T and X the scaled path inputs: L, L^{-1} X, L^{-1} Y, and X^T A^{-1} Y."""
+
+    cholesky: Float[Array, "example example"]
+    whitened: Float[Array, "example path feature"]
+    labels: Float[Array, " example"]
+    weighted: Float[Array, "path feature"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Likelihood:
+    """Y ~ Normal(0, K(U) + T I), with K formed from features: as the Gram matrix of path inputs times F.
+
+    Args:
+        features: path inputs times s_0 / sqrt(N_0 Pi), shape (P, Pi, N_0).
+        labels: Y of shape (P,).
+        temperature: T.
+    """
+
+    features: Float[Array, "example path feature"]
+    labels: Float[Array, " example"]
+    temperature: Any
+
+    def at(self, temperature: Any) -> "Likelihood":
+        """The same at another temperature."""
+        return replace(self, temperature=jnp.asarray(temperature, float))
+
+    def with_labels(self, labels: Float[Array, " example"]) -> "Likelihood":
+        """The same of other labels."""
+        return replace(self, labels=labels)
+
+    def kernel(self, factor: Factor) -> Float[Array, "example example"]:
+        """K(U)."""
+        mixed = _mixed(self.features, factor)
+        return mixed @ mixed.T
+
+    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "example example"]:
+        """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
+        return _mixed(self.features, order_parameter) @ self.features.reshape(len(self.labels), -1).T
+
+    def energy(self, factor: Factor) -> Float[Array, ""]:
+        """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
+        return _gram_energy(_mixed(self.features, factor), self.labels, self.temperature)
+
+    def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """The same of any symmetric U."""
+        packed = self.kernel_of(order_parameter)[np.tril_indices(len(self.labels))]
+        return _packed_energy(packed, self.labels, self.temperature)
+
+    def log_density(self, factor: Factor) -> Float[Array, ""]:
+        """log Normal(Y; 0, K + T I)."""
+        return -(self.energy(factor) + len(self.labels) * np.log(2 * np.pi)) / 2
+
+    def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """The same of any symmetric U."""
+        return -(self.energy_of(order_parameter) + len(self.labels) * np.log(2 * np.pi)) / 2
+
+    def is_singular(self, factor: Factor) -> Array:
+        """Whether K + T I has a pivot that may be rounding, so that its inverse means nothing."""
+        kernel = self.kernel(factor)
+        pivots = jnp.diag(self._cholesky(kernel)) ** 2
+        # Written so that NaN is singular.
+        return ~(jnp.min(pivots) > PIVOT_ROUNDING * len(kernel) * jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)))
+
+    def solved(self, factor: Factor) -> Solved:
+        """What expansions and predictors at U are made of."""
+        cholesky = self._cholesky(self.kernel(factor))
+        flat = self.features.reshape(len(self.labels), -1)
+        # L^-1 (X, Y)
+        both = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([flat, self.labels]), lower=True)
+        whitened, labels = both[:, :-1], both[:, -1]
+        weighted = (whitened.T @ labels).reshape(self.features.shape[1:])
+        return Solved(cholesky, whitened.reshape(self.features.shape), labels, weighted)
+
+    def expansion(self, factor: Factor) -> EnergyExpansion:
+        """The energy around U, to second order.
+
+        With Z_p = L^{-1} X_p of each path and v_p = X_p^T A^{-1} Y: dE/dU_pq = tr(Z_p^T Z_q) - v_p . v_q, and
+        d^2E/dU_pq dU_rs = -tr(Z_q^T Z_r Z_s^T Z_p) + 2 v_p^T (Z_q^T Z_r) v_s, on changes of U that are symmetric.
+        All examples enter through the Gram matrix of the Z alone, so that this costs a few kernels, however many entries U
+        has.
+        """
+        cholesky, whitened, labels, weighted = self.solved(factor)
+        examples, paths, features = whitened.shape
+        energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels
+        slope = jnp.einsum("epf,eqf->pq", whitened, whitened) - weighted @ weighted.T
+        # Features f' in blocks: all of the Gram matrix at once may not fit into memory.
+        count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
+        padded = jnp.pad(whitened, ((0, 0), (0, 0), (0, -features % count)))
+        blocks = jnp.moveaxis(padded.reshape(examples, paths, -1, count), 2, 0)
+
+        def add(traces, block):
+            rows = jnp.einsum("epf,eqg->pqfg", whitened, block).reshape(paths**2, -1)
+            return traces + rows @ rows.T, None
+
+        # Rows (q, r) and columns (p, s).
+        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks)
+        trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4)).reshape(traces.shape)
+        # Z_q v_p
+        pulled = jnp.einsum("eqf,pf->pqe", whitened, weighted).reshape(paths**2, examples)
+        return EnergyExpansion(energy, slope, 2 * pulled @ pulled.T - trace_term)
+
+    def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "path feature"]:
+        """U X^T (K + T I)^{-1} Y, whose product with scaled path inputs is the mean of f there (THEORY section 5)."""
+        coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel_of(order_parameter)), True), self.labels)
+        return order_parameter @ jnp.tensordot(coefficients, self.features, 1)
+
+    def prediction_of(
+        self, order_parameter: OrderParameter, features: Float[Array, "test_example path feature"]
+    ) -> Prediction:
+        """Mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_* of f given U, at scaled path inputs."""
+        mixed, test = _mixed(features, order_parameter), features.reshape(len(features), -1)
+        cross = self.features.reshape(len(self.labels), -1) @ mixed.T
+        # K + T I = L L^T: mean = (L^-1 k_*)^T L^-1 Y, explained variance = |L^-1 k_*|^2
+        both = jnp.column_stack([self.labels, cross])
+        whitened = jax.scipy.linalg.solve_triangular(self._cholesky(self.kernel_of(order_parameter)), both, lower=True)
+        variance = jnp.sum(mixed * test, axis=1) - jnp.sum(whitened[:, 1:] ** 2, axis=0)
+        return Prediction(whitened[:, 1:].T @ whitened[:, 0], variance)
+
+    def sample_projection(
+        self, key: Key[Array, ""], factor: Factor, prior: Float[Array, "column feature"] | None = None
+    ) -> Float[Array, "column feature"]:
+        """Exact draw of Z, standard normal a priori, given Y = X . (F Z) + noise; `prior` is a draw of it, if there is one.
+
+        Z is the part of V_0 / s_0 that the network sees: Q_1^T V_0 / s_0, with Q_1 the frame of the path vectors.
+        Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
+        """
+        prior_key, noise_key = jax.random.split(key)
+        if prior is None:
+            prior = self._prior_projection(prior_key, factor)
+        missed = self.labels - self._noisy(noise_key, factor, prior)
+        coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), missed)
+        return prior + factor.T @ jnp.tensordot(coefficients, self.features, 1)
+
+    def sample_labels(self, key: Key[Array, ""], factor: Factor) -> Float[Array, " example"]:
+        """Labels drawn given U: Normal(0, K + T I)."""
+        prior_key, noise_key = jax.random.split(key)
+        return self._noisy(noise_key, factor, self._prior_projection(prior_key, factor))
+
+    def _prior_projection(self, key, factor: Factor) -> Float[Array, "column feature"]:
+        return jax.random.normal(key, (factor.shape[1], self.features.shape[2]))
+
+    def _noisy(self, key, factor: Factor, projection: Float[Array, "column feature"]) -> Float[Array, " example"]:
+        output = self.features.reshape(len(self.labels), -1) @ (factor @ projection).reshape(-1)
+        return output + jnp.sqrt(self.temperature) * jax.random.normal(key, self.labels.shape)
+
+    def _cholesky(self, kernel: Float[Array, "example example"]) -> Float[Array, "example example"]:
+        """Of K + T I."""
+        return jnp.linalg.cholesky(kernel + self.temperature * jnp.eye(len(kernel)))
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class LikelihoodByPairs(Likelihood):
+    """The same, with K a sum over pairs of paths.
+
+    Args:
+        pairs: for each pair of paths (pi <= pi') the symmetrised kernel s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its transpose),
+            lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
+    """
+
+    pairs: Float[Array, "pair entry"]
+
+    def kernel(self, factor: Factor) -> Float[Array, "example example"]:
+        """K(U)."""
+        return self.kernel_of(factor @ factor.T)
+
+    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "example example"]:
+        """The same of any symmetric U."""
+        return _unpacked(self._packed(order_parameter), len(self.labels))
+
+    def energy(self, factor: Factor) -> Float[Array, ""]:
+        """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
+        return self.energy_of(factor @ factor.T)
+
+    def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """The same of any symmetric U."""
+        return _packed_energy(self._packed(order_parameter), self.labels, self.temperature)
+
+    def _packed(self, order_parameter: OrderParameter) -> Float[Array, " entry"]:
+        """Lower triangle of K(U), row by row."""
+        return order_parameter[np.tril_indices(len(order_parameter))] @ self.pairs
+
+
+FORMS = ("pairs", "features")
+
+
+def likelihood(
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Any, *, form: str | None = None
+) -> Likelihood:
+    """The likelihood of a training set, in its cheaper form or in the one asked for.
+
+    Path-path kernels read 2 P^2 Pi^2 bytes a product at memory speed, features cost 2 P^2 Pi N_0 operations: with about
+    ten operations in the time of a byte, features win where N_0 is below a few Pi.
+
+    Args:
+        path_inputs: xi of shape (P, Pi, N_0).
+        labels: Y of shape (P,).
+        arch: the network; its widths do not matter.
+        temperature: T, variance of the likelihood.
+        form: "pairs" or "features".
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, another form.
+    """
+    path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
+    labels, temperature = finite_array("labels", labels, (len(path_inputs),)), positive("temperature", temperature)
+    examples, paths, features = path_inputs.shape
+    if form is None:
+        pairs_bytes = 8 * (paths * (paths + 1) // 2) * (examples * (examples + 1) // 2)
+        form = "features" if features <= 4 * paths or pairs_bytes > PAIRS_BYTES else "pairs"
+    scaled = jnp.asarray(path_inputs) * input_scale(arch.variances[0], paths, features)
+    held = (scaled, jnp.asarray(labels), jnp.asarray(temperature))
+    return LikelihoodByPairs(*held, _pairs(scaled)) if one_of("form", form, FORMS) == "pairs" else Likelihood(*held)
+
+
+def likelihood_of(
+    path_inputs: Any, labels: Any, arch: Architecture, temperature: Any, given: Likelihood | None
+) -> Likelihood:
+    """`likelihood`, or the one that is at hand for these data."""
+    if given is None:
+        return likelihood(path_inputs, labels, arch, temperature)
+    if given.features.shape != np.shape(path_inputs):
+        raise ValueError(
+            f"likelihood must be of these path_inputs, of shape {np.shape(path_inputs)}, got {given.features.shape}"
+        )
+    return given.at(positive("temperature", temperature))
+
+
+def _mixed(features: Float[Array, "example path feature"], factor: Factor) -> Float[Array, "example column*feature"]:
+    return jnp.einsum("epf,pq->eqf", features, factor).reshape(len(features), -1)
+
+
+@jax.jit
+def _pairs(scaled: Float[Array, "example path feature"]) -> Float[Array, "pair entry"]:
+    rows, columns = np.tril_indices(len(scaled))
+
+    def one_pair(pair: Array) -> Float[Array, " entry"]:
+        product = scaled[:, pair[0]] @ scaled[:, pair[1]].T
+        symmetrised = product + jnp.where(pair[0] == pair[1], 0.0, 1.0) * product.T
+        return symmetrised[rows, columns]
+
+    return jax.lax.map(one_pair, jnp.stack(np.tril_indices(scaled.shape[1]), axis=1))
+
+
+def _unpacked(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row"]:
+    """Symmetric matrix from its lower triangle, row by row."""
+    row, column = np.indices((size, size))
+    low, high = np.minimum(row, column), np.maximum(row, column)
+    return packed[high * (high + 1) // 2 + low]
+
+
+# Derivatives of the energy are written out, which is cheaper than to differentiate through the Cholesky factor:
+# dE = tr[(A^{-1} - alpha alpha^T) dA] with A = K + T I and alpha = A^{-1} Y.
+
+
+@jax.custom_jvp
+def _packed_energy(packed: Float[Array, " entry"], labels: Float[Array, " example"], temperature: Any):
+    """Energy by the lower triangle of K."""
+    return _energy_and_slope(_unpacked(packed, len(labels)), labels, temperature)[0]
+
+
+@_packed_energy.defjvp
+def _packed_energy_jvp(primals, tangents):
+    packed, labels, temperature = primals
+    packed_dot, labels_dot, temperature_dot = tangents
+    energy, slope, solution = _energy_and_slope(_unpacked(packed, len(labels)), labels, temperature)
+    rows, columns = np.tril_indices(len(labels))
+    twice_below = slope[rows, columns] * np.where(rows == columns, 1.0, 2.0)
+    return energy, twice_below @ packed_dot + 2 * solution @ labels_dot + jnp.trace(slope) * temperature_dot
+
+
+@jax.custom_jvp
+def _gram_energy(mixed: Float[Array, "example column"], labels: Float[Array, " example"], temperature: Any):
+    """Energy where K is the Gram matrix of `mixed`."""
+    return _energy_and_slope(mixed @ mixed.T, labels, temperature)[0]
+
+
+@_gram_energy.defjvp
+def _gram_energy_jvp(primals, tangents):
+    mixed, labels, temperature = primals
+    mixed_dot, labels_dot, temperature_dot = tangents
+    energy, slope, solution = _energy_and_slope(mixed @ mixed.T, labels, temperature)
+    change = 2 * jnp.vdot(slope @ mixed, mixed_dot)
+    return energy, change + 2 * solution @ labels_dot + jnp.trace(slope) * temperature_dot
+
+
+def _energy_and_slope(kernel, labels, temperature):
+    identity = jnp.eye(len(labels))
+    cholesky = jnp.linalg.cholesky(kernel + temperature * identity)
+    whitened = jax.scipy.linalg.solve_triangular(cholesky, labels, lower=True)
+    solution = jax.scipy.linalg.solve_triangular(cholesky, whitened, lower=True, trans=1)
+    energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + whitened @ whitened
+    slope = jax.scipy.linalg.cho_solve((cholesky, True), identity) - jnp.outer(solution, solution)
+    return energy, slope, solution

@@ -1,0 +1,94 @@
+"""The posterior of a point in Bartlett coordinates: its prior, and the likelihood at the U it stands for."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayesattn.architecture import Architecture
+from bayesattn.theory.bartlett import LayerShape, Order, cholesky_factors, log_prior
+from bayesattn.theory.likelihood import Factor, Likelihood
+from bayesattn.theory.minimise import Local
+
+Point = Float[Array, " coordinate"]
+Shapes = tuple[LayerShape, ...]
+
+
+class Problem(NamedTuple):
+    """Arrays that the posterior of a point depends on, besides the shapes of its layers."""
+
+    likelihood: Likelihood
+    widths: Float[Array, " layer"]
+    variances: Float[Array, " layer_and_input"]
+    order: Order = None
+
+    def factors(self, point: Point, shapes: Shapes) -> list[Float[Array, "row column"]]:
+        """F_1, .., F_L, F_a at a point."""
+        return cholesky_factors(point, shapes, self.widths, self.variances, self.order)
+
+    def factor(self, point: Point, shapes: Shapes) -> Factor:
+        """F_1, of which U = F_1 F_1^T."""
+        return self.factors(point, shapes)[0]
+
+    def order_parameter(self, point: Point, shapes: Shapes) -> Float[Array, "path path"]:
+        """U at a point."""
+        factor = self.factor(point, shapes)
+        return factor @ factor.T
+
+    def at(self, temperature: float) -> "Problem":
+        """The same at another temperature."""
+        return self._replace(likelihood=self.likelihood.at(temperature))
+
+
+def problem_of(likelihood: Likelihood, arch: Architecture) -> Problem:
+    """The arrays of the posterior of a network."""
+    return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances))
+
+
+def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
+    """Minus the log of prior density times likelihood, both normalised, at a point of Bartlett coordinates."""
+    return -problem.likelihood.log_density(problem.factor(point, shapes)) - log_prior(point, shapes, problem.widths)
+
+
+def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
+    """Value, gradient and Hessian of `potential`."""
+    constant = len(problem.likelihood.labels) * np.log(2 * np.pi) / 2
+    return with_derivatives(
+        problem.likelihood,
+        lambda point: problem.factor(point, shapes),
+        0.5,
+        lambda point: constant - log_prior(point, shapes, problem.widths),
+    )
+
+
+def with_derivatives(
+    likelihood: Likelihood, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
+) -> Callable[[Point], Local]:
+    """Value, gradient and Hessian of weight x energy + rest, functions of a point.
+
+    Differentiating the energy's second-order expansion in U, instead of the energy, leaves the examples out of it.
+
+    Args:
+        likelihood: of the labels.
+        factor: from a point to F, with U = F F^T.
+        weight: of the energy.
+        rest: from a point to a number that costs little.
+    """
+
+    def order_parameter(point: Point) -> Float[Array, "path path"]:
+        return factor(point) @ factor(point).T
+
+    def local(point: Point) -> Local:
+        at, here = likelihood.expansion(factor(point)), order_parameter(point)
+
+        def expanded(other):
+            change = order_parameter(other) - here
+            flat = change.reshape(-1)
+            return weight * (jnp.sum(at.slope * change) + flat @ at.curvature @ flat / 2) + rest(other)
+
+        return Local(weight * at.value + rest(point), jax.grad(expanded)(point), jax.hessian(expanded)(point))
+
+    return local

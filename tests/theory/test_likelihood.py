@@ -1,0 +1,129 @@
+"""The likelihood given a factor of U: its forms against each other, and against what is known of a Gaussian."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn.theory import likelihood as module
+from bayesattn.theory.likelihood import FORMS, likelihood
+from tests.conftest import relative_error
+
+
+@pytest.fixture(params=FORMS)
+def case(request, two_layers):
+    """A likelihood, a narrow factor and the covariance K + T I there."""
+    found = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=request.param)
+    factor = jnp.asarray(np.random.default_rng(0).normal(size=(two_layers.arch.paths, 2)))
+    arrays = (two_layers.path_inputs, two_layers.path_inputs, two_layers.arch)
+    return found, factor, ba.theory.kernel(factor @ factor.T, *arrays) + 0.3 * jnp.eye(len(two_layers.labels))
+
+
+def test_its_kernel_is_the_stored_one(two_layers):
+    for form in FORMS:
+        made = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=form)
+        assert (
+            relative_error(made.kernel_of(jnp.asarray(two_layers.order_parameters[0])), two_layers.stored["kernel"])
+            < 1e-13
+        )
+
+
+def test_its_density_is_that_of_a_gaussian(case):
+    found, factor, covariance = case
+    expected = jax.scipy.stats.multivariate_normal.logpdf(found.labels, jnp.zeros(len(covariance)), covariance)
+    assert relative_error(found.log_density(factor), expected) < 1e-12
+    assert relative_error(found.log_density_of(factor @ factor.T), expected) < 1e-12
+
+
+def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(case):
+    """By factor, labels, temperature and, where K is formed from them, path inputs; second ones along a direction."""
+    found, factor, _ = case
+    names = ["labels", "temperature", "pairs" if hasattr(found, "pairs") else "features"]
+
+    def energy(factor, changed):
+        return dataclasses.replace(found, **changed).energy(factor)
+
+    def plain(factor, changed):
+        changed = dataclasses.replace(found, **changed)
+        covariance = changed.kernel(factor) + changed.temperature * jnp.eye(len(changed.labels))
+        return jnp.linalg.slogdet(covariance)[1] + changed.labels @ jnp.linalg.solve(covariance, changed.labels)
+
+    arguments = factor, {name: getattr(found, name) for name in names}
+    ours, theirs = (jax.grad(f, (0, 1))(*arguments) for f in (energy, plain))
+    for one, other in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        assert relative_error(one, other) < 1e-10
+    direction = jnp.sin(jnp.arange(factor.size)).reshape(factor.shape)
+    ours, theirs = (jax.jvp(jax.grad(lambda at, f=f: f(at, {})), (factor,), (direction,))[1] for f in (energy, plain))
+    assert relative_error(ours, theirs) < 1e-9
+
+
+@pytest.mark.parametrize("block", [12, 5])
+def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block):
+    """Slope and curvature along symmetric changes of U, with all 12 features at once and in blocks of 5, 5 and 2."""
+    found, rng = case[0], np.random.default_rng(0)
+    _, paths, features = found.features.shape
+    assert features == 12
+    monkeypatch.setattr(module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    factor = jnp.asarray(rng.normal(size=(paths, paths)))
+    changes = rng.normal(size=(2, paths, paths))
+    changes = jnp.asarray(changes + changes.transpose(0, 2, 1))
+
+    def energy(first, second):
+        return found.energy_of(factor @ factor.T + first * changes[0] + second * changes[1])
+
+    expansion = found.expansion(factor)
+    first, second = changes.reshape(2, -1)
+    assert relative_error(expansion.value, energy(0.0, 0.0)) < 1e-12
+    assert relative_error(expansion.slope.reshape(-1) @ first, jax.grad(energy)(0.0, 0.0)) < 1e-9
+    assert relative_error(first @ expansion.curvature @ second, jax.grad(jax.grad(energy), 1)(0.0, 0.0)) < 1e-9
+
+
+DRAWS = 20000
+
+
+def moments_p_value(draws, mean, covariance):
+    """Chi-squared test of all means and covariances of Gaussian draws together, in coordinates that make them standard."""
+    whitened = np.linalg.solve(np.linalg.cholesky(covariance), (np.asarray(draws) - mean).T)
+    size, count = whitened.shape
+    found = np.sqrt(count) * (whitened @ whitened.T / count - np.eye(size))
+    rows, columns = np.tril_indices(size)
+    z = np.append(np.sqrt(count) * whitened.mean(1), found[rows, columns] / np.where(rows == columns, np.sqrt(2), 1))
+    return stats.chi2.sf(z @ z, len(z))
+
+
+def test_projections_have_the_moments_of_their_conditional_law(case):
+    """Z given Y is Gaussian; a covariance 10 % too large is found, and a mean that is off by a tenth of its spread."""
+    found, factor, covariance = case
+    draws = jax.jit(jax.vmap(lambda key: found.sample_projection(key, factor)))(
+        jax.random.split(jax.random.key(0), DRAWS)
+    )
+    flat = np.asarray(draws).reshape(DRAWS, -1)
+    # f = design . Z
+    design = np.einsum("epf,pc->ecf", found.features, factor).reshape(len(covariance), -1)
+    gain = np.linalg.solve(covariance, design).T
+    mean, law = gain @ found.labels, np.eye(design.shape[1]) - gain @ design
+    assert moments_p_value(flat, mean, law) > 1e-3
+    assert moments_p_value(flat, mean + 0.1 * np.sqrt(np.diag(law)), law) < 1e-9
+    assert moments_p_value(flat, mean, 1.1 * law) < 1e-9
+
+
+def test_labels_have_the_moments_of_their_law(case):
+    found, factor, covariance = case
+    draws = jax.jit(jax.vmap(lambda key: found.sample_labels(key, factor)))(jax.random.split(jax.random.key(0), DRAWS))
+    assert moments_p_value(draws, 0, covariance) > 1e-3
+    assert moments_p_value(draws, 0, covariance + 0.03 * np.eye(len(covariance))) < 1e-9
+
+
+def test_what_is_not_known_is_named(two_layers):
+    arrays = two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3
+    with pytest.raises(
+        ValueError, match=r"form must be one of 'pairs', 'features', got 'pair'; did you mean 'pairs'\?"
+    ):
+        likelihood(*arrays, form="pair")
+    other = likelihood(two_layers.path_inputs[:3], two_layers.labels[:3], *arrays[2:])
+    with pytest.raises(ValueError, match=r"likelihood must be of these path_inputs, of shape .* got \(3, "):
+        ba.theory.solve(*arrays, likelihood=other)
