@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arviz_plots
 import arviz_stats
-import jinja2
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -17,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from bayesattn import exchangeable, plots
+from bayesattn._extras import require
 from bayesattn._files import replace_file
 from bayesattn.diagnostics import FEWEST_CHAINS
 from bayesattn.models import LatentModel, Model
@@ -79,7 +78,9 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         FileExistsError: there is such a file.
         ValueError: no runs, or one without draws yet.
         RunError: a folder that is not a run that can be read.
+        ImportError: the extra "report" is not installed.
     """
+    require("report", "a report")
     out = Path(out)
     if out.exists() and not overwrite:
         raise FileExistsError(f"out must not exist yet, got {out}, which does; choose another or overwrite it")
@@ -101,6 +102,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         picture(lambda some=together: plots.validation_figure(some), *_described(together))
         for together in _alike(validations)
     ]
+    import jinja2
+
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("bayesattn"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
@@ -124,6 +127,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
 
 
 def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]) -> Part:
+    import arviz_plots
+
     found = run.diagnose()
     overall = f"{found.overall()}."
     scalars = _scalars(draws)

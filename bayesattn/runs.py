@@ -20,6 +20,7 @@ import xarray as xr
 import zarr
 
 from bayesattn import checkpoints, provenance, run_damage, run_files, run_places
+from bayesattn._extras import require
 from bayesattn._files import append_line, digest_of, replace_file
 from bayesattn.checkpoints import Checkpoint
 from bayesattn.models import LatentModel, Model
@@ -289,7 +290,11 @@ class Run:
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(kept)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
-        """Export draws and data as one NetCDF 4 file; raises FileExistsError if it is there already."""
+        """Export draws and data as one NetCDF 4 file.
+
+        Raises FileExistsError if it is there already, ImportError if the extra "netcdf" is not installed.
+        """
+        require("netcdf", "an export to NetCDF")
         if Path(file).exists():
             raise FileExistsError(errno.EEXIST, "the file to export to must not exist yet", str(file))
         partial = Path(f"{file}.{uuid.uuid4().hex}.partial")

@@ -20,6 +20,7 @@ import jax
 import pandas as pd
 
 from bayesattn import runs
+from bayesattn._extras import require
 from bayesattn._files import replace_file
 from bayesattn.models import Model
 from bayesattn.samplers import Job
@@ -81,11 +82,14 @@ def run(
     Raises:
         BlockingIOError: another process is at work on the sweep.
         ConnectionError: no scheduler answers at the address.
-        ImportError: [cluster] needs dask-jobqueue.
+        ImportError: the extra "sweep" is not installed, or "cluster" where there is a [cluster].
         ValueError: `security` without a scheduler at a tls:// address, or with an option that there is not.
     """
     if security and not (scheduler or "").startswith("tls://"):
         raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
+    require("sweep", "a sweep")
+    if sweep.table.cluster is not None:
+        require("cluster", "[cluster]")
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
     lock = filelock.FileLock(sweep.out / ".lock")
@@ -230,11 +234,9 @@ def gpus() -> list[str]:
 
 
 def batch_cluster(table: Cluster) -> Any:
-    """The dask-jobqueue cluster of a [cluster] table; raises ImportError without dask-jobqueue."""
-    try:
-        import dask_jobqueue
-    except ImportError:
-        raise ImportError("[cluster] needs dask-jobqueue: pip install 'bayesattn[cluster]'") from None
+    """The dask-jobqueue cluster of a [cluster] table."""
+    import dask_jobqueue
+
     options = {"cores": 1, "processes": 1, "memory": "4GB"} | table.options
     return getattr(dask_jobqueue, CLUSTERS[table.kind])(**options)
 

@@ -26,6 +26,7 @@ from safetensors.numpy import save
 
 from bayesattn import attention
 from bayesattn._checks import positive, positive_integer, seed_number
+from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
 from bayesattn._input_files import read_arrays
 from bayesattn.network import Weights, network
@@ -165,6 +166,7 @@ def _locked(out: Path, timeout: float) -> Iterator[None]:
 def _train(
     task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None
 ) -> dict[str, np.ndarray]:
+    require("images", "training")
     import optax
 
     about = description(task, training)

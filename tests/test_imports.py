@@ -1,13 +1,18 @@
-"""The house: who imports whom, and which libraries, by the source alone."""
+"""The house: who imports whom, and which libraries, by the source alone; extras that are not installed."""
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
+from bayesattn import _extras, report, runs, sweep, sweep_file
+from bayesattn.tasks import load_images
+
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
-    ["_checks", "_files", "_input_files", "_random"],
+    ["_checks", "_extras", "_files", "_input_files", "_random"],
     ["architecture", "attention"],
     ["theory"],
     ["network", "tasks", "training"],
@@ -22,12 +27,17 @@ FLOORS = [
 ]
 """A module imports those of its own floor and of the floors below."""
 HOMES = {
+    "PIL": {"tasks.images"},
+    "arviz_plots": {"report"},
     "blackjax": {"samplers.langevin"},
     "distributed": {"sweep"},
+    "jinja2": {"report"},
     "matplotlib": {"plots", "exchangeable.plots", "report"},
     "numpyro": {"calibration", "models", "samplers"},
     "optax": {"training"},
+    "optimistix": {"exchangeable.learning"},
     "pooch": {"tasks.images"},
+    "sklearn": {"tasks.images"},
     "typer": {"cli"},
     "zarr": {"run_damage", "run_files", "runs"},
 }
@@ -92,3 +102,30 @@ def test_libraries_have_homes(library):
     assert users
     homes = HOMES[library]
     assert {name for name in users if not any(name == home or name.startswith(home + ".") for home in homes)} == set()
+
+
+@pytest.mark.parametrize("extra", _extras.EXTRAS)
+def test_extras_are_those_of_the_project(extra):
+    """Each has what the code asks for, and an install line that works."""
+    project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())["project"]
+    named = {re.match(r"[\w-]+", line)[0] for line in project["optional-dependencies"][extra]}
+    core = {re.match(r"[\w-]+", line)[0] for line in project["dependencies"]}
+    assert set(_extras.EXTRAS[extra].values()) <= named
+    assert not named & core
+
+
+def test_a_missing_library_is_named_with_its_install_line(monkeypatch, tmp_path):
+    found = _extras.find_spec
+    gone = {"PIL", "optax", "distributed", "arviz_plots", "h5netcdf"}
+    monkeypatch.setattr(_extras, "find_spec", lambda name: None if name in gone else found(name))
+    (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "hidden_markov"\n[grid]\nseed = [0]\n')
+    run = runs.Run.__new__(runs.Run)
+    for use, message in {
+        lambda: load_images("digits"): r"a task of images needs pillow, optax: pip install 'bayesattn\[images\]'",
+        lambda: sweep.run(sweep_file.Sweep(tmp_path / "sweep.toml")): r"a sweep needs distributed: .*\[sweep\]",
+        lambda: report.report(["run"], "page.html"): r"a report needs arviz-plots: .*\[report\]",
+        lambda: run.to_netcdf("run.nc"): r"an export to NetCDF needs h5netcdf: .*\[netcdf\]",
+    }.items():
+        with pytest.raises(ImportError, match=message):
+            use()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sweep.toml"]

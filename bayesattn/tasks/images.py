@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import platformdirs
 from jaxtyping import Float, Int
-from PIL import Image
 
 from bayesattn._checks import positive_integer, require_memory, shown
+from bayesattn._extras import require
 from bayesattn._input_files import MOST_MEMBERS, Refused, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
@@ -78,7 +78,9 @@ def load_images(source: str | Path, side: int = 32) -> Images:
         FileNotFoundError: no such folder or zip.
         ValueError: an unknown name, a zip or folder with other or too much contents, an image that cannot be read, is too
             large or has one colour alone, fewer than two classes, a class with fewer than two images.
+        ImportError: the extra "images" is not installed.
     """
+    require("images", "a task of images")
     positive_integer("side", side)
     source, wanted = _split(str(source))
     found = _digits(side) if source == DIGITS else _read(_located(source), side)
@@ -110,17 +112,20 @@ def _split(source: str) -> tuple[str, tuple[int, int] | None]:
 
 
 def _digits(side: int) -> Images:
-    from sklearn.datasets import load_digits  # takes a second to import
+    from sklearn.datasets import load_digits
 
     stored: Any = load_digits()
     require_memory(f"digits at side = {side}", 8 * len(stored.images) * side**2)
     # 8 x 8 pixels of 0 to 16.
-    pixels = np.stack([_scaled(Image.fromarray(image.astype(np.float32) / 16), side) for image in stored.images])
+    pixels = np.stack([_scaled(image.astype(np.float32) / 16, side) for image in stored.images])
     return Images(pixels, stored.target.astype(int), tuple(str(digit) for digit in range(10)))
 
 
-def _scaled(image: Image.Image, side: int) -> np.ndarray:
-    return np.clip(np.asarray(image.resize((side, side), Image.Resampling.BILINEAR), float), 0, 1)
+def _scaled(ink: np.ndarray, side: int) -> np.ndarray:
+    from PIL import Image
+
+    image = Image.fromarray(ink).resize((side, side), Image.Resampling.BILINEAR)
+    return np.clip(np.asarray(image, float), 0, 1)
 
 
 def _located(source: str) -> Path:
@@ -159,7 +164,7 @@ def _read(path: Path, side: int) -> Images:
             raise ValueError(f"{path} must hold at most {MOST_PIXELS_TOGETHER} pixels, got more by {name}")
         if ink.min() == ink.max():
             raise ValueError(f"{name} in {path} must show something, got an image of one colour alone")
-        pixels.append(_scaled(Image.fromarray(ink), side))
+        pixels.append(_scaled(ink, side))
         names.append("/".join(parts[-3:-1]))
     if not pixels:
         raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got no .png at all")
@@ -169,6 +174,8 @@ def _read(path: Path, side: int) -> Images:
 
 def _ink(content: bytes) -> Float[np.ndarray, "row column"]:
     """Darkness of each pixel of a PNG file on white paper."""
+    from PIL import Image
+
     # Other formats have readers that run programs (EPS).
     with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
         if image.width * image.height > MOST_PIXELS:

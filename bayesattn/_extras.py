@@ -1,0 +1,19 @@
+"""Libraries that only some of the work needs, and that an installation may lack."""
+
+from importlib.util import find_spec
+
+EXTRAS = {
+    "images": {"PIL": "pillow", "sklearn": "scikit-learn", "pooch": "pooch", "optax": "optax"},
+    "sweep": {"distributed": "distributed", "pyarrow": "pyarrow"},
+    "cluster": {"dask_jobqueue": "dask-jobqueue"},
+    "report": {"arviz_plots": "arviz-plots", "jinja2": "jinja2"},
+    "netcdf": {"h5netcdf": "h5netcdf", "h5py": "h5py"},
+}
+"""Modules of each extra, and the names under which they are installed."""
+
+
+def require(extra: str, work: str) -> None:
+    """Raise ImportError, which says how to install it, if a library is missing that some work needs."""
+    missing = [name for module, name in EXTRAS[extra].items() if find_spec(module) is None]
+    if missing:
+        raise ImportError(f"{work} needs {', '.join(missing)}: pip install 'bayesattn[{extra}]'")
