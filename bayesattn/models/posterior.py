@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, ClassVar
 
+import jax
 import numpy as np
 from jaxtyping import Float
 
@@ -236,7 +237,8 @@ class Model:
     @cached_property
     def likelihood(self) -> Likelihood:
         """Of the labels given U; made when it is first asked for, and kept by models of the same examples and s_0."""
-        return likelihood(self.path_inputs, self.labels, self.architecture, self.temperature)
+        with jax.ensure_compile_time_eval():  # It outlives whatever is being traced when it is first asked for.
+            return likelihood(self.path_inputs, self.labels, self.architecture, self.temperature)
 
     @property
     def path_names(self) -> list[str]:
