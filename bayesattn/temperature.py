@@ -114,16 +114,15 @@ def _evidence(model: Model, temperature: float, seed: int) -> theory.Evidence | 
 
 
 def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str) -> Candidate:
-    model = model.replace(temperature=temperature)
-    gp = theory.gp_evidence(model)
+    gp = theory.gp_evidence(model, temperature=temperature)
     own: dict[str, Any] = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
     if isinstance(evidence, theory.Evidence):
         own = evidence._asdict() | {"failure": None}
 
     order_parameters = [theory.gp_order_parameter(model.architecture)]
     with contextlib.suppress(theory.NotConverged):
-        order_parameters.append(theory.solve(model).order_parameter)
-    found = np.asarray(readouts(np.stack(order_parameters), model.likelihood, model.architecture))
+        order_parameters.append(theory.solve(model, temperature=temperature).order_parameter)
+    found = np.asarray(readouts(np.stack(order_parameters), model.likelihood.at(temperature), model.architecture))
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
         """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""

@@ -21,7 +21,7 @@ FLOORS = [
     ["accuracy", "calibration", "diagnostics", "pruning", "temperature"],
     ["checkpoints", "provenance", "run_damage", "run_files", "run_places", "runs", "validation"],
     ["plots"],
-    ["exchangeable", "sweep", "sweep_file"],
+    ["exchangeable", "study", "sweep", "sweep_file"],
     ["report"],
     ["cli"],
 ]

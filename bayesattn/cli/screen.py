@@ -50,16 +50,22 @@ SAMPLE_COLUMNS = (
 
 @contextmanager
 def sampling_progress(total: int, quiet: bool):
-    """A progress bar for each sampling; yields a function from a description to a callback for `sample`."""
+    """A progress bar for each sampling; yields a function from a description to a callback for `sample`.
+
+    Work of unknown length has a total of None, and its bar is gone when the next begins.
+    """
     with Progress(*SAMPLE_COLUMNS, console=errors, disable=quiet or not errors.is_terminal) as bars:
 
-        def add(description: str):
-            task = bars.add_task(description, total=total, rate="compiling")
+        def add(description: str, total: int | None = total):
+            for task in bars.tasks:
+                if task.total is None:
+                    bars.remove_task(task.id)
+            task = bars.add_task(description, total=total, rate="compiling" if total else "")
             done: dict[int, int] = {}
 
             def tell(event: Any) -> None:
                 done[event.chain] = event.done
-                speed = bars.tasks[task].speed
+                [speed] = [each.speed for each in bars.tasks if each.id == task]
                 rate = f"{speed:.0f} draws/s" if speed else ""
                 bars.update(task, completed=sum(done.values()), rate=rate)
 

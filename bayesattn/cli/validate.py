@@ -11,7 +11,7 @@ from rich.table import Table
 import bayesattn as ba
 from bayesattn import validation
 from bayesattn._checks import positive
-from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, accuracy_on, binomial_error
+from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
 from bayesattn.cli.options import (
     COLLAPSED,
     Chains,
@@ -24,13 +24,11 @@ from bayesattn.cli.options import (
     Seed,
     Temperature,
     Widths,
-    models,
 )
 from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
-    errors,
     free_folder,
     print_json,
     refuse_to_overwrite,
@@ -42,9 +40,10 @@ from bayesattn.cli.screen import (
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.samplers import Job
+from bayesattn.study import Study, study
 from bayesattn.tasks.images import is_named
-from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, candidates, rivals
-from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, scaling
+from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
+from bayesattn.validation import LEVEL, MARGIN
 
 EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
 ANSWERS = {
@@ -114,15 +113,15 @@ def validate(
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
     draws = usual.draws if draws is None else draws
-    # Bad settings of the sampler are found before any theory is solved.
-    Job(
-        sampler=sampler_name,
-        parameterisation=parameterisation.value,
-        chains=chains,
-        warmup=warmup,
-        draws=draws,
-        seed=seed,
-    )
+    settings = {
+        "sampler": sampler_name,
+        "parameterisation": parameterisation.value,
+        "chains": chains,
+        "warmup": warmup,
+        "draws": draws,
+        "seed": seed,
+    }
+    Job(**settings)  # Bad ones are found before any training.
     # Before the model's own data, so that a wrong name is found before any training.
     with training_progress("training", as_json) as progress:
         elsewhere = {
@@ -131,68 +130,39 @@ def validate(
             )
             for source in also_on or []
         }
-    cases = models(model, width or usual.widths, temperature, data_seed, as_json)
+    widths = width or usual.widths
+    with training_progress("training", as_json) as progress:
+        case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
     start = time.perf_counter()
-    choose = temperature is None and cases[0].validation_labels is not None
-    curve = _theory_curve(cases, theory_width or usual.theory_widths, choose, seed)
-    if choose:
-        cases = [
-            case.replace(temperature=by_evidence(curve[case.architecture.widths[0]]).temperature) for case in cases
-        ]
-    theory_seconds = time.perf_counter() - start
-    results, shares = [], []
-    with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
-        for case in cases:
-            tree = ba.sample(
-                case,
-                sampler=sampler_name,
-                parameterisation=parameterisation.value,
-                chains=chains,
-                warmup=warmup,
-                draws=draws,
-                seed=seed,
-                progress=progress(f"N = {case.architecture.widths[0]}"),
-            )
-            # A level for all widths together.
-            result = ba.validate(case, tree, margin=margin, level=LEVEL / len(cases))
-            results.append(result)
-            same = {"architecture": case.architecture, "temperature": case.temperature}
-            shares.append({name: accuracy_on(other.replace(**same), result) for name, other in elsewhere.items()})
-    verdict = validation.overall(results)
-    slopes = {of: scaling(results, of) for of in ("relative_deviation", "relative_remaining")}
-    content = {
-        "model": model,
-        "verdict": verdict,
-        "holds": verdict == validation.HOLDS,
-        "bound": max(result.bound for result in results) if all(result.usable for result in results) else None,
-        "margin": margin,
-        "level": LEVEL,
-        "seed": seed,
-        "scaling": {of: slope and slope._asdict() for of, slope in slopes.items()},
-        "theory": [
-            {"width": each, "temperatures": [candidate._asdict() for candidate in found]}
-            for each, found in curve.items()
-        ],
-        "theory_seconds": round(theory_seconds, 1),
-        "also_on": [{name: found.to_dict() for name, found in share.items()} for share in shares],
-        "results": [result.to_dict() for result in results],
-    }
-    from bayesattn import plots
-
-    save_results(folder, content, plots.validation_figure(results, curve))
+    choose = temperature is None and case.validation_labels is not None
+    with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
+        found = study(
+            case,
+            widths,
+            choose_temperature=choose,
+            theory_widths=theory_width or usual.theory_widths,
+            also_on=elsewhere,
+            margin=margin,
+            solving=lambda width: bar(f"theory, N = {width}", None),
+            sampling=lambda width: bar(f"N = {width}"),
+            **settings,
+        )
+    seconds = time.perf_counter() - start
+    content = {"model": model, "seed": seed} | found.to_dict()
+    save_results(folder, content, found.figure())
     if as_json:
         print_json(content)
     else:
-        _print_curve(curve, choose, cases[0], theory_seconds)
-        for name in elsewhere:
-            _print_accuracy([share[name] for share in shares], cases, f"Accuracy on {name} (% of test examples)")
-        _print_validation(results, slopes, model, verdict, time.perf_counter() - start, folder)
-    raise typer.Exit(EXIT_STATUSES[verdict])
+        _print_curve(found.curve, choose, case, found.theory_seconds)
+        for name, shares in found.elsewhere.items():
+            drawn = [each.model for each in found.validations]
+            _print_accuracy(shares, drawn, f"Accuracy on {name} (% of test examples)")
+        _print_validation(found, model, seconds, folder)
+    raise typer.Exit(EXIT_STATUSES[found.verdict])
 
 
-def _print_validation(
-    results: list[Validation], slopes: dict[str, Slope | None], model: str, verdict: str, seconds: float, folder: Path
-) -> None:
+def _print_validation(found: Study, model: str, seconds: float, folder: Path) -> None:
+    results, slopes = found.validations, found.scaling
     shares = [result.accuracy for result in results if result.accuracy is not None]
     if shares:
         title = "Accuracy of the mean predictor (% of test examples)"
@@ -236,10 +206,10 @@ def _print_validation(
         for warning in result.diagnostics.warnings():
             screen.print(f"warning, N = {result.width}: {warning}", style="yellow")
         screen.print(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
-    answer, style = ANSWERS[verdict]
-    if verdict == validation.HOLDS:
+    answer, style = ANSWERS[found.verdict]
+    if found.verdict == validation.HOLDS:
         answer += f" to within {100 * max(result.bound for result in results):.2g} % of U and predictor"
-    elif verdict == validation.CANNOT_TELL:
+    elif found.verdict == validation.CANNOT_TELL:
         answer += f" whether it does to within {100 * results[0].margin:.2g} %"
     screen.print(
         f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
@@ -277,19 +247,6 @@ def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> N
 
 def _points(gain: Gain) -> str:
     return f"{100 * gain.difference:+.1f} ± {100 * gain.error:.1f}"
-
-
-def _theory_curve(cases: list[Model], more: list[int], choose: bool, seed: int) -> dict[int, list[Candidate]]:
-    """Candidates at the widths of the cases and at more: at several temperatures, or at that of the model."""
-    if not choose and not more:
-        return {}
-    given = {} if choose else {"temperatures": [cases[0].temperature]}
-    curve = {}
-    with errors.status("theory") as status:
-        for width in sorted({case.architecture.widths[0] for case in cases} | set(more)):
-            status.update(f"theory, N = {width}")
-            curve[width] = candidates(cases[0].replace(width=width), **given, seed=seed)
-    return curve
 
 
 def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, seconds: float) -> None:

@@ -1,0 +1,80 @@
+"""A study in Python says what the command says; what its parts say is tested where they are."""
+
+import json
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.study import study
+from tests.posteriors import tiny_model
+
+SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model(temperature=0.5, heads=(2,), widths=(8, 8))
+
+
+@pytest.fixture(scope="module")
+def found(model):
+    told = []
+    made = study(
+        model,
+        (8, 40),
+        theory_widths=(1000,),
+        also_on={"itself": model},
+        margin=0.3,
+        solving=told.append,
+        sampling=lambda width: told.append(width) or (lambda _: None),
+        **SETTINGS,
+    )
+    # All theory comes first, and each width is drawn in the order asked for.
+    assert told == [8, 40, 1000, 8, 40]
+    return made
+
+
+def test_each_width_is_validated_as_it_would_be_alone(model, found):
+    draws = ba.sample(model.replace(width=40), **SETTINGS)
+    alone = ba.validate(model.replace(width=40), draws, margin=0.3, level=0.005)
+    np.testing.assert_array_equal(found.validations[1].order_parameter, alone.order_parameter)
+    assert found.validations[1].verdict == alone.verdict
+    assert found.validations[1].bound == alone.bound
+
+
+def test_it_knows_what_the_command_prints(found):
+    content = found.to_dict()
+    assert content["bound"] == max(each.bound for each in found.validations)
+    assert content["verdict"] == found.verdict == "holds"
+    assert [each["width"] for each in content["theory"]] == [8, 40, 1000]
+    assert content["results"][0]["widths"] == [8, 8]
+    same = found.elsewhere["itself"][0], found.validations[0].accuracy
+    assert same[0].draws == same[1].draws
+    json.dumps(content, allow_nan=True)
+
+
+def test_its_figure_has_both_widths(found):
+    figure = found.figure()
+    assert len(figure.axes) > 1
+
+
+def test_temperatures_are_chosen_by_evidence_at_each_width(model):
+    found = study(model, (8,), choose_temperature=True, **SETTINGS)
+    best = max(found.curve[8], key=lambda each: each.log_evidence)
+    assert found.validations[0].model.temperature == best.temperature != model.temperature
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"widths": ()}, "widths must hold at least one width, got none"),
+        ({"widths": (8, 0.5)}, "widths must be a whole number of at least 1, got 0.5"),
+        ({"margin": 0}, "margin must be a finite number above 0, got 0"),
+        ({"sampler": "gibbs"}, "sampler must be one of"),
+        ({"step": 3}, "setting of a job must be one of"),
+    ],
+)
+def test_bad_input_is_named(model, change, message):
+    with pytest.raises(ValueError, match=message):
+        study(model, **{"widths": (8,)} | change)
