@@ -1,17 +1,24 @@
-"""Does the theory hold of a network, at several widths? Temperatures by evidence, draws, comparisons, verdict, figure."""
+"""Whole studies, each one call with one result: what `bayesattn validate`, `prune` and `calibrate` do and print.
+
+`validate`: does the theory hold of a network, at several widths? `prune`: which of its heads can go? `calibrate`: do
+samplers draw from its posterior? Each result has a figure, and plain values for JSON.
+"""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bayesattn import plots
+from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import positive, positive_integer
 from bayesattn.accuracy import Accuracy, accuracy_on
+from bayesattn.calibration import Calibration, JointTest
 from bayesattn.models import Model
-from bayesattn.samplers import Job, Progress, sample
+from bayesattn.pruning import Comparison
+from bayesattn.samplers import BIASED, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
-from bayesattn.validation import HOLDS, LEVEL, MARGIN, Slope, Validation, overall, scaling, validate
+from bayesattn.validation import HOLDS, LEVEL, MARGIN, Slope, Validation, overall, scaling
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -21,8 +28,8 @@ Curve = dict[int, list[Candidate]]
 
 
 @dataclass(frozen=True)
-class Study:
-    """What came of a study.
+class ValidationStudy:
+    """Theory against draws at several widths.
 
     Args:
         validations: draws against theory, at each width.
@@ -78,7 +85,7 @@ class Study:
         }
 
 
-def study(
+def validate(
     model: Model,
     widths: Sequence[int],
     *,
@@ -89,8 +96,8 @@ def study(
     solving: Callable[[int], Any] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
     **settings: Any,
-) -> Study:
-    """Draw the posterior of a network at several widths and compare each with the theory; what `bayesattn validate` does.
+) -> ValidationStudy:
+    """Draw the posterior of a network at several widths and compare each with the theory.
 
     Args:
         model: whose own width does not matter.
@@ -127,8 +134,163 @@ def study(
     for case, width in zip(cases, widths, strict=True):
         draws = sample(case, progress=sampling and sampling(width), **settings)
         # A level for all widths together.
-        validations.append(validate(case, draws, margin=margin, level=LEVEL / len(cases)))
+        validations.append(validation.validate(case, draws, margin=margin, level=LEVEL / len(cases)))
         same = {"architecture": case.architecture, "temperature": case.temperature}
         for name, other in (also_on or {}).items():
             elsewhere[name].append(accuracy_on(other.replace(**same), validations[-1]))
-    return Study(validations, curve, elsewhere, theory_seconds)
+    return ValidationStudy(validations, curve, elsewhere, theory_seconds)
+
+
+@dataclass(frozen=True)
+class PruningStudy:
+    """Heads removed from networks trained from several seeds, and from the posteriors of their values.
+
+    Args:
+        comparisons: of each seed.
+    """
+
+    comparisons: list[Comparison]
+
+    def figure(self) -> "Figure":
+        """Head scores against what is lost with each head, and accuracy as heads go."""
+        return plots.pruning_figure(self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {"results": [each.to_dict() for each in self.comparisons]}
+
+
+def prune(
+    models: Iterable[tuple[Model, Mapping[str, Any] | None]],
+    *,
+    choose_temperature: bool = False,
+    choosing: Callable[[int], Any] | None = None,
+    sampling: Callable[[int], Callable[[Progress], None]] | None = None,
+    **settings: Any,
+) -> PruningStudy:
+    """Score the heads of networks by theory and by draws, and remove them in that order and in others.
+
+    Args:
+        models: a model and all weights of its trained network, or None, for each seed; made one after the other.
+        choose_temperature: take the temperature of greatest evidence instead of the model's, where there are validation
+            examples.
+        choosing: called with the number of a model, from 0, before its temperature is chosen.
+        sampling: called with it before the model is drawn, gives what is called after each block of draws.
+        settings: those of `bayesattn.samplers.Job`.
+
+    Raises:
+        ValueError: no models, one without test examples, weights that do not fit, settings that make no sense.
+        NotConverged: a solver failed.
+    """
+    job, comparisons = Job.of(**settings), []
+    for number, (model, weights) in enumerate(models):
+        if model.test_labels is None:
+            raise ValueError("models must have test examples with labels, which pruning is judged by, got one without")
+        if weights is not None:
+            pruning.trained_readout(weights, model.architecture)  # What does not fit is found before any draw.
+        if choose_temperature and model.validation_labels is not None:
+            if choosing is not None:
+                choosing(number)
+            model = model.replace(temperature=by_evidence(candidates(model)).temperature)
+        draws = sample(model, progress=sampling and sampling(number), **settings)
+        drawn = draws["posterior"]["order_parameter"].values
+        comparisons.append(pruning.compare(model, drawn, weights, job.seed))
+    if not comparisons:
+        raise ValueError("models must hold at least one model, got none")
+    return PruningStudy(comparisons)
+
+
+@dataclass(frozen=True)
+class CalibrationStudy:
+    """Whether samplers draw from posteriors.
+
+    Args:
+        simulations: by name of the network, data sets simulated.
+        found: by name of the network and of the sampler, ranks and joint test.
+    """
+
+    simulations: dict[str, int]
+    found: dict[str, dict[str, tuple[Calibration, JointTest]]]
+
+    @property
+    def holds(self) -> bool | None:
+        """Whether all do, at the level of `bayesattn.calibration.LEVEL` together; None if that cannot be told."""
+        verdicts = [each.holds for of in self.found.values() for pair in of.values() for each in pair]
+        return False if False in verdicts else None if None in verdicts else True
+
+    def figure(self) -> "Figure":
+        """ECDF of each quantity's ranks, a panel for each sampler and network."""
+        first = next(iter(self.found))
+        return plots.calibration_figure(
+            {
+                name if title == first else f"{name}, {title}": ranked
+                for title, of in self.found.items()
+                for name, (ranked, _) in of.items()
+            }
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON: by name of the network."""
+        return {
+            title: {
+                "simulations": self.simulations[title],
+                "samplers": {name: _plain(name, *pair) for name, pair in of.items()},
+            }
+            for title, of in self.found.items()
+        }
+
+
+def calibrate(
+    networks: Mapping[str, tuple[Model, int]],
+    samplers: Sequence[str] = ("nuts",),
+    *,
+    draws: int = 63,
+    thin: int = 5,
+    chains: int = 1000,
+    seed: int = 0,
+    progress: Callable[[str, str, int], None] | None = None,
+    **settings: Any,
+) -> CalibrationStudy:
+    """Simulation-based calibration and a joint test of each sampler on each network.
+
+    Args:
+        networks: by name, a model, whose labels do not matter, and the number of data sets to simulate.
+        samplers: names of `bayesattn.samplers.SAMPLERS`.
+        draws: that a simulated value is ranked among.
+        thin: transitions between these draws.
+        chains: of the joint test.
+        seed: of everything.
+        progress: told the names of network and sampler, and the simulations done.
+        settings: further ones of `bayesattn.samplers.Job`, such as warmup and parameterisation.
+
+    Raises:
+        ValueError: no network or sampler, settings that make no sense.
+    """
+    if not networks or not len(samplers):
+        raise ValueError(f"there must be networks and samplers, got {len(networks)} and {len(samplers)}")
+    # Ranks and joint test of each sampler on each network.
+    settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
+    found: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
+    for title, (model, count) in networks.items():
+        simulated = calibration.simulate(model, count, seed)
+        for name in samplers:
+            tell = progress and partial(progress, title, name)
+            ranked = calibration.calibrate(
+                model, simulated, sampler=name, draws=draws, thin=thin, progress=tell, **settings
+            )
+            found[title][name] = ranked, calibration.joint_test(model, sampler=name, chains=chains, **settings)
+    return CalibrationStudy({title: count for title, (_, count) in networks.items()}, found)
+
+
+def _plain(name: str, ranked: Calibration, joint: JointTest) -> dict[str, Any]:
+    return {
+        "biased": name in BIASED,
+        "calibrated": ranked.holds,
+        "p_values": dict(zip(ranked.names, ranked.p_values.tolist(), strict=True)),
+        "p_threshold": ranked.threshold,
+        "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
+        "step_size_bias": ranked.bias,
+        "joint_law_preserved": joint.holds,
+        "errors_apart": dict(zip(joint.names, joint.errors_apart.tolist(), strict=True)),
+        "errors_threshold": joint.threshold,
+    }

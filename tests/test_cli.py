@@ -138,7 +138,11 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"
     # A theory at another temperature than the draws: the same command must say so and end with 1.
     honest = ba.validate
-    monkeypatch.setattr("bayesattn.study.validate", lambda model, tree, **how: honest(model.replace(temperature=1.0), tree, **how))
+
+    def dishonest(model, tree, **how):
+        return honest(model.replace(temperature=1.0), tree, **how)
+
+    monkeypatch.setattr("bayesattn.validation.validate", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -147,7 +151,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.study.validate", not_converged)
+    monkeypatch.setattr("bayesattn.validation.validate", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 

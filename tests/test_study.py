@@ -1,12 +1,13 @@
-"""A study in Python says what the command says; what its parts say is tested where they are."""
+"""Studies in Python, which commands print; what their parts say is tested where they are."""
 
 import json
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.study import study
+from bayesattn import calibration, study
 from tests.posteriors import tiny_model
 
 SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}
@@ -20,7 +21,7 @@ def model():
 @pytest.fixture(scope="module")
 def found(model):
     told = []
-    made = study(
+    made = study.validate(
         model,
         (8, 40),
         theory_widths=(1000,),
@@ -57,10 +58,11 @@ def test_it_knows_what_the_command_prints(found):
 def test_its_figure_has_both_widths(found):
     figure = found.figure()
     assert len(figure.axes) > 1
+    plt.close(figure)
 
 
 def test_temperatures_are_chosen_by_evidence_at_each_width(model):
-    found = study(model, (8,), choose_temperature=True, **SETTINGS)
+    found = study.validate(model, (8,), choose_temperature=True, **SETTINGS)
     best = max(found.curve[8], key=lambda each: each.log_evidence)
     assert found.validations[0].model.temperature == best.temperature != model.temperature
 
@@ -77,4 +79,34 @@ def test_temperatures_are_chosen_by_evidence_at_each_width(model):
 )
 def test_bad_input_is_named(model, change, message):
     with pytest.raises(ValueError, match=message):
-        study(model, **{"widths": (8,)} | change)
+        study.validate(model, **{"widths": (8,)} | change)
+
+
+def test_heads_are_removed_from_each_model(model):
+    told = []
+    found = study.prune(
+        [(model, None)] * 2, sampling=lambda number: told.append(number) or (lambda _: None), **SETTINGS
+    )
+    assert told == [0, 1]
+    first, second = found.comparisons
+    assert list(first.networks) == ["posterior"]
+    assert first.to_dict() == second.to_dict()
+    json.dumps(found.to_dict(), allow_nan=False)
+    unlabelled = [(model.replace(test_labels=None), None)]
+    for models, message in (([], "at least one model, got none"), (unlabelled, "must have test examples with labels")):
+        with pytest.raises(ValueError, match=message):
+            study.prune(models, **SETTINGS)
+
+
+def test_samplers_are_calibrated_on_each_network(model):
+    told = []
+    networks = {"tiny": (model, 20), "narrow": (calibration.narrow_model(), 20)}
+    settings = {"draws": 7, "thin": 2, "chains": 100, "warmup": 50, "seed": 1}
+    found = study.calibrate(networks, ["nuts"], progress=lambda *event: told.append(event), **settings)
+    assert told[-1] == ("narrow", "nuts", 20)
+    ranked, joint = found.found["narrow"]["nuts"]
+    assert ranked.level == joint.level == calibration.LEVEL / 4
+    assert found.holds in (None, ranked.holds and joint.holds)
+    assert found.to_dict()["tiny"]["samplers"]["nuts"]["joint_law_preserved"] == found.found["tiny"]["nuts"][1].holds
+    with pytest.raises(ValueError, match="there must be networks and samplers, got 1 and 0"):
+        study.calibrate({"tiny": (model, 20)}, [])

@@ -1,13 +1,13 @@
 """bayesattn calibrate: does a sampler draw from the posterior?"""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.progress import Progress
 from rich.table import Table
 
-from bayesattn import calibration
+from bayesattn import calibration, study
 from bayesattn._checks import one_of, seed_number
 from bayesattn.cli.options import (
     COLLAPSED,
@@ -85,66 +85,40 @@ def calibrate(
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
-    # Ranks and joint test of each sampler on each network.
-    level = calibration.LEVEL / (2 * len(names) * len(cases))
-    found: dict[str, Found] = {title: {} for title in cases}
     with Progress(console=errors, disable=as_json or not errors.is_terminal) as bars:
         task = bars.add_task("simulating", total=len(names) * sum(count for _, count in cases.values()))
-        for title, (network, count) in cases.items():
-            simulated = calibration.simulate(network, count, seed)
-            for name in names:
-                before = bars.tasks[task].completed
+        done: dict[tuple[str, str], int] = {}
 
-                def tell(done: int, before: float = before, described: str = f"{title}: {name}") -> None:
-                    bars.update(task, completed=before + done, description=described)
+        def tell(title: str, name: str, count: int) -> None:
+            done[title, name] = count
+            bars.update(task, completed=sum(done.values()), description=f"{title}: {name}")
 
-                settings: dict[str, Any] = {"sampler": name, "parameterisation": parameterisation.value}
-                settings |= {"seed": seed, "warmup": warmup, "level": level}
-                ranked = calibration.calibrate(network, simulated, draws=draws, thin=thin, progress=tell, **settings)
-                found[title][name] = ranked, calibration.joint_test(network, chains=chains, **settings)
-    verdicts = [result.holds for of in found.values() for results in of.values() for result in results]
-    content = {
-        "model": model,
-        "simulations": simulations,
-        "seed": seed,
-        "level": calibration.LEVEL,
-        "samplers": {name: _plain(name, *results) for name, results in found[model].items()},
-    }
+        found = study.calibrate(
+            cases,
+            names,
+            draws=draws,
+            thin=thin,
+            chains=chains,
+            seed=seed,
+            progress=tell,
+            parameterisation=parameterisation.value,
+            warmup=warmup,
+        )
+    plain = found.to_dict()
+    content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
     if narrow:
-        of_narrow = {name: _plain(name, *results) for name, results in found["narrow"].items()}
-        content["narrow"] = {"why": WHY_NARROW, "simulations": cases["narrow"][1], "samplers": of_narrow}
-    from bayesattn import plots
-
-    ranked_by_name = {
-        name if title == model else f"{name}, narrow": ranked
-        for title, of in found.items()
-        for name, (ranked, _) in of.items()
-    }
-    save_results(folder, content, plots.calibration_figure(ranked_by_name))
+        content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
+    save_results(folder, content, found.figure())
     if as_json:
         print_json(content)
     else:
-        for title, of in found.items():
-            _print(of, f"{cases[title][1]} simulations of {title}", thin)
+        for title, of in found.found.items():
+            _print(of, f"{found.simulations[title]} simulations of {title}", thin)
             if title != model:
                 screen.print(f"{title}: {WHY_NARROW}", soft_wrap=True)
         screen.print(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
         screen.print(f"figure and results in {folder}")
-    raise typer.Exit(FAILS if False in verdicts else CANNOT_TELL if None in verdicts else HOLDS)
-
-
-def _plain(name: str, ranked: calibration.Calibration, joint: calibration.JointTest) -> dict[str, Any]:
-    return {
-        "biased": name in BIASED,
-        "calibrated": ranked.holds,
-        "p_values": dict(zip(ranked.names, ranked.p_values.tolist(), strict=True)),
-        "p_threshold": ranked.threshold,
-        "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
-        "step_size_bias": ranked.bias,
-        "joint_law_preserved": joint.holds,
-        "errors_apart": dict(zip(joint.names, joint.errors_apart.tolist(), strict=True)),
-        "errors_threshold": joint.threshold,
-    }
+    raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[found.holds])
 
 
 def _print(found: Found, title: str, thin: int) -> None:

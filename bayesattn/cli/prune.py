@@ -1,17 +1,16 @@
 """bayesattn prune: which heads can go?"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
 from rich.table import Table
 
 import bayesattn as ba
-from bayesattn import pruning, training
+from bayesattn import pruning, study, training
 from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
 from bayesattn.cli.screen import (
-    errors,
     free_folder,
     print_json,
     refuse_to_overwrite,
@@ -23,7 +22,6 @@ from bayesattn.cli.screen import (
 from bayesattn.models.ready import takes_seed
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import Job
-from bayesattn.temperature import by_evidence, candidates
 
 
 def prune(
@@ -52,41 +50,34 @@ def prune(
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
     # Bad settings of the sampler are found before any training.
-    Job(sampler=sampler.value, chains=chains, warmup=warmup, draws=draws, seed=seed)
-    seeds, found = data_seed or ([0, 1, 2] if takes_seed(model) else [None]), []
+    settings: dict[str, Any] = {
+        "sampler": sampler.value,
+        "chains": chains,
+        "warmup": warmup,
+        "draws": draws,
+        "seed": seed,
+    }
+    Job(**settings)
+    seeds, comparisons = data_seed or ([0, 1, 2] if takes_seed(model) else [None]), []
     for each in seeds:
         with training_progress(f"training, seed {each}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
-        if case.test_labels is None:
-            raise ValueError(
-                f"model must have test examples with labels, which pruning is judged by, got {model} without"
-            )
-        weights = training.weights_of(case.task.get("attention"))
-        if weights is not None:
-            # Weights that do not fit are found before any draw.
-            pruning.trained_readout(weights, case.architecture)
-        if temperature is None and case.validation_labels is not None:
-            with errors.status(f"temperature by evidence, seed {each}"):
-                case = case.replace(temperature=by_evidence(candidates(case)).temperature)
-        with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
-            tree = ba.sample(
-                case,
-                sampler.value,
-                chains=chains,
-                warmup=warmup,
-                draws=draws,
-                seed=seed,
-                progress=progress(f"sampling, seed {each}"),
-            )
-        found.append(pruning.compare(case, tree["posterior"]["order_parameter"].values, weights, seed))
-    content = {"model": model, "width": width, "data_seeds": seeds, "results": [each.to_dict() for each in found]}
-    from bayesattn import plots
-
-    save_results(folder, content, plots.pruning_figure(found))
+        networks = [(case, training.weights_of(case.task.get("attention")))]
+        with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
+            comparisons += study.prune(
+                networks,
+                choose_temperature=temperature is None,
+                choosing=lambda _, each=each: bar(f"temperature by evidence, seed {each}", None),
+                sampling=lambda _, each=each: bar(f"sampling, seed {each}"),
+                **settings,
+            ).comparisons
+    found = study.PruningStudy(comparisons)
+    content = {"model": model, "width": width, "data_seeds": seeds} | found.to_dict()
+    save_results(folder, content, found.figure())
     if as_json:
         print_json(content)
     else:
-        _print(found, model, folder)
+        _print(found.comparisons, model, folder)
 
 
 def _print(found: list[Comparison], model: str, folder: Path) -> None:

@@ -9,7 +9,7 @@ import typer
 from rich.table import Table
 
 import bayesattn as ba
-from bayesattn import validation
+from bayesattn import study, validation
 from bayesattn._checks import positive
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
 from bayesattn.cli.options import (
@@ -40,7 +40,7 @@ from bayesattn.cli.screen import (
 from bayesattn.models import Model
 from bayesattn.models.ready import load_validate_table
 from bayesattn.samplers import Job
-from bayesattn.study import Study, study
+from bayesattn.study import ValidationStudy
 from bayesattn.tasks.images import is_named
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
 from bayesattn.validation import LEVEL, MARGIN
@@ -136,7 +136,7 @@ def validate(
     start = time.perf_counter()
     choose = temperature is None and case.validation_labels is not None
     with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
-        found = study(
+        found = study.validate(
             case,
             widths,
             choose_temperature=choose,
@@ -161,7 +161,7 @@ def validate(
     raise typer.Exit(EXIT_STATUSES[found.verdict])
 
 
-def _print_validation(found: Study, model: str, seconds: float, folder: Path) -> None:
+def _print_validation(found: ValidationStudy, model: str, seconds: float, folder: Path) -> None:
     results, slopes = found.validations, found.scaling
     shares = [result.accuracy for result in results if result.accuracy is not None]
     if shares:
