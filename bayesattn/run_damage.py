@@ -36,7 +36,7 @@ def found_in(run: Run) -> list[Damage]:
     """
     anew = "draw the run anew with overwrite"
     with run.reading("its data"):
-        sums = run_files.fixed_sums(zarr.open_group(run.path, mode="r"), run.job.kept)
+        sums = run_files.fixed_sums(run_files.arrays_of(zarr.open_group(run.path, mode="r")), run.job.kept)
     expected = run.description.get("sums", sums)
     for name in sorted(expected.keys() | sums.keys()):
         if sums.get(name) != expected.get(name):

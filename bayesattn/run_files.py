@@ -15,9 +15,8 @@ import os
 import shutil
 import time
 import uuid
-import warnings
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -170,17 +169,26 @@ def extend(run: Run, job: Job) -> None:
 
 def _describe(path: Path, description: dict[str, Any], job: Job) -> None:
     """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
-    with warnings.catch_warnings():
-        # Consolidated metadata, which readers want, has no place yet in the written standard of format 3.
-        warnings.simplefilter("ignore")
-        zarr.consolidate_metadata(path)
     sync(path)
     content = json.loads((path / "zarr.json").read_bytes())
-    sums = fixed_sums(zarr.open_group(path, mode="r"), job.kept)
+    content["consolidated_metadata"] = _consolidated(path)
+    names = [name for name in content["consolidated_metadata"]["metadata"] if "/" in name]
+    sums = fixed_sums(((*name.split("/"), zarr.open_array(path / name, mode="r")) for name in names), job.kept)
     settings = provenance.to_toml(provenance.job_table(job))
     content["attributes"][KEY] = description | {"sampler": settings, "sums": sums}
     content["attributes"][KEY]["sum"] = sum_of_description(content)
     replace_file(path / "zarr.json", json.dumps(content).encode())
+
+
+def _consolidated(path: Path) -> dict[str, Any]:
+    """What `zarr.consolidate_metadata` would write into the root of a store, which stays as it is meanwhile."""
+    inline = {"kind": "inline", "must_understand": False}
+    found = {}
+    for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
+        about = json.loads(file.read_bytes())
+        group = {"consolidated_metadata": inline | {"metadata": {}}} if about["node_type"] == "group" else {}
+        found[file.parent.relative_to(path).as_posix()] = about | group
+    return inline | {"metadata": found}
 
 
 def sum_of_description(content: dict[str, Any]) -> int:
@@ -189,10 +197,10 @@ def sum_of_description(content: dict[str, Any]) -> int:
     return zlib.crc32(json.dumps([own, content.get("consolidated_metadata")], sort_keys=True).encode())
 
 
-def fixed_sums(root: zarr.Group, kept: int) -> dict[str, int]:
+def fixed_sums(arrays: Iterable[tuple[str, str, Any]], kept: int) -> dict[str, int]:
     """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
     found = {}
-    for group, name, array in arrays_of(root):
+    for group, name, array in arrays:
         if not _of_draws(array):
             values = np.asarray(array[:kept] if name == "draw" else array[...])
             text = values.dtype.kind not in "biufc"

@@ -138,10 +138,11 @@ def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, 
         was_killed = planned_run.out.name == kill.killed[0]
         assert events.count("complete") == 1
         assert events.count("start") == 1 + was_killed
-        # Done once: no more steps than the run has, but for a block that was under way.
+        # Done once: no more steps than the run has, but for a block of each chain that was under way. Killed between a
+        # checkpoint and its line in the log, a chain has one block less there.
         steps = sum(event["steps"] for event in run.events() if event["event"] == "block")
         total = run.job.chains * run.job.transitions
-        assert steps == total if not was_killed else total <= steps <= total + 250 * run.job.chains
+        assert abs(steps - total) <= 250 * run.job.chains * was_killed, (steps, total)
     pids = {e["pid"] for p in plan.runs for e in runs.Run(p.out).events() if e["event"] == "start"}
     assert len(pids) == workers + 1
     return plan, table

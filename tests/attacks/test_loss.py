@@ -9,6 +9,7 @@ import signal
 import threading
 import time
 import tomllib
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -307,6 +308,14 @@ def test_descriptions_that_are_damaged(model, whole, run, name):
     states = {row["run"]: row["state"] for row in runs.overview(run.parent)}
     assert states["sound"] == "complete"
     assert names(run.parent) == ["run", "sound"]
+
+
+def test_consolidated_metadata_are_those_that_zarr_writes(run):
+    ours = json.loads((run / "zarr.json").read_text())["consolidated_metadata"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of .run, and of a standard that has no place for it yet.
+        zarr.consolidate_metadata(run)
+    assert json.loads((run / "zarr.json").read_text())["consolidated_metadata"] == ours
 
 
 EDITS = {
