@@ -12,13 +12,14 @@ import tomllib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import zarr
 
 import bayesattn as ba
-from bayesattn import provenance, run_places, runs
+from bayesattn import provenance, run_files, run_places, runs
 from bayesattn.samplers import job as job_module
 from bayesattn.samplers import run as block_runner
 from tests.attacks.conftest import JOB
@@ -693,6 +694,20 @@ def test_more_draws_of_a_run_that_stopped(model, whole, tmp_path):
         runs.sample(model, tmp_path / "run", **JOB, progress=StopAfter(90))
     run = runs.sample(model, tmp_path / "run", **JOB)
     assert run.draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
+
+
+def test_more_draws_that_fail_at_the_last_moment(model, run, monkeypatch, tmp_path):
+    """Arrays are longer by then, the description is not: it is the run that it was, and the same request goes on."""
+    before = runs.Run(run).draws()
+    with monkeypatch.context() as patch:
+        patch.setattr(run_files, "replace_file", Mock(side_effect=OSError(errno.EIO, "the disk failed")))
+        with pytest.raises(OSError, match="the disk failed"):
+            runs.sample(model, run, **JOB | {"draws": 100})
+    assert runs.Run(run).complete
+    assert runs.Run(run).draws().identical(before)
+    longer = runs.sample(model, run, **JOB | {"draws": 100})
+    expected = runs.sample(model, tmp_path / "longer", **JOB | {"draws": 100})
+    assert longer.draws()["posterior"].equals(expected.draws()["posterior"])
 
 
 @pytest.mark.parametrize("out", ["loop", "a.toml/run", "\udcff"])
