@@ -185,7 +185,9 @@ def prune(
     job, comparisons = Job.of(**settings), []
     for number, (model, weights) in enumerate(models):
         if model.test_labels is None:
-            raise ValueError("models must have test examples with labels, which pruning is judged by, got one without")
+            raise ValueError(
+                f"model must have test examples with labels, which pruning is judged by, got {model.name} without"
+            )
         if weights is not None:
             pruning.trained_readout(weights, model.architecture)  # What does not fit is found before any draw.
         if choose_temperature and model.validation_labels is not None:

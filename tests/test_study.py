@@ -98,15 +98,34 @@ def test_heads_are_removed_from_each_model(model):
             study.prune(models, **SETTINGS)
 
 
-def test_samplers_are_calibrated_on_each_network(model):
-    told = []
-    networks = {"tiny": (model, 20), "narrow": (calibration.narrow_model(), 20)}
+def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
+    """Each with its own data, at the level that all tests together have; the tests themselves stand for results here."""
+    told, narrow = [], calibration.narrow_model()
+
+    def calibrated(network, simulated, *, sampler, level, progress, **settings):
+        assert settings == {"draws": 7, "thin": 2, "seed": 1, "warmup": 50}
+        progress(len(simulated.labels))
+        ranks = np.zeros((20, 1), int) if network is narrow else np.arange(20)[:, None] % 8
+        p_values = calibration.uniform_probability(calibration._least_tail(ranks, 7), 20, 7)
+        return calibration.Calibration(("U",), ranks, 7, p_values, np.ones(1), None, level)
+
+    def tested(network, *, sampler, chains, level, **_):
+        assert chains == 100
+        return calibration.JointTest(("U",), np.zeros(1), level)
+
+    monkeypatch.setattr(calibration, "calibrate", calibrated)
+    monkeypatch.setattr(calibration, "joint_test", tested)
+    networks = {"tiny": (model, 20), "narrow": (narrow, 30)}
     settings = {"draws": 7, "thin": 2, "chains": 100, "warmup": 50, "seed": 1}
-    found = study.calibrate(networks, ["nuts"], progress=lambda *event: told.append(event), **settings)
-    assert told[-1] == ("narrow", "nuts", 20)
-    ranked, joint = found.found["narrow"]["nuts"]
-    assert ranked.level == joint.level == calibration.LEVEL / 4
-    assert found.holds in (None, ranked.holds and joint.holds)
-    assert found.to_dict()["tiny"]["samplers"]["nuts"]["joint_law_preserved"] == found.found["tiny"]["nuts"][1].holds
+    found = study.calibrate(networks, ["nuts", "hmc"], progress=lambda *event: told.append(event), **settings)
+    assert told == [
+        (network, sampler, count) for network, count in (("tiny", 20), ("narrow", 30)) for sampler in ("nuts", "hmc")
+    ]
+    assert {each.level for of in found.found.values() for pair in of.values() for each in pair} == {
+        calibration.LEVEL / 8
+    }
+    assert found.holds is False
+    assert found.to_dict()["narrow"]["samplers"]["hmc"]["calibrated"] is False
+    assert found.to_dict()["tiny"]["samplers"]["nuts"]["calibrated"] is True
     with pytest.raises(ValueError, match="there must be networks and samplers, got 1 and 0"):
         study.calibrate({"tiny": (model, 20)}, [])
