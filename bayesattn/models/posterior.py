@@ -5,10 +5,11 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
@@ -89,6 +90,7 @@ class Model:
     task: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
+        object.__setattr__(self, "_made", [])
         self._check({each.name for each in dataclasses.fields(self)})
 
     def _check(self, changed: Set[str]) -> None:
@@ -234,11 +236,17 @@ class Model:
             **{key: about[key] for key in ("head_names", "path_groups", "name", "task")},
         )
 
-    @cached_property
+    @property
     def likelihood(self) -> Likelihood:
-        """Of the labels given U; made when it is first asked for, and kept by models of the same examples and s_0."""
-        with jax.ensure_compile_time_eval():  # It outlives whatever is being traced when it is first asked for.
-            return likelihood(self.path_inputs, self.labels, self.architecture, self.temperature)
+        """Of the labels given U; its kernels are made when they are first asked for.
+
+        All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
+        """
+        made: list[Likelihood] = vars(self)["_made"]
+        if not made:
+            with jax.ensure_compile_time_eval():  # It outlives whatever is being traced when it is first asked for.
+                made.append(likelihood(self.path_inputs, self.labels, self.architecture, self.temperature))
+        return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
 
     @property
     def path_names(self) -> list[str]:
@@ -254,14 +262,12 @@ class Model:
         for name in changes.keys() - fields:
             one_of("field of a model", name, sorted(fields | {"width"}))
         changed = copy.copy(self)
-        made = vars(changed).pop("likelihood", None)
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
         same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
         changed._check(changes.keys() if same_paths and "path_inputs" not in changes else fields)
-        same_scale = same_paths and changed.architecture.variances[0] == self.architecture.variances[0]
-        if made is not None and same_scale and not changes.keys() & {"path_inputs", "labels"}:
-            vars(changed)["likelihood"] = made.at(changed.temperature)
+        if "path_inputs" in changes or changed.architecture.variances[0] != self.architecture.variances[0]:
+            object.__setattr__(changed, "_made", [])
         return changed
 
 

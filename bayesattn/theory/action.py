@@ -49,7 +49,7 @@ def action(
     Raises:
         ValueError: wrong shapes, entries that are not finite, matrices that are not symmetric positive definite.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood)
+    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     checked = checked_order_parameters(order_parameters, arch)
     return _action(checked, given, np.array(arch.widths, float), np.array(arch.variances))
 

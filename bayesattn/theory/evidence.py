@@ -68,7 +68,7 @@ def gp_evidence(
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood)
+    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     return float(given.log_density_of(gp_order_parameter(arch)))
 
 

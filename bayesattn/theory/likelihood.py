@@ -256,11 +256,17 @@ def likelihood(
 
 
 def likelihood_of(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Any, given: Likelihood | None
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperature: Any,
+    given: Likelihood | None,
+    *,
+    once: bool = False,
 ) -> Likelihood:
-    """`likelihood`, or the one that is at hand for these data."""
+    """`likelihood`, or the one that is at hand for these data; for one kernel, `once`, pairs are not worth making."""
     if given is None:
-        return likelihood(path_inputs, labels, arch, temperature)
+        return likelihood(path_inputs, labels, arch, temperature, form="features" if once else None)
     if given.features.shape != np.shape(path_inputs):
         raise ValueError(
             f"likelihood must be of these path_inputs, of shape {np.shape(path_inputs)}, got {given.features.shape}"

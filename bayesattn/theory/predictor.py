@@ -41,7 +41,7 @@ def predict(
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood)
+    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     features = np.shape(path_inputs)[2]
     test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
     order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))

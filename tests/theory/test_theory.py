@@ -48,6 +48,11 @@ def test_models_of_the_same_examples_share_their_kernels():
     pairs = np.asarray(model.likelihood.pairs)
     colder = model.replace(temperature=0.1, width=9)
     assert colder.likelihood.pairs is model.likelihood.pairs
+    # Also where the other is made, or asked, first, and with labels of its own.
+    fresh = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
+    others = [fresh.replace(width=9), fresh.replace(labels=-labels)]
+    assert len({id(each.likelihood.pairs) for each in (*others, fresh)}) == 1
+    np.testing.assert_array_equal(others[1].likelihood.labels, -labels)
     assert (colder.likelihood.temperature, model.likelihood.temperature) == (0.1, 0.5)
     wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
     np.testing.assert_allclose(model.replace(architecture=wider_prior).likelihood.pairs, 4 * pairs, rtol=1e-14)
