@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bayesattn import _extras, report, runs, sweep, sweep_file
+from bayesattn import _extras, report, runs, sweep
 from bayesattn.tasks import load_images
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
@@ -19,9 +19,9 @@ FLOORS = [
     ["models"],
     ["samplers"],
     ["accuracy", "calibration", "diagnostics", "pruning", "temperature"],
-    ["checkpoints", "provenance", "run_damage", "run_files", "run_places", "runs", "validation"],
+    ["runs", "validation"],
     ["plots"],
-    ["exchangeable", "study", "sweep", "sweep_file"],
+    ["exchangeable", "study", "sweep"],
     ["report"],
     ["cli"],
 ]
@@ -39,7 +39,7 @@ HOMES = {
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
     "typer": {"cli"},
-    "zarr": {"run_damage", "run_files", "runs"},
+    "zarr": {"runs"},
 }
 """The only modules that import a library, with what stands below them."""
 
@@ -122,7 +122,7 @@ def test_a_missing_library_is_named_with_its_install_line(monkeypatch, tmp_path)
     run = runs.Run.__new__(runs.Run)
     for use, message in {
         lambda: load_images("digits"): r"a task of images needs pillow, optax: pip install 'bayesattn\[images\]'",
-        lambda: sweep.run(sweep_file.Sweep(tmp_path / "sweep.toml")): r"a sweep needs distributed: .*\[sweep\]",
+        lambda: sweep.run(sweep.Sweep(tmp_path / "sweep.toml")): r"a sweep needs distributed: .*\[sweep\]",
         lambda: report.report(["run"], "page.html"): r"a report needs arviz-plots: .*\[report\]",
         lambda: run.to_netcdf("run.nc"): r"an export to NetCDF needs h5netcdf: .*\[netcdf\]",
     }.items():

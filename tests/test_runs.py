@@ -13,7 +13,8 @@ import xarray as xr
 import zarr
 
 import bayesattn as ba
-from bayesattn import provenance, run_files, runs
+from bayesattn import runs
+from bayesattn.runs import provenance, sampling, store
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import run as block_runner
 from tests import killed_run
@@ -230,14 +231,14 @@ def test_a_run_with_few_draws_or_weights_alone_is_described(model, tmp_path):
 
 def test_two_jobs_that_begin_at_one_moment_make_one_run(model, tmp_path, monkeypatch):
     """The other one finishes while this one makes ready."""
-    ready = runs.plan(model, ba.samplers.Job(**JOB))
+    ready = sampling.plan(model, ba.samplers.Job(**JOB))
 
     def slow(*arguments):
-        monkeypatch.setattr(runs, "plan", lambda *_: ready)
+        monkeypatch.setattr(sampling, "plan", lambda *_: ready)
         runs.sample(model, tmp_path / "run", **JOB)
         return ready
 
-    monkeypatch.setattr(runs, "plan", slow)
+    monkeypatch.setattr(sampling, "plan", slow)
     assert runs.sample(model, tmp_path / "run", **JOB).complete
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     assert [event["event"] for event in runs.Run(tmp_path / "run").events()].count("start") == 1
@@ -288,7 +289,7 @@ def edit_description(folder, **changes):
     found = root["attributes"]["bayesattn"] | changes
     root["attributes"]["bayesattn"] = {name: value for name, value in found.items() if value is not None}
     if changes.get("sum", True) is not None:
-        root["attributes"]["bayesattn"]["sum"] = run_files.sum_of_description(root)
+        root["attributes"]["bayesattn"]["sum"] = store.sum_of_description(root)
     (folder / "zarr.json").write_text(json.dumps(root))
 
 

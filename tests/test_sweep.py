@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from bayesattn import runs, sweep
+from bayesattn.sweep import clusters, estimate, execute
 from tests.test_cli import SMALL
 
 SWEEP = """
@@ -101,7 +102,7 @@ def test_bad_sweeps_are_refused_before_anything_runs(file, tmp_path, content, me
 
 
 def test_no_scheduler_at_the_address(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.5)
     plan = sweep.Sweep(file(), tmp_path / "out")
     with pytest.raises(
         ConnectionError, match=r"scheduler must be the address of a running Dask scheduler.*got 'tcp://127"
@@ -125,7 +126,7 @@ class KillAWorker:
 
 
 def require_a_killed_worker_to_cost_nothing(folder, file, content, monkeypatch, workers=2):
-    monkeypatch.setattr(sweep, "POLL_SECONDS", 0.05)
+    monkeypatch.setattr(execute, "POLL_SECONDS", 0.05)
     plan = sweep.Sweep(file(content), folder)
     kill = KillAWorker(folder)
     table = sweep.run(plan, workers=workers, progress=kill)
@@ -161,7 +162,7 @@ def test_a_killed_worker_costs_nothing(file, tmp_path, monkeypatch):
     assert (entries["ess"] > 100).all()
     # Again: all is there, no worker is started, nothing is drawn.
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
-    monkeypatch.setattr(sweep, "_client", None)
+    monkeypatch.setattr(clusters, "client", None)
     again = sweep.run(plan)
     pd.testing.assert_frame_equal(again, table)
     assert before == {file: file.stat().st_mtime_ns for file in (tmp_path / "out").rglob("chain-*.npz")}
@@ -221,7 +222,7 @@ def _interrupt(event):
 
 
 def test_the_cost_of_a_sweep_is_estimated(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(sweep, "PILOT_SECONDS", 0.5)
+    monkeypatch.setattr(estimate, "PILOT_SECONDS", 0.5)
     plan = sweep.Sweep(file(), tmp_path / "out")
     first, *_, last = sweep.estimates(plan)
     assert first.state == "new"
@@ -240,7 +241,7 @@ def test_batch_clusters_ask_for_their_jobs(file):
     )
     table = sweep.Sweep(file(content)).table
     assert table.cluster is not None
-    with sweep.batch_cluster(table.cluster) as cluster:
+    with clusters.batch_cluster(table.cluster) as cluster:
         script = cluster.job_script()
     assert "#SBATCH -p gpu" in script
     assert "#SBATCH -t 01:00:00" in script
@@ -265,14 +266,14 @@ def test_one_worker_per_gpu_that_jax_sees(monkeypatch, visible, backend, count, 
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     monkeypatch.setattr(jax, "local_device_count", lambda: count)
-    assert sweep.gpus() == names
+    assert clusters.gpus() == names
 
 
 def test_each_gpu_worker_sees_its_gpu_alone(monkeypatch, tmp_path):
     from distributed import Client
 
-    monkeypatch.setattr(sweep, "gpus", lambda: ["2", "5"])
-    cluster, threads = sweep._embedded_cluster(None, 10, str(tmp_path))
+    monkeypatch.setattr(clusters, "gpus", lambda: ["2", "5"])
+    cluster, threads = clusters.embedded(None, 10, str(tmp_path))
     with cluster, Client(cluster) as client:
         client.wait_for_workers(2)
         assert sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == ["2", "5"]

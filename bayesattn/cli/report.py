@@ -7,7 +7,7 @@ import typer
 
 from bayesattn.cli.options import Overwrite
 from bayesattn.cli.screen import errors, refuse_to_overwrite, screen
-from bayesattn.run_places import found_in
+from bayesattn.runs.places import found_in
 
 
 def report(

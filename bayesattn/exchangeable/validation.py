@@ -5,18 +5,18 @@ from collections.abc import Callable
 import numpy as np
 
 from bayesattn._checks import seed_number
-from bayesattn.exchangeable import bridge, checks_bayes, checks_learning, checks_rates
+from bayesattn.exchangeable.checks import bayes, bridge, convergence, generalisation
 from bayesattn.exchangeable.claims import Findings
 
 CHECKS: dict[str, Callable[[np.random.Generator], Findings]] = {
-    "exact posterior": checks_bayes.posterior,
-    "two attentions": checks_bayes.attention,
-    "conditional mean embedding": checks_rates.conditional_mean_embedding,
-    "softmax, fixed bandwidth": checks_rates.fixed_bandwidth,
-    "softmax, shrinking bandwidth": checks_rates.shrinking_bandwidth,
-    "sufficiency": checks_bayes.sufficiency,
-    "supervised learning": checks_learning.supervised,
-    "masked-token pretraining": checks_learning.pretrained,
+    "exact posterior": bayes.posterior,
+    "two attentions": bayes.attention,
+    "conditional mean embedding": convergence.conditional_mean_embedding,
+    "softmax, fixed bandwidth": convergence.fixed_bandwidth,
+    "softmax, shrinking bandwidth": convergence.shrinking_bandwidth,
+    "sufficiency": bayes.sufficiency,
+    "supervised learning": generalisation.supervised,
+    "masked-token pretraining": generalisation.pretrained,
     "heads as posterior inference": bridge.bridge,
 }
 SECTIONS = {

@@ -19,7 +19,8 @@ import pytest
 import zarr
 
 import bayesattn as ba
-from bayesattn import provenance, run_files, run_places, runs
+from bayesattn import runs
+from bayesattn.runs import places, provenance, store
 from bayesattn.samplers import job as job_module
 from bayesattn.samplers import run as block_runner
 from tests.attacks.conftest import JOB
@@ -585,7 +586,7 @@ def test_what_is_someone_elses_stays(model, run, monkeypatch):
     for name in others:
         shutil.copytree(run, folder / name)
         os.utime(folder / name, (time.time() - 100,) * 2)
-    monkeypatch.setattr(run_places, "STALE_SECONDS", 0)
+    monkeypatch.setattr(places, "STALE_SECONDS", 0)
     runs.sample(model, run, **JOB)
     shutil.rmtree(run)
     runs.sample(model, run, **JOB | {"draws": 20})
@@ -700,7 +701,7 @@ def test_more_draws_that_fail_at_the_last_moment(model, run, monkeypatch, tmp_pa
     """Arrays are longer by then, the description is not: it is the run that it was, and the same request goes on."""
     before = runs.Run(run).draws()
     with monkeypatch.context() as patch:
-        patch.setattr(run_files, "replace_file", Mock(side_effect=OSError(errno.EIO, "the disk failed")))
+        patch.setattr(store, "replace_file", Mock(side_effect=OSError(errno.EIO, "the disk failed")))
         with pytest.raises(OSError, match="the disk failed"):
             runs.sample(model, run, **JOB | {"draws": 100})
     assert runs.Run(run).complete
@@ -820,7 +821,7 @@ def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, mon
             raise OSError(number, os.strerror(number))
         write(arrays, chains, first, outputs)
 
-    monkeypatch.setattr("bayesattn.run_files.write_region", fail)
+    monkeypatch.setattr("bayesattn.runs.recorder.write_region", fail)
     with pytest.raises(OSError, match="while writing a block; the blocks before it are safe"):
         runs.sample(model, tmp_path / "run", **JOB)
     assert runs.Run(tmp_path / "run").state == "failed"
@@ -831,7 +832,7 @@ def test_an_old_run_is_listed_by_its_folder_alone(whole, tmp_path):
     """What is being made or deleted beside runs is not listed."""
     for name in ("run", ".run.0.new", ".run.0.old", ".run.replacement"):
         shutil.copytree(whole, tmp_path / name)
-    assert run_places.found_in(tmp_path) == [tmp_path / "run"]
+    assert places.found_in(tmp_path) == [tmp_path / "run"]
 
 
 def test_settings_of_a_run_are_toml(run):

@@ -12,7 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bayesattn import runs, sweep, sweep_file, training
+from bayesattn import runs, sweep, training
+from bayesattn.sweep import clusters, estimate
+from bayesattn.sweep.plan import _name, flat
 from tests.processes import Started, run_command
 from tests.test_cli import IMAGES, SMALL
 
@@ -80,8 +82,8 @@ def family(process):
 def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
     from distributed import Client
 
-    monkeypatch.setattr(sweep, "gpus", lambda: devices)
-    cluster, _ = sweep._embedded_cluster(2, 2, str(tmp_path))
+    monkeypatch.setattr(clusters, "gpus", lambda: devices)
+    cluster, _ = clusters.embedded(2, 2, str(tmp_path))
     with cluster, Client(cluster) as client:
         client.wait_for_workers(2)
         found = sockets_of(family(os.getpid()))
@@ -122,7 +124,7 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
     ],
 )
 def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, options, message):
-    monkeypatch.setattr(sweep, "CONNECT_SECONDS", 0.3)
+    monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
     plan = sweep.Sweep(file("seed = [0]"), tmp_path / "out")
     with pytest.raises((ValueError, OSError, ConnectionError), match=message):
@@ -152,9 +154,9 @@ def test_a_scheduler_over_tls(tmp_path):
         local_directory=tmp_path,
     ) as cluster:
         options = {name: str(file) for name, file in files.items()}
-        with Client(cluster.scheduler_address, security=sweep._security(options), timeout=10) as client:
+        with Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
             assert client.submit(int, "5").result() == 5
-        client = sweep._client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
+        client = clusters.client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
             pass
 
@@ -181,7 +183,7 @@ def test_runs_that_differ_have_names_that_do(file, tmp_path, grid, expected):
     names = [planned.name for planned in plan.runs]
     assert len(set(names)) == len(names)
     assert expected is None or names == expected
-    columns = [sweep.flat(planned.varied) for planned in plan.runs]
+    columns = [flat(planned.varied) for planned in plan.runs]
     assert len({json.dumps(column) for column in columns}) == len(names)
 
 
@@ -198,7 +200,7 @@ def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):
     "letter", ["/", "\\", "\0", "\n", "é" * 200, "\u202e"], ids=["slash", "back", "null", "line", "long", "turned"]
 )
 def test_names_are_fit_for_files(letter):
-    name = sweep_file._name({"sampler": f"x{letter}y"})
+    name = _name({"sampler": f"x{letter}y"})
     assert len(name.encode()) <= 200
     assert name.isprintable()
     assert not set(name) & set("/\\")
@@ -206,7 +208,7 @@ def test_names_are_fit_for_files(letter):
 
 def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(sweep, "PILOT_SECONDS", 0.1)
+    monkeypatch.setattr(estimate, "PILOT_SECONDS", 0.1)
 
     def train(*_):
         raise AssertionError("a network was trained")
@@ -214,11 +216,11 @@ def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_train", train)
     (tmp_path / "images.toml").write_text(IMAGES)
     plan = sweep.Sweep(file("seed = [0]", SWEEP.replace("small", "images")), tmp_path / "out")
-    [estimate] = sweep.estimates(plan)
-    assert estimate.training
-    assert estimate.steps == 25
-    assert estimate.seconds > 0
-    assert estimate.compilation > 0
+    [cost] = sweep.estimates(plan)
+    assert cost.training
+    assert cost.steps == 25
+    assert cost.seconds > 0
+    assert cost.compilation > 0
     assert not (tmp_path / "cache").exists()
     assert not (tmp_path / "out").exists()
 
@@ -249,7 +251,7 @@ def here(monkeypatch):
 
     Done = collections.namedtuple("Done", "done")
     monkeypatch.setattr(distributed, "wait", lambda waiting, **_: Done(set(waiting)))
-    monkeypatch.setattr(sweep, "_client", client)
+    monkeypatch.setattr(clusters, "client", client)
     return Client.done
 
 

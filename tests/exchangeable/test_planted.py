@@ -6,16 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bayesattn.exchangeable import (
-    bridge,
-    checks_bayes,
-    checks_learning,
-    checks_rates,
-    learning,
-    pretraining,
-    rates,
-    validation,
-)
+from bayesattn.exchangeable import learning, pretraining, rates, validation
+from bayesattn.exchangeable.checks import bayes, bridge, convergence, generalisation
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings
 
 LEVEL = FAMILY_LEVEL / 80
@@ -71,7 +63,7 @@ def spectral(part: int, factor: float) -> Plant:
 
 def without_next_order(patch: pytest.MonkeyPatch) -> None:
     """The effective dimension alone."""
-    right = checks_rates.ex.effective_dimension
+    right = convergence.ex.effective_dimension
 
     def wrong(tokens, ridge, spectrum, counts, noise, prior, values):
         variance = values * noise**2 * right(spectrum, ridge / tokens, counts) / tokens
@@ -82,9 +74,9 @@ def without_next_order(patch: pytest.MonkeyPatch) -> None:
 
 def curved(patch: pytest.MonkeyPatch) -> None:
     """a_2 too large by 10 %."""
-    right = checks_rates.ex.bessel_ratio
+    right = convergence.ex.bessel_ratio
     patch.setattr(
-        checks_rates.ex,
+        convergence.ex,
         "bessel_ratio",
         lambda degree, *rest: right(degree, *rest) * (1 + 0.1 * (np.asarray(degree) == 2)),
     )
@@ -139,10 +131,10 @@ def shifted_law(patch: pytest.MonkeyPatch) -> None:
 
 PLANTS: dict[str, dict[str, Plant]] = {
     "exact posterior": {
-        "NUTS: values x 1.05": sampled(checks_bayes, "sample", values=1.05),
-        "NUTS: sigma x 1.05": sampled(checks_bayes, "sample", noise=1.05),
+        "NUTS: values x 1.05": sampled(bayes, "sample", values=1.05),
+        "NUTS: sigma x 1.05": sampled(bayes, "sample", noise=1.05),
     },
-    "sufficiency": {"E log-odds x 1.01": times(checks_bayes.ex.FiniteLatent, "mean_log_odds", 1.01)},
+    "sufficiency": {"E log-odds x 1.01": times(bayes.ex.FiniteLatent, "mean_log_odds", 1.01)},
     "conditional mean embedding": {
         "error, one z x 1.04": times(rates, "cme_error", 1.04),
         "error over the prior x 1.04": times(rates, "mean_cme_error", 1.04),
@@ -152,7 +144,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "posterior variance without its next order": without_next_order,
     },
     "softmax, fixed bandwidth": {
-        "regression on f x 1.01": times(checks_rates, "softmax_regression", 1.01),
+        "regression on f x 1.01": times(convergence, "softmax_regression", 1.01),
         "MSE x 1.08": times(rates, "finite_softmax_error", 1.08),
         "RMS exponent + 0.03": times(rates, "finite_softmax_error", lambda n, *rest, **kept: (n / 256) ** 0.06),
         "a_2 x 1.1": curved,
@@ -166,7 +158,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "tr(H^-1 J) x 1.4": times(learning, "trace", 1.4),
         "A(n) x 1.1": optimum(1.1, 1.0),
         "optimum x 1.05": optimum(1.0, 1.05),
-        "supremum x 1.4": times(checks_learning.linalg, "cholesky", 1.4),
+        "supremum x 1.4": times(generalisation.linalg, "cholesky", 1.4),
     },
     "masked-token pretraining": {
         "E c^T c without 1/n": shifted_law,

@@ -7,7 +7,8 @@ import pytest
 
 from bayesattn import exchangeable as ex
 from bayesattn.cli import main
-from bayesattn.exchangeable import checks_bayes, validation
+from bayesattn.exchangeable import validation
+from bayesattn.exchangeable.checks import bayes
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Claim, Findings, Mean
 
 QUICK = (
@@ -54,7 +55,7 @@ def test_checks_share_no_random_numbers(monkeypatch):
 
 @pytest.mark.parametrize("as_expected", [True, False])
 def test_command(tmp_path, monkeypatch, capsys, as_expected):
-    quick = checks_bayes.sufficiency(np.random.default_rng(0))
+    quick = bayes.sufficiency(np.random.default_rng(0))
     more = Claim(2, "made up [for a test]", "x^2", 1.0, Mean(1.0 if as_expected else 2.0, 0.1))
     curve = quick.panels["concentration"]
     panels = dict.fromkeys(["cme", "fixed", "shrinking", "concentration", "gap", "condition", "bridge"], curve)

@@ -1,7 +1,4 @@
-"""Runs on disk: started, resumed, made longer, replaced, opened while they go on.
-
-What they are made of: `bayesattn.run_files`; where they stand: `bayesattn.run_places`.
-"""
+"""A run on disk, begun or complete: opened, read, held to what it was begun with."""
 
 import errno
 import json
@@ -10,7 +7,6 @@ import tomllib
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,14 +15,14 @@ import numpy as np
 import xarray as xr
 import zarr
 
-from bayesattn import checkpoints, provenance, run_damage, run_files, run_places
 from bayesattn._extras import require
-from bayesattn._files import append_line, digest_of, replace_file
-from bayesattn.checkpoints import Checkpoint
+from bayesattn._files import digest_of, replace_file
 from bayesattn.models import LatentModel, Model
-from bayesattn.run_files import EARLIER, FOLDER, KEY, READABLE, Recorder, RunBusy, RunError, create, named
-from bayesattn.samplers import Job, Progress
-from bayesattn.samplers.run import Chains, advance, plan, units
+from bayesattn.runs import checkpoints, damage, log, places, provenance, store
+from bayesattn.runs.checkpoints import Checkpoint
+from bayesattn.runs.store import EARLIER, FOLDER, KEY, READABLE, RunBusy, RunError, named
+from bayesattn.samplers import Job
+from bayesattn.samplers.run import Chains, units
 
 if TYPE_CHECKING:
     from bayesattn.diagnostics import Diagnostics
@@ -36,113 +32,6 @@ COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "d
 """Version of diagnostics that are kept with a run: those of other code are computed anew."""
 _sound: set[tuple[Path, str]] = set()
 """Runs, with the `stamp` of their files, in which this process has found no damage."""
-
-
-def sample(
-    model: Model | LatentModel,
-    out: str | Path,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    threads: int = 0,
-    overwrite: bool = False,
-    repair: bool = False,
-    **settings: Any,
-) -> "Run":
-    """Start a run, resume it, make it longer, or find it complete.
-
-    The draws are the same, bit for bit, however often it stopped, and whether all were asked for at first or more later.
-
-    Args:
-        model: the posterior.
-        out: folder of the run, made if it is not there; where it is a link, what that points to.
-        progress: called after each block of each chain.
-        threads: most chains that run at a time, by default one a core.
-        overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
-            folder beside it, where the same call resumes it.
-        repair: draw what is damaged again, from the checkpoint before it, to the same draws.
-        settings: those of `bayesattn.samplers.Job`.
-
-    Raises:
-        RunError: `out` holds something else, a run of another model or other settings, or one that is damaged.
-        RunBusy: another process is at work on it.
-        OSError: the folder cannot be written, or the disk is full; what was written before is kept.
-        ValueError: settings that make no sense.
-        FloatingPointError: a draw is not finite; the blocks before it are kept.
-        KeyboardInterrupt: after the blocks under way were finished and recorded.
-    """
-    job, out = Job.of(**settings), run_places.settled(out)
-    if not overwrite or run_places.is_free(out):
-        return _drawn(model, job, out, progress, threads, repair)
-    run_places.require_replaceable(out)
-    plan(model, job)  # Whatever is wrong with the request is found before anything is made.
-    new = run_places.replacement(out)
-    try:
-        if new.exists():
-            try:
-                Run(new).require_same(model, job)
-                Run(new).require_same_environment()
-            except RunError:
-                run_places.remove(new)  # A replacement that was asked for before, and given up.
-        _drawn(model, job, new, progress, threads, True, lambda: run_places.swap(new, out))
-    except (RunError, FileNotFoundError):
-        if not new.exists():
-            raise RunBusy(f"{out} has just been replaced by another process") from None
-        raise
-    return Run(out)
-
-
-def _drawn(
-    model: Model | LatentModel,
-    job: Job,
-    out: Path,
-    progress: Callable[[Progress], None] | None,
-    threads: int,
-    repair: bool,
-    finish: Callable[[], None] = lambda: None,
-) -> "Run":
-    """A run brought to its end; `finish` is called then, before its lock is free."""
-    ready = None
-    if run_places.is_free(out):
-        ready = plan(model, job)
-        create(out, model, job, ready)
-    Run(out).require_folder()
-    with run_files.locked(out):
-        run = Run(out)
-        run.require_same(model, job)
-        if repair:
-            run.mend()
-        run.require_sound()
-        if job.draws > run.job.draws or not run.complete:
-            run.require_same_environment()
-        if job.draws > run.job.draws:
-            if run.description["format"] < run_files.FORMAT:
-                raise RunError(
-                    f"{out} holds a run of an older store format, which cannot be made longer: draw another run"
-                )
-            run_files.extend(run, job)
-            run = Run(out)
-        if not run.complete:
-            for leftover in out.rglob("*.partial"):
-                with suppress(OSError):
-                    leftover.unlink(missing_ok=True)
-            run.log(event="start", pid=os.getpid(), environment=provenance.environment())
-            try:
-                if ready is None:
-                    if repair:
-                        run_damage.prepare_again(run)
-                    ready = plan(run.model, job, run_files.read_prepared(run))
-                advance(ready, job, Recorder(run), progress, threads)
-            except KeyboardInterrupt:
-                with suppress(OSError):
-                    run.log(event="interrupted")
-                raise
-            except (FloatingPointError, OSError) as error:
-                with suppress(OSError):  # The disk may be full.
-                    run.log(event="failed", error=str(error))
-                raise
-            run.log(event="complete")
-        finish()
-    return run
 
 
 class Run:
@@ -187,7 +76,7 @@ class Run:
         for key, kind in kinds.items():
             if not isinstance(found.get(key), kind):
                 raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
-        if "sum" in found and found["sum"] != run_files.sum_of_description(root):
+        if "sum" in found and found["sum"] != store.sum_of_description(root):
             raise RunError(f"{path} is damaged: its zarr.json is not what was written; replace it with overwrite")
 
     @cached_property
@@ -248,7 +137,7 @@ class Run:
         # Asking for a lock makes its file, which a reader has no business to do.
         if (self.path / FOLDER / "lock").exists():
             try:
-                with run_files.locked(self.path, 0):
+                with store.locked(self.path, 0):
                     pass
             except RunBusy:
                 return "running"
@@ -265,7 +154,7 @@ class Run:
     def arrays_of_draws(self, mode: Any = "r") -> dict[str, Any]:
         """Zarr arrays of draws by group and name."""
         with self.reading("its arrays"):
-            return run_files.arrays_of_draws(zarr.open_group(self.path, mode=mode))
+            return store.arrays_of_draws(zarr.open_group(self.path, mode=mode))
 
     @cached_property
     def draws_per_chunk(self) -> int:
@@ -355,7 +244,7 @@ class Run:
         key = self.path.absolute(), self.stamp()
         if key in _sound:
             return
-        if found := run_damage.found_in(self):
+        if found := damage.found_in(self):
             raise RunError(
                 f"{found[0].what}; `bayesattn sample` with --repair (repair=True) draws"
                 f" {' and '.join(named(each.chains) for each in found)} again from the checkpoint before, to the same draws"
@@ -364,11 +253,11 @@ class Run:
 
     def mend(self) -> None:
         """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
-        while found := run_damage.found_in(self):
+        while found := damage.found_in(self):
             self.require_same_environment()
-            for damage in found:
-                run_damage.go_back(self, damage)
-                self.log(event="repair", chains=damage.chains, what=damage.what)
+            for each in found:
+                damage.go_back(self, each)
+                self.log(event="repair", chains=each.chains, what=each.what)
 
     def overview(self) -> dict[str, Any]:
         """State, progress, settings and diagnostics, for a table."""
@@ -383,7 +272,7 @@ class Run:
             "seed": self.job.seed,
             "state": state,
             "progress": sum(done) / (self.job.chains * self.job.transitions),
-            "seconds": sum(event["seconds"] for event in blocks(events)),
+            "seconds": sum(event["seconds"] for event in log.blocks(events)),
             "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
@@ -425,26 +314,17 @@ class Run:
                 " resume it with what it was begun with, or choose another folder"
             )
 
-    def locked(self, timeout: float = run_files.LOCK_SECONDS) -> AbstractContextManager[None]:
+    def locked(self, timeout: float = store.LOCK_SECONDS) -> AbstractContextManager[None]:
         """Hold the run's lock, which the operating system frees when the process dies; raises RunBusy."""
-        return run_files.locked(self.path, timeout)
+        return store.locked(self.path, timeout)
 
     def log(self, **event: Any) -> None:
         """Append an event to the run's log."""
-        time = datetime.now(UTC).isoformat(timespec="milliseconds")
-        with suppress(IsADirectoryError):  # Nothing but times and states depends on it.
-            append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
+        log.append(self.path / FOLDER / "log.jsonl", **event)
 
     def events(self) -> list[dict[str, Any]]:
-        """The run's log: starts with their environment, blocks with their wall time in seconds, ends.
-
-        Lines that cannot be read are left out: nothing but times and states depends on them.
-        """
-        try:
-            lines = (self.path / FOLDER / "log.jsonl").read_text(errors="replace").splitlines()
-        except OSError:
-            return []
-        return [event for event in map(_parsed, lines) if event]
+        """The run's log: starts with their environment, blocks with their wall time in seconds, ends."""
+        return log.read(self.path / FOLDER / "log.jsonl")
 
     def checkpoint_file(self, chains: Chains) -> Path:
         """Where the state of chains that advance together is kept."""
@@ -513,7 +393,7 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
     Raises RunError if there is none.
     """
     rows = []
-    for path in run_places.found_in(folder):
+    for path in places.found_in(folder):
         name = str(path.relative_to(folder)) if path != Path(folder) else path.name
         try:
             rows.append({"run": name} | Run(path).overview())
@@ -526,20 +406,8 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
 
 def under_way(out: str | Path) -> Path:
     """Where a run for a place is drawn: beside it, as long as it replaces another."""
-    new = run_places.replacement(run_places.followed(out))
+    new = places.replacement(places.followed(out))
     return new if new.exists() else Path(out)
-
-
-def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events of blocks that say what they should."""
-    numbers = ("seconds", "steps")
-    return [
-        event
-        for event in events
-        if event["event"] == "block"
-        and all(isinstance(event.get(name), int | float) for name in numbers)
-        and isinstance(event.get("chains"), list)
-    ]
 
 
 def _settings(model: Model | LatentModel) -> dict[str, Any]:
@@ -558,12 +426,3 @@ def _close(ours: Any, theirs: Any) -> bool:
 
 def _sum_of(value: Any) -> str:
     return provenance.digest_of_text(json.dumps(value, sort_keys=True))
-
-
-def _parsed(line: str) -> dict[str, Any] | None:
-    """A line that was cut short, or is no event, says nothing."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from bayesattn._files import sync_folder
-from bayesattn.run_files import FOLDER, RunBusy, RunError, locked
+from bayesattn.runs.store import FOLDER, RunBusy, RunError, locked
 
 STALE_SECONDS = 60
 """Age at which a folder that was never locked is a leftover: a living process locks it within moments."""

@@ -1,41 +1,38 @@
-"""What a run on disk is made of: making its Zarr store, making it longer, writing draws and checkpoints.
+"""What a run on disk is made of: its Zarr store made, made longer, locked; sums of what it holds.
 
 A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
-Each block of draws is one region write, brought onto the disk before an atomic checkpoint of the whole sampler state counts
-(`bayesattn.checkpoints`); a block that was written but not checkpointed is drawn again, to the same bits. The folder `.run`
-inside the store holds checkpoints, a log of blocks with their wall times, and a lock. Checkpoints of the ends of chunks stay
-in `.run/earlier`, so that a damaged chunk can be drawn again.
+Each block of draws is one region write, brought onto the disk before an atomic checkpoint of the whole sampler state counts;
+a block that was written but not checkpointed is drawn again, to the same bits. The folder `.run` inside the store holds
+checkpoints, a log of blocks with their wall times, and a lock. Checkpoints of the ends of chunks stay in `.run/earlier`, so
+that a damaged chunk can be drawn again.
 """
 
 from __future__ import annotations
 
 import errno
 import json
-import os
 import shutil
 import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import filelock
-import jax
-import jax.numpy as jnp
 import numpy as np
 import zarr
 
-from bayesattn import checkpoints, provenance
 from bayesattn._files import replace_file, sync, sync_folder
-from bayesattn.checkpoints import Checkpoint, Sums, load_arrays, write_arrays
 from bayesattn.models import LatentModel, Model
+from bayesattn.runs import checkpoints, provenance
+from bayesattn.runs.checkpoints import load_arrays, write_arrays
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import Chains, Outputs, Plan, bytes_per_draw, write_region
+from bayesattn.samplers.run import Chains, Plan, bytes_per_draw
 
 if TYPE_CHECKING:
-    from bayesattn.runs import Run
+    from bayesattn.runs.run import Run
 
 FORMAT = 3
 READABLE = (2, FORMAT)
@@ -263,84 +260,6 @@ def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready:
             )
             sizes |= dict(zip(dims.get(variable, []), like.shape, strict=True))
         add_coords(group, sizes)
-
-
-class Recorder:
-    """Recorder of `bayesattn.samplers.run` that keeps everything in a run."""
-
-    def __init__(self, run: Run):
-        self.run, self.arrays, self.sums = run, {}, {}
-        for variable, array in run.arrays_of_draws(mode="r+").items():
-            group, name = variable.split("/")
-            self.arrays.setdefault(group, {})[name] = array
-
-    def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
-        """State and steps done by the checkpoint."""
-        variables = sorted(f"{group}/{name}" for group, found in self.arrays.items() for name in found)
-        self.sums[chains] = Sums.of_nothing(variables, self.run.draws_per_chunk, chains)
-        if not self.run.checkpoint_file(chains).exists():
-            return None
-        found = self.run.read_checkpoint(chains)
-        leaves, tree = jax.tree.flatten(like)
-        raw = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(a.shape, a.dtype) for a in found.leaves] != [(r.shape, r.dtype) for r in raw]:
-            raise RunError(
-                f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
-                " draw it anew with overwrite"
-            )
-        self.sums[chains] = found.sums
-        state = [
-            jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
-            for array, leaf in zip(found.leaves, leaves, strict=True)
-        ]
-        return jax.tree.unflatten(tree, state), found.done
-
-    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """One region write per array."""
-        with self._writing():
-            write_region(self.arrays, chains, first, outputs)
-            if (sums := self.sums[chains]) is not None:
-                sums.add(first, outputs)
-
-    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Bring the block onto the disk, replace the checkpoint by a rename, and log the block."""
-        leaves = [np.asarray(_raw(leaf)) for leaf in jax.tree.leaves(state)]
-        with self._writing():
-            sync(self.run.path)
-            file = self.run.checkpoint_file(chains)
-            checkpoints.write(file, Checkpoint(self.run.identity, done, leaves, self.sums[chains]))
-            self._keep(chains, file, done)
-            self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
-
-    def _keep(self, chains: Chains, file: Path, done: int) -> None:
-        """Keep the checkpoint of the end of a chunk too, unless it is larger than the draws that it would bring back."""
-        kept, rest = divmod(done - self.run.job.warmup, self.run.job.thin * self.run.draws_per_chunk)
-        if rest or kept < 0 or file.stat().st_size > max(2**20, len(chains) * self.run.bytes_per_chunk):
-            return
-        earlier = self.run.earlier_file(chains, done)
-        with suppress(OSError):  # Without it, or on a disk that knows no links, more is drawn again.
-            earlier.unlink(missing_ok=True)
-            os.link(file, earlier)
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise OSError(
-                error.errno or errno.EIO,
-                f"{error.strerror or error} while writing a block; the blocks before it are safe, and the same command"
-                " goes on from there",
-                str(self.run.path),
-            ) from error
-
-
-def _raw(leaf: Any) -> Any:
-    return jax.random.key_data(leaf) if _is_key(leaf) else leaf
-
-
-def _is_key(leaf: Any) -> bool:
-    return jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def named(chains: Chains) -> str:

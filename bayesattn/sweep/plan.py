@@ -108,6 +108,14 @@ class Planned:
             return False
         return True
 
+    @property
+    def steps_done(self) -> int:
+        """Steps that all chains of its run have done, warm-up included."""
+        try:
+            return sum(runs.Run(self.out).done)
+        except runs.RunError:
+            return 0
+
     def state(self) -> str:
         """State of its run, "new" if it has none."""
         return runs.Run(self.out).state if self.out.exists() else "new"

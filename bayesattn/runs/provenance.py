@@ -19,7 +19,7 @@ from bayesattn._files import digest_of
 from bayesattn.models import LatentModel, Model
 from bayesattn.samplers import Job
 
-PACKAGE = Path(__file__).parent
+PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
 DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine")
 """Parts of the environment that can change a draw's last bit; the others are for the record."""

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zarr
 
-from bayesattn import checkpoints, run_files
 from bayesattn._files import replace_file
-from bayesattn.checkpoints import write_arrays
-from bayesattn.run_files import EARLIER, FOLDER, PREPARED, RunError
+from bayesattn.runs import checkpoints, store
+from bayesattn.runs.checkpoints import write_arrays
+from bayesattn.runs.store import EARLIER, FOLDER, PREPARED, RunError
 from bayesattn.samplers.run import Chains, plan, units
 
 if TYPE_CHECKING:
-    from bayesattn.runs import Run
+    from bayesattn.runs.run import Run
 
 
 class Damage(NamedTuple):
@@ -36,7 +36,7 @@ def found_in(run: Run) -> list[Damage]:
     """
     anew = "draw the run anew with overwrite"
     with run.reading("its data"):
-        sums = run_files.fixed_sums(run_files.arrays_of(zarr.open_group(run.path, mode="r")), run.job.kept)
+        sums = store.fixed_sums(store.arrays_of(zarr.open_group(run.path, mode="r")), run.job.kept)
     expected = run.description.get("sums", sums)
     for name in sorted(expected.keys() | sums.keys()):
         if sums.get(name) != expected.get(name):
@@ -89,12 +89,12 @@ def go_back(run: Run, damage: Damage) -> None:
 def prepare_again(run: Run) -> None:
     """Compute what was computed before sampling began, if that is damaged; raises RunError if it comes out otherwise."""
     with suppress(RunError):
-        run_files.read_prepared(run)
+        store.read_prepared(run)
         return
     run.require_same_environment()
     prepared = plan(run.model, run.job).prepared
     known = run.description.get("prepared")
-    if run_files.sum_of(prepared) != known:
+    if store.sum_of(prepared) != known:
         why = "nothing tells what was written" if known is None else "computed again, it is not what was written"
         raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read, and {why}; draw the run anew with overwrite")
     _remove(run.path / FOLDER / PREPARED)

@@ -15,7 +15,7 @@ from jaxtyping import Float
 from bayesattn import attention, runs
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import rates
-from bayesattn.exchangeable.checks_bayes import CHAINS, chain_claims
+from bayesattn.exchangeable.checks.bayes import CHAINS, chain_claims
 from bayesattn.exchangeable.claims import Claim, Curve, Findings, mean_of, worst
 from bayesattn.exchangeable.simulation import NOISE, PRIOR, RIDGE, Replicate, replicates, squared_errors
 from bayesattn.models import LatentModel

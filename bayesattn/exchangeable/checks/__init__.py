@@ -1,0 +1,1 @@
+"""The checks, one module for each group of claims; `bayesattn.exchangeable.validate` makes them all."""

@@ -1,0 +1,8 @@
+"""Runs on disk: started, resumed, made longer, replaced, opened while they go on."""
+
+from bayesattn.runs.log import blocks
+from bayesattn.runs.run import Run, is_run, overview, under_way
+from bayesattn.runs.sampling import sample
+from bayesattn.runs.store import FOLDER, RunBusy, RunError
+
+__all__ = ["FOLDER", "Run", "RunBusy", "RunError", "blocks", "is_run", "overview", "sample", "under_way"]

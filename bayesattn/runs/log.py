@@ -1,0 +1,46 @@
+"""The log of a run: a line of JSON for each event. Nothing but times and states depends on it."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from bayesattn._files import append_line
+
+
+def append(file: Path, **event: Any) -> None:
+    """Add an event with its time."""
+    time = datetime.now(UTC).isoformat(timespec="milliseconds")
+    with suppress(IsADirectoryError):
+        append_line(file, json.dumps({"time": time} | event))
+
+
+def read(file: Path) -> list[dict[str, Any]]:
+    """The events; lines that cannot be read are left out."""
+    try:
+        lines = file.read_text(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [event for event in map(_parsed, lines) if event]
+
+
+def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of blocks that say what they should."""
+    numbers = ("seconds", "steps")
+    return [
+        event
+        for event in events
+        if event["event"] == "block"
+        and all(isinstance(event.get(name), int | float) for name in numbers)
+        and isinstance(event.get("chains"), list)
+    ]
+
+
+def _parsed(line: str) -> dict[str, Any] | None:
+    """A line that was cut short, or is no event, says nothing."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None

@@ -1,0 +1,122 @@
+"""A run started, resumed, made longer or replaced."""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from bayesattn.models import LatentModel, Model
+from bayesattn.runs import damage, places, provenance, store
+from bayesattn.runs.recorder import Recorder
+from bayesattn.runs.run import Run
+from bayesattn.runs.store import RunBusy, RunError
+from bayesattn.samplers import Job, Progress
+from bayesattn.samplers.run import advance, plan
+
+
+def sample(
+    model: Model | LatentModel,
+    out: str | Path,
+    *,
+    progress: Callable[[Progress], None] | None = None,
+    threads: int = 0,
+    overwrite: bool = False,
+    repair: bool = False,
+    **settings: Any,
+) -> Run:
+    """Start a run, resume it, make it longer, or find it complete.
+
+    The draws are the same, bit for bit, however often it stopped, and whether all were asked for at first or more later.
+
+    Args:
+        model: the posterior.
+        out: folder of the run, made if it is not there; where it is a link, what that points to.
+        progress: called after each block of each chain.
+        threads: most chains that run at a time, by default one a core.
+        overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
+            folder beside it, where the same call resumes it.
+        repair: draw what is damaged again, from the checkpoint before it, to the same draws.
+        settings: those of `bayesattn.samplers.Job`.
+
+    Raises:
+        RunError: `out` holds something else, a run of another model or other settings, or one that is damaged.
+        RunBusy: another process is at work on it.
+        OSError: the folder cannot be written, or the disk is full; what was written before is kept.
+        ValueError: settings that make no sense.
+        FloatingPointError: a draw is not finite; the blocks before it are kept.
+        KeyboardInterrupt: after the blocks under way were finished and recorded.
+    """
+    job, out = Job.of(**settings), places.settled(out)
+    if not overwrite or places.is_free(out):
+        return _drawn(model, job, out, progress, threads, repair)
+    places.require_replaceable(out)
+    plan(model, job)  # Whatever is wrong with the request is found before anything is made.
+    new = places.replacement(out)
+    try:
+        if new.exists():
+            try:
+                Run(new).require_same(model, job)
+                Run(new).require_same_environment()
+            except RunError:
+                places.remove(new)  # A replacement that was asked for before, and given up.
+        _drawn(model, job, new, progress, threads, True, lambda: places.swap(new, out))
+    except (RunError, FileNotFoundError):
+        if not new.exists():
+            raise RunBusy(f"{out} has just been replaced by another process") from None
+        raise
+    return Run(out)
+
+
+def _drawn(
+    model: Model | LatentModel,
+    job: Job,
+    out: Path,
+    progress: Callable[[Progress], None] | None,
+    threads: int,
+    repair: bool,
+    finish: Callable[[], None] = lambda: None,
+) -> Run:
+    """A run brought to its end; `finish` is called then, before its lock is free."""
+    ready = None
+    if places.is_free(out):
+        ready = plan(model, job)
+        store.create(out, model, job, ready)
+    Run(out).require_folder()
+    with store.locked(out):
+        run = Run(out)
+        run.require_same(model, job)
+        if repair:
+            run.mend()
+        run.require_sound()
+        if job.draws > run.job.draws or not run.complete:
+            run.require_same_environment()
+        if job.draws > run.job.draws:
+            if run.description["format"] < store.FORMAT:
+                raise RunError(
+                    f"{out} holds a run of an older store format, which cannot be made longer: draw another run"
+                )
+            store.extend(run, job)
+            run = Run(out)
+        if not run.complete:
+            for leftover in out.rglob("*.partial"):
+                with suppress(OSError):
+                    leftover.unlink(missing_ok=True)
+            run.log(event="start", pid=os.getpid(), environment=provenance.environment())
+            try:
+                if ready is None:
+                    if repair:
+                        damage.prepare_again(run)
+                    ready = plan(run.model, job, store.read_prepared(run))
+                advance(ready, job, Recorder(run), progress, threads)
+            except KeyboardInterrupt:
+                with suppress(OSError):
+                    run.log(event="interrupted")
+                raise
+            except (FloatingPointError, OSError) as error:
+                with suppress(OSError):  # The disk may be full.
+                    run.log(event="failed", error=str(error))
+                raise
+            run.log(event="complete")
+        finish()
+    return run

@@ -1,0 +1,105 @@
+"""Where the runs of a sweep are drawn: an embedded Dask cluster, a batch system, or a scheduler that is there."""
+
+import errno
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from bayesattn.samplers.run import cores
+from bayesattn.sweep.plan import Cluster, Sweep
+
+CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
+HOST = "127.0.0.1"
+CONNECT_SECONDS = 10
+
+
+@contextmanager
+def client(
+    sweep: Sweep, workers: int | None, scheduler: str | None, security: Mapping[str, Any] | None, pending: int
+) -> Iterator[tuple[Any, int]]:
+    """A Dask client, and how many threads each run may use."""
+    from distributed import Client
+
+    if scheduler is not None:
+        try:
+            client = Client(scheduler, timeout=CONNECT_SECONDS, security=_security(security))
+        except (OSError, ValueError, RuntimeError, TypeError) as error:
+            raise ConnectionError(
+                f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
+                f" {error}"
+            ) from None
+        with client:
+            yield client, 1
+        return
+    with tempfile.TemporaryDirectory() as scratch:
+        if sweep.table.cluster is not None:
+            cluster, threads = batch_cluster(sweep.table.cluster), 1
+            cluster.scale(jobs=sweep.table.cluster.jobs)
+        else:
+            cluster, threads = embedded(workers, pending, scratch)
+        with cluster, Client(cluster) as client:
+            yield client, threads
+
+
+def _security(options: Mapping[str, Any] | None) -> Any:
+    """None leaves it to Dask's own configuration."""
+    from distributed import Security
+
+    if not options:
+        return None
+    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
+        if name in options and not Path(options[name]).is_file():
+            raise FileNotFoundError(errno.ENOENT, f"{name} must be a file", str(options[name]))
+    try:
+        return Security(**{"require_encryption": True, **options})
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"security must be options of distributed.Security, got {', '.join(options)}: {error}"
+        ) from None
+
+
+def embedded(workers: int | None, pending: int, scratch: str) -> tuple[Any, int]:
+    """Spawned processes of one thread each: one a core, or one a GPU, which sees no other.
+
+    All listen on 127.0.0.1 alone, and serve no page: Dask runs whatever code it is sent.
+    """
+    import dask
+    from distributed import Nanny, Scheduler, SpecCluster
+
+    devices = gpus()
+    count = min(workers or len(devices) or cores(), len(devices) or pending, pending)
+    here = {"host": HOST, "dashboard_address": f"{HOST}:0", "dashboard": False}
+    worker = here | {"nthreads": 1, "memory_limit": 0, "local_directory": scratch}
+    nannies = {
+        index: {
+            "cls": Nanny,
+            "options": worker | ({"env": {"CUDA_VISIBLE_DEVICES": devices[index]}} if devices else {}),
+        }
+        for index in range(count)
+    }
+    no_pages = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+    with dask.config.set(no_pages):
+        cluster = SpecCluster(workers=nannies, scheduler={"cls": Scheduler, "options": here})
+    return cluster, 1 if devices else max(1, cores() // count)
+
+
+def gpus() -> list[str]:
+    """Names of the CUDA devices that JAX sees, as CUDA_VISIBLE_DEVICES has them; none where JAX does without."""
+    if jax.default_backend() != "gpu":
+        return []
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = visible.split(",") if visible else map(str, range(jax.local_device_count()))
+    return [name.strip() for name in names][: jax.local_device_count()]
+
+
+def batch_cluster(table: Cluster) -> Any:
+    """The dask-jobqueue cluster of a [cluster] table."""
+    import dask_jobqueue
+
+    options = {"cores": 1, "processes": 1, "memory": "4GB"} | table.options
+    return getattr(dask_jobqueue, CLUSTERS[table.kind])(**options)

@@ -1,0 +1,129 @@
+"""Many runs on Dask, each of them a store of its own that survives its worker."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import filelock
+import pandas as pd
+
+from bayesattn import runs
+from bayesattn._extras import require
+from bayesattn.sweep import clusters
+from bayesattn.sweep.plan import Planned, Sweep
+from bayesattn.sweep.table import results, write_table
+
+POLL_SECONDS = 1.0
+
+
+def run_one(planned: Planned, threads: int, overwrite: bool = False, repair: bool = False) -> str | None:
+    """Bring one run to its end, on whatever worker this is; returns its error, for one bad run must not end the others."""
+    try:
+        model, job = planned.model(), vars(planned.job)
+        try:
+            run = runs.sample(model, planned.out, threads=threads, repair=repair, **job)
+        except runs.RunError as error:
+            if not overwrite or isinstance(error, runs.RunBusy):
+                raise
+            run = runs.sample(model, planned.out, threads=threads, overwrite=True, **job)
+        run.summary()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def run(
+    sweep: Sweep,
+    *,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    security: Mapping[str, Any] | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    repair: bool = False,
+    progress: Callable[[dict[str, Any]], None] | None = None,
+) -> pd.DataFrame:
+    """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed, short ones go on.
+
+    The embedded cluster listens on 127.0.0.1 alone. Whoever can reach a scheduler or its workers can run code there: use a
+    remote one over TLS, or in a network that you trust.
+
+    Args:
+        sweep: the runs.
+        workers: processes of the embedded cluster, by default one a core, or one a GPU.
+        scheduler: address of a running Dask scheduler, instead of an embedded cluster.
+        security: options of `distributed.Security` for it, such as tls_ca_file, tls_client_cert and tls_client_key.
+        threads: chains that a run draws at a time, by default the cores divided among the workers, 1 elsewhere.
+        overwrite: replace what stands in place of a run and cannot be one: of other settings, damaged.
+        repair: draw what is damaged of a run again.
+        progress: told steps done and total, runs complete, failed and total, about every second.
+
+    Returns:
+        The table of results, which is also written to results.parquet and results.csv in the sweep's folder.
+
+    Raises:
+        BlockingIOError: another process is at work on the sweep.
+        ConnectionError: no scheduler answers at the address.
+        ImportError: the extra "sweep" is not installed, or "cluster" where there is a [cluster].
+        ValueError: `security` without a scheduler at a tls:// address, or with an option that there is not.
+    """
+    if security and not (scheduler or "").startswith("tls://"):
+        raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
+    require("sweep", "a sweep")
+    if sweep.table.cluster is not None:
+        require("cluster", "[cluster]")
+    sweep.out.mkdir(parents=True, exist_ok=True)
+    errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
+    lock = filelock.FileLock(sweep.out / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except filelock.Timeout:
+        raise BlockingIOError(
+            f"{sweep.out} is being swept by another process: wait for it, or choose another out"
+        ) from None
+    try:
+        pending = [planned for planned in sweep.runs if not planned.finished()]
+        try:
+            if pending:
+                with clusters.client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
+                    work = partial(run_one, threads=threads or threads_each, overwrite=overwrite, repair=repair)
+                    _run_all(client, work, sweep, pending, errors, progress)
+        finally:
+            table = results(sweep, errors)
+            write_table(table, sweep.out)
+    finally:
+        lock.release()
+    return table
+
+
+def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
+    import distributed
+
+    wait: Any = distributed.wait
+    futures = {client.submit(work, planned, pure=False): planned for planned in pending}
+    waiting = set(futures)
+    total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
+    started = {planned.name for planned in pending}
+    at_rest = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
+    while waiting:
+        try:
+            finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
+        except TimeoutError:
+            finished = set()
+        for future in finished:
+            # A worker that died under a run time and again, or lacks bayesattn, is an error of Dask's.
+            failure = future.exception()
+            errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
+        waiting -= finished
+        at_rest += sum(futures[future].steps_done for future in finished)
+        if progress:
+            failed = sum(error is not None for error in errors.values())
+            progress(
+                {
+                    "done": at_rest + sum(futures[future].steps_done for future in waiting),
+                    "total": total,
+                    "complete": len(sweep.runs) - len(waiting) - failed,
+                    "failed": failed,
+                    "runs": len(sweep.runs),
+                }
+            )

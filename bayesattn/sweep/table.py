@@ -1,0 +1,44 @@
+"""The table of a sweep's results."""
+
+import io
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from bayesattn import runs
+from bayesattn._files import replace_file
+from bayesattn.sweep.plan import Sweep, flat
+
+
+def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.DataFrame:
+    """Tidy table: a row for each quantity of each run that is complete, and one for each other run with state and error."""
+    rows = []
+    for planned in sweep.runs:
+        about = {"run": planned.name, "model": Path(planned.settings["model"]).stem}
+        about |= {
+            key: getattr(planned.job, key) for key in ("sampler", "parameterisation", "chains", "warmup", "draws")
+        }
+        about |= {"seed": planned.job.seed} | flat(planned.varied)
+        error = (errors or {}).get(planned.name)
+        try:
+            found: dict[str, Any] = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
+            about |= {key: found[key] for key in ("state", "width", "temperature", "seconds") if key in found}
+            error = error or found.get("error")
+            quantities = runs.Run(planned.out).summary() if found["state"] == "complete" and not error else [{}]
+            diagnostics = found.get("diagnostics") or {}
+            about["divergences"] = diagnostics.get("divergences")
+        except (runs.RunError, OSError) as damage:
+            about["state"], error, quantities = "failed", error or str(damage), [{}]
+        if error:
+            about["state"] = "failed"
+        rows += [about | {"error_message": error} | quantity for quantity in quantities]
+    return pd.DataFrame(rows)
+
+
+def write_table(table: pd.DataFrame, folder: Path) -> None:
+    """As results.csv and results.parquet."""
+    replace_file(folder / "results.csv", table.to_csv(index=False).encode())
+    content = io.BytesIO()
+    table.to_parquet(content, index=False)
+    replace_file(folder / "results.parquet", content.getvalue())
