@@ -69,7 +69,7 @@ class Architecture:
 
     @property
     def order_parameter_sizes(self) -> tuple[int, ...]:
-        """Rows of U_1, .., U_L: the number of path pieces that start in layer l."""
+        """Rows of U_1, .., U_L: the number of path suffixes that start in layer l."""
         return tuple(math.prod(self.heads[layer:]) for layer in range(self.depth))
 
     def path_heads(self) -> list[tuple[int, ...]]:

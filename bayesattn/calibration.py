@@ -85,13 +85,13 @@ class JointTest:
     """Functions of parameters and labels after some transitions, in errors from those before any: location and spread."""
 
     names: list[str]
-    errors_apart: Float[np.ndarray, " quantity"]
+    z_scores: Float[np.ndarray, " quantity"]
     level: float = LEVEL
 
     @property
     def holds(self) -> bool:
         """Whether they agree, at the level over all functions (Bonferroni)."""
-        return bool(np.max(np.abs(self.errors_apart)) < self.threshold)
+        return bool(np.max(np.abs(self.z_scores)) < self.threshold)
 
     @property
     def threshold(self) -> float:
@@ -358,7 +358,7 @@ def uniform_probability(
 
 
 def effective_share(draws: Float[np.ndarray, "simulation draw quantity"]) -> Float[np.ndarray, " quantity"]:
-    """Effective draws as a share of all, at most 1: the inverse of the autocorrelation time of ranks within each chain.
+    """Effective sample size over number of draws, at most 1: the inverse of the autocorrelation time of ranks in each chain.
 
     Autocorrelations from variograms, pooled over simulations (Gelman et al. 2013, section 11.5), added up by Geyer's
     initial positive sequence (1992). Chains that do not vary have no say; a quantity that varies in none has share 1.

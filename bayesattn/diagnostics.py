@@ -1,4 +1,4 @@
-"""Are the draws any good? R-hat, effective draws, divergences, tree depth and BFMI, with what to do about each."""
+"""Are the draws any good? R-hat, effective sample size, divergences, tree depth and BFMI, with what to do about each."""
 
 import itertools
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from bayesattn.models import CENTRAL
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
 MOST_BIAS = 0.05
-"""Standard deviations; about the Monte Carlo error of 400 effective draws."""
+"""Standard deviations; about the Monte Carlo error at an effective sample size of 400."""
 PREDICTIONS = 20
 FEWEST_DRAWS = 4
-"""Of each chain, below which neither R-hat nor effective draws are defined."""
+"""Of each chain, below which neither R-hat nor effective sample size is defined."""
 FEWEST_CHAINS = 2
 """R-hat of one chain, from its halves, says nothing of whether chains agree."""
 WORDS = {
@@ -34,16 +34,16 @@ WATCHED = "U or z, predictions, energy and log posterior"
 
 @dataclass(frozen=True)
 class Diagnostics:
-    """Quality of draws: worst R-hat and effective draws over order parameters, energy, density and some predictions.
+    """Quality of draws: worst R-hat and effective sample size over order parameters, energy, density and some predictions.
 
-    `rhat` is rank-normalised, `ess` the effective draws of the bulk, `tail_ess` those of the tails, `saturated` the
+    `rhat` is rank-normalised, `ess` the effective sample size of the bulk, `tail_ess` that of the tails, `saturated` the
     trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
     of an entry of U (or of the latent), in its standard deviations, as a biased sampler estimates it, and `bias_error`
     that estimate's Monte Carlo error. NaN where they are not defined: R-hat of one chain, all of too few draws or of draws
     that do not vary, what the sampler has none of.
 
-    `worst` says of which quantity R-hat and effective draws are, `constant` which quantities do not vary in any chain, and
-    `weight_space` that draws are known to be of a parameterisation that samples weights.
+    `worst` says of which quantity R-hat and effective sample size are, `constant` which quantities do not vary in any chain,
+    and `weight_space` that draws are known to be of a parameterisation that samples weights.
     """
 
     chains: int
@@ -62,7 +62,7 @@ class Diagnostics:
 
     @property
     def undefined(self) -> dict[str, str]:
-        """Why R-hat or effective draws are not defined, where they are not."""
+        """Why R-hat or the effective sample size is not defined, where they are not."""
         reasons = {}
         for name, value in (("rhat", self.rhat), ("ess", self.ess), ("tail_ess", self.tail_ess)):
             if np.isfinite(value):
@@ -90,11 +90,11 @@ class Diagnostics:
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
         if self.ess < ENOUGH_ESS:
-            found.append(f"effective draws{self._of('ess')} are {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
+            found.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
         elif self.tail_ess < ENOUGH_ESS:
             found.append(
-                f"effective draws of the tails{self._of('tail_ess')} are {self.tail_ess:.0f}, below {ENOUGH_ESS}: draw more"
-                " before you trust quantiles"
+                f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {ENOUGH_ESS}:"
+                " draw more before you trust quantiles"
             )
         elsewhere = ", or use the collapsed parameterisation" if self.weight_space else ""
         if self.divergences:
@@ -117,10 +117,10 @@ class Diagnostics:
         return found
 
     def overall(self) -> str:
-        """Worst R-hat and effective draws, and of which quantity they are: tables show those of each entry of U."""
+        """Worst R-hat and effective sample size, and of which quantity they are: tables show those of each entry of U."""
         rhat = f"at most {self.rhat:.3f}{self._of('rhat')}" if "rhat" in self.worst else "not defined"
         ess = f"at least {self.ess:.0f}{self._of('ess')}" if "ess" in self.worst else "not defined"
-        return f"R-hat is {rhat}, effective draws are {ess}; looked at: {WATCHED}"
+        return f"R-hat is {rhat}, the effective sample size is {ess}; looked at: {WATCHED}"
 
     def _of(self, name: str) -> str:
         return f" (of {WORDS[self.worst[name]]})" if name in self.worst else ""
@@ -190,7 +190,7 @@ def _constant(values: xr.DataArray) -> np.ndarray:
 
 
 def _mixing(values: xr.DataArray) -> dict[str, np.ndarray]:
-    """R-hat and effective draws of each entry, NaN where they are not defined."""
+    """R-hat and effective sample size of each entry, NaN where they are not defined."""
     unknown = _constant(values) | ~np.isfinite(values.values).all((0, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         rhat = arviz_stats.rhat(values).values if values.sizes["chain"] >= FEWEST_CHAINS else np.nan
@@ -213,7 +213,7 @@ def from_below_diagonal(entries: np.ndarray, size: int) -> np.ndarray:
 
 
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
-    """Mean, standard deviation, Monte Carlo error, R-hat and effective draws of scalar quantities, a row each.
+    """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
     They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
     paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo

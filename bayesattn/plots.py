@@ -193,7 +193,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
         )
     axes.axhline(0, color=BLUE, linewidth=1)
     _width_axis(axes, widths)
-    axes.set(ylabel="deviation of U from the saddle point (%)", title="Order parameter, own entry of each path")
+    axes.set(ylabel="deviation of U from the saddle point (%)", title="Order parameter, diagonal entry of each path")
     axes.legend(fontsize=8, frameon=False, title="points: draws; dotted: first order in 1/N", title_fontsize=8)
 
 

@@ -35,7 +35,7 @@ from bayesattn.validation import (
 STYLES = {"light": "default", "dark": "dark_background"}
 TEMPLATE = "report.html.j2"
 SHOWN_ENTRIES = 4
-"""Quantities of which traces and ranks are drawn: the log posterior and the largest own entries of U, or of z."""
+"""Quantities of which traces and ranks are drawn: the log posterior and the largest diagonal entries of U, or of z."""
 RESOLUTION = 100
 
 
@@ -142,8 +142,8 @@ def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: 
         ),
         (
             lambda: arviz_plots.plot_ess_evolution(scalars),
-            "Effective draws as draws accumulate",
-            f"Effective draws of {names} against draws. {overall}",
+            "Effective sample size as draws accumulate",
+            f"Effective sample size of {names} against draws. {overall}",
         ),
     ]
     pictures = [picture(lambda make=make: _figure(make()), *words) for make, *words in diagnostics]
@@ -187,7 +187,7 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
                 "first order in 1/N": f"{validation.corrected[row, column]:.4g}",
                 "draws": f"{validation.order_parameter[row, column]:.4g} ± {validation.error[row, column]:.2g}",
                 "R-hat": f"{validation.rhat[row, column]:.3f}" if several else "n/a",
-                "effective draws": f"{validation.ess[row, column]:.0f}",
+                "ESS": f"{validation.ess[row, column]:.0f}",
                 "agrees": "yes" if agrees else "no",
             }
         )
@@ -285,7 +285,7 @@ def _alike(validations: list[Validation]) -> list[list[Validation]]:
 def _described(together: list[Validation]) -> tuple[str, str]:
     model, widths = together[0].model, ", ".join(str(each.width) for each in together)
     sentences = [
-        f"At N = {each.width} the own entries of U are "
+        f"At N = {each.width} the diagonal entries of U are "
         + ", ".join(
             f"{name} {draws:.3g} by draws and {theory:.3g} by theory"
             for name, draws, theory in zip(

@@ -293,6 +293,6 @@ def _plain(name: str, ranked: Calibration, joint: JointTest) -> dict[str, Any]:
         "effective_share": dict(zip(ranked.names, ranked.effective.tolist(), strict=True)),
         "step_size_bias": ranked.bias,
         "joint_law_preserved": joint.holds,
-        "errors_apart": dict(zip(joint.names, joint.errors_apart.tolist(), strict=True)),
+        "z_scores": dict(zip(joint.names, joint.z_scores.tolist(), strict=True)),
         "errors_threshold": joint.threshold,
     }

@@ -42,7 +42,7 @@ USABLE_ESS = 100
 USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
 DRAWS_PER_FREEDOM = 3
-"""Effective draws for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
+"""Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 PRINCIPAL_DIRECTIONS = 3
 MOST_NAMED = 5
 """Entries that differ, named one by one."""
@@ -316,7 +316,7 @@ class Predicted(NamedTuple):
     """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
     `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"); None without test examples. `relative_variance` is the largest of an own entry of U, in units of its
+    GP limit ("gp"); None without test examples. `relative_variance` is the largest of a diagonal entry of U, in units of its
     mean squared.
     """
 
@@ -427,7 +427,9 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
             f"R-hat of {name} is {np.max(rhat):.3f}, expected at most {USABLE_RHAT}: the chains have not mixed"
         )
     if not np.min(ess) >= USABLE_ESS:
-        found.append(f"effective draws of {name} are {np.min(ess):.0f}, expected at least {USABLE_ESS}: draw more")
+        found.append(
+            f"the effective sample size of {name} is {np.min(ess):.0f}, expected at least {USABLE_ESS}: draw more"
+        )
     return found
 
 

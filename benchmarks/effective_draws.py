@@ -1,10 +1,10 @@
-"""Effective draws of U a second: collapsed NUTS against weight-space NUTS, path level and token level, in one run.
+"""Effective sample size of U per second: collapsed NUTS against weight-space NUTS, path level and token level, in one run.
 
 Run with `uv run python benchmarks/effective_draws.py`; it takes about five minutes.
 
 A token chain and a path chain follow the same law, since both compute the same function; they differ in the cost of a
-leapfrog step. So effective draws for each step are taken from path chains, and seconds for each step from chains whose
-step is fixed. Weight-space warm-up is not counted, the collapsed one is.
+leapfrog step. So the effective sample size for each step is taken from path chains, and seconds for each step from chains
+whose step is fixed. Weight-space warm-up is not counted, the collapsed one is.
 """
 
 import resource
@@ -24,7 +24,7 @@ STEPS_A_DRAW = 31
 
 
 def least_effective(tree) -> float:
-    """Effective draws of the entry of U that has the fewest."""
+    """Effective sample size of the entry of U where it is least."""
     return float(arviz_stats.ess(tree["posterior"].to_dataset()["order_parameter"]).values.min())
 
 
@@ -86,7 +86,7 @@ def main() -> None:
         cells = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
         print(f"| {width} | {' | '.join(cells)} |", flush=True)
     model = ba.load_model("hidden_markov")
-    print("\nEffective draws a second of the entry of U that has the fewest, two chains on two cores\n")
+    print("\nEffective sample size per second of the entry of U where it is least, two chains on two cores\n")
     print("| N | token NUTS | path NUTS | collapsed NUTS | collapsed / token | collapsed / path |")
     print("| --- | --- | --- | --- | --- | --- |")
     print(row(model, 10, {"warmup": 200, "draws": 400}, 40), flush=True)

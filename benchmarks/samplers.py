@@ -1,4 +1,4 @@
-"""Effective draws of U a second and a gradient, for each sampler and parameterisation, in one run: the collapsed
+"""Effective sample size of U per second and a gradient, for each sampler and parameterisation, in one run: the collapsed
 parameterisation at N = 10 and 100, weight space at N = 10.
 
 Run with `uv run python benchmarks/samplers.py`; it takes about ten minutes. Rates are of sampling after warm-up, without
@@ -52,7 +52,7 @@ class Timed(InMemory):
 
 
 def measured(model: ba.Model, sampler: str, parameterisation: str, seed: int = 0) -> dict[str, Any]:
-    """Effective draws, R-hat, gradients and seconds of one sampler; U's mean, deviation and error."""
+    """Effective sample size, R-hat, gradients and seconds of one sampler; U's mean, deviation and error."""
     settings: dict[str, Any] = dict(RUNS[parameterisation])
     if parameterisation == "path" and sampler in OVERDAMPED:
         settings["options"] = {"steps": OVERDAMPED[sampler]}
@@ -85,14 +85,14 @@ def apart(found: dict, reference: dict, biased: bool) -> str:
     """Greatest difference of U from the reference: of a biased sampler in standard deviations, else in combined errors."""
     difference, error = found["mean"] - reference["mean"], np.hypot(found["error"], reference["error"])
     if not biased:
-        return f"{np.max(np.abs(difference) / error):.1f} errors"
+        return f"{np.max(np.abs(difference) / error):.1f} z"
     worst = int(np.argmax(np.abs(difference) / reference["sd"]))
     return f"{difference[worst] / reference['sd'][worst]:+.2f} ± {error[worst] / reference['sd'][worst]:.2f} sd"
 
 
 def table(model: ba.Model) -> None:
     """Rates of every sampler."""
-    print("| N | sampler | parameterisation | effective draws / s | / 1000 gradients | R-hat | U against NUTS |")
+    print("| N | sampler | parameterisation | ESS / s | / 1000 gradients | R-hat | U against NUTS |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for width in (10, 100):
         wide = model.replace(width=width)

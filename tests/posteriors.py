@@ -60,13 +60,13 @@ def exact_scalar_posterior(model, points=400):
     return probability @ values, probability @ f_given_u, np.log(evidence)
 
 
-def errors_apart(draws, exact):
+def z_score(draws, exact):
     """Largest |mean - exact| / MCSE over the entries of an array of draws."""
     error = arviz_stats.mcse(draws).values
     return float(np.max(np.abs(draws.mean(("chain", "draw")).values - exact) / error))
 
 
-def combined_errors_apart(draws, other):
+def two_sample_z_score(draws, other):
     """Largest difference of two means of draws in their combined Monte Carlo standard errors."""
     error = np.hypot(arviz_stats.mcse(draws).values, arviz_stats.mcse(other).values)
     return float(np.max(np.abs(draws.mean(("chain", "draw")).values - other.mean(("chain", "draw")).values) / error))

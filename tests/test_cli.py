@@ -223,7 +223,7 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
     status, out, err = run("sample", "small.toml", "--out", "one", "--chains", "1", *QUICK)
     assert status == 0, err
     assert "n/a" in out.splitlines()[2]
-    assert "R-hat is not defined, effective draws are at least " in out
+    assert "R-hat is not defined, the effective sample size is at least " in out
     assert "warning: R-hat is not defined: there is one chain alone" in out
     assert "above 1.01" not in out
     content = json.loads(run("sample", "small.toml", "--out", "one", "--chains", "1", *QUICK, "--json")[1])

@@ -73,7 +73,7 @@ def test_r_hat_of_one_chain_is_not_defined():
     assert found.ess > 1000
     assert found.to_dict()["undefined"] == {"rhat": "there is one chain alone: draw several to see whether they agree"}
     assert not any("above" in warning for warning in found.warnings())
-    assert found.overall().startswith("R-hat is not defined, effective draws are at least ")
+    assert found.overall().startswith("R-hat is not defined, the effective sample size is at least ")
     assert all(row["rhat"] is None and row["ess"] > 1000 for row in summary(draws))
 
 

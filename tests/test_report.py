@@ -65,8 +65,8 @@ def test_page_says_what_was_run_and_found(page):
     text = page.read_text()
     for expected in (
         # 120 draws are few, and the page warns.
-        "Does the theory hold at N = 3? cannot tell: effective draws of U are",
-        "Whether the draws agree with the exact posterior cannot be told: effective draws of z are",
+        "Does the theory hold at N = 3? cannot tell: the effective sample size of U is",
+        "Whether the draws agree with the exact posterior cannot be told: the effective sample size of z is",
         "draw more",
         "sampler = &#34;nuts&#34;",
         "jaxlib = ",

@@ -187,7 +187,7 @@ def test_chains_that_disagree_decide_nothing(hidden_markov_model, reference_draw
     ("change", "doubt"),
     [
         (lambda u: u[:1], "one chain alone cannot show that it has mixed"),
-        (lambda u: u[:, :10], "effective draws of U are"),
+        (lambda u: u[:, :10], "effective sample size of U is"),
         (lambda u: u.where(u.draw != 7), "R-hat of U is nan"),
     ],
 )

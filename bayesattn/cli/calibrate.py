@@ -123,8 +123,8 @@ def calibrate(
 
 def _print(found: Found, title: str, thin: int) -> None:
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))
-    numbers = ("least p", "effective", "errors apart", "step bias (sd)")
-    for heading in ("sampler", "ranks", "least p", "effective", "joint law", "errors apart", "step bias (sd)"):
+    numbers = ("least p", "effective", "z-score", "step bias (sd)")
+    for heading in ("sampler", "ranks", "least p", "effective", "joint law", "z-score", "step bias (sd)"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
     for name, (ranked, joint) in found.items():
         table.add_row(
@@ -133,19 +133,20 @@ def _print(found: Found, title: str, thin: int) -> None:
             f"{ranked.p_values.min():.2g} ({ranked.names[ranked.p_values.argmin()]})",
             f"{100 * ranked.effective.min():.0f} % ({ranked.names[ranked.effective.argmin()]})",
             "preserved" if joint.holds else "NOT preserved",
-            f"{abs(joint.errors_apart).max():.1f}",
+            f"{abs(joint.z_scores).max():.1f}",
             "" if ranked.bias is None else f"{ranked.bias:+.3f}",
             style=None if ranked.holds and joint.holds else "red",
         )
     screen.print(table)
     ranked, joint = next(iter(found.values()))
     screen.print(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
-    screen.print(f"errors apart: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
+    screen.print(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
     for name, (ranked, _) in found.items():
         if ranked.effective.min() < calibration.INDEPENDENT:
             screen.print(
-                f"warning: {name}: effective draws are {100 * ranked.effective.min():.0f} % of those ranked among, below"
-                f" {100 * calibration.INDEPENDENT:.0f} %: draws depend on each other; raise --thin above {thin}",
+                f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the draws"
+                f" ranked among, below {100 * calibration.INDEPENDENT:.0f} %: draws depend on each other;"
+                f" raise --thin above {thin}",
                 style="yellow",
                 soft_wrap=True,
             )

@@ -27,7 +27,7 @@ def runs(
     netcdf: Annotated[Path | None, typer.Option(help="Export the run's draws to this NetCDF file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List runs with state, progress, R-hat, effective draws and divergences, and warn of what is wrong with them."""
+    """List runs with state, progress, R-hat, effective sample size and divergences, and warn of what is wrong with them."""
     if netcdf is not None:
         runs_on_disk.Run(folder).to_netcdf(netcdf)
         screen.print(f"draws written to {netcdf}")

@@ -34,7 +34,7 @@ def theory(
         print_json(rows)
         return
     table = Table(
-        title=f"{model}: own entry of U for each path (saddle point | first order in 1/N)",
+        title=f"{model}: diagonal entry of U for each path (saddle point | first order in 1/N)",
         box=None,
         padding=(0, 2, 0, 0),
     )

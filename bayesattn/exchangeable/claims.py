@@ -111,7 +111,7 @@ class Claim:
             "measured": self.measured.value,
             "measured_error": self.measured.error,
             "degrees": apart.degrees,
-            "errors_apart": apart.value / apart.error if self.statistical else None,
+            "z_score": apart.value / apart.error if self.statistical else None,
             "p_value": self.p_value,
             "tolerance": self.tolerance,
         }

@@ -6,7 +6,7 @@ inverse of V's Hessian there and T3 its third derivative,
     E[g] = g(c) + grad g . shift + tr(Hess g S) / 2,   shift = -S (grad V + T3 : S / 2),   Cov[g] = grad g S grad g^T,
 
 up to relative errors O(1/N^2) of the mean. There are two centres. The mode of V in Bartlett coordinates keeps the shapes of
-the chi-squared laws, but those have N, N - 1, N - 2, .. degrees of freedom, which treats path pieces unequally and fails
+the chi-squared laws, but those have N, N - 1, N - 2, .. degrees of freedom, which treats path suffixes unequally and fails
 where a layer is hardly wider than their number, let alone narrower. About the saddle point all of V that does not grow with
 N counts as a perturbation, so that every path is treated alike.
 
@@ -33,7 +33,7 @@ from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, pr
 from bayesattn.theory.saddle_point import NotConverged, likely_cause, saddle_point
 
 WIDE = 2
-"""Times a layer must be wider than the number of its path pieces for an expansion about the mode."""
+"""Times a layer must be wider than the number of its path suffixes for an expansion about the mode."""
 
 
 class Moments(NamedTuple):
@@ -79,7 +79,7 @@ def finite_width(
         temperature: T, variance of the likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
         about: "mode" or "saddle", the centre of the expansion; by default the saddle point where a layer is narrower than
-            twice the number of its path pieces, H_l .. H_L.
+            twice the number of its path suffixes, H_l .. H_L.
         variances: whether its variances are wanted too, which cost most; NaN otherwise.
         max_steps: most Newton steps to the mode.
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.

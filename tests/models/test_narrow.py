@@ -12,7 +12,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from tests.posteriors import combined_errors_apart, errors_apart, narrow_model
+from tests.posteriors import narrow_model, two_sample_z_score, z_score
 
 NETWORKS = {
     # heads, widths, the path that labels follow
@@ -96,7 +96,7 @@ def test_a_layer_of_one_neuron_against_quadrature(seed):
     assert abs(exact - 0.0932) < 5e-4
     draws = ba.sample(model, chains=2, warmup=300, draws=2000, seed=seed)
     found = bounded(draws).isel(entry=slice(1))
-    assert errors_apart(found, exact) < 4
+    assert z_score(found, exact) < 4
     assert float(arviz_stats.rhat(found).max()) < 1.01
     assert float(arviz_stats.mcse(found).max()) < 0.05
 
@@ -111,10 +111,10 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name):
         turned = bounded(ba.sample(other, warmup=400, draws=2000, seed=2), order)
         for found in (plain, turned):
             assert float(arviz_stats.rhat(found).max()) < 1.01
-        assert combined_errors_apart(plain, turned) < 4
+        assert two_sample_z_score(plain, turned) < 4
         if name not in LIGHT:
             drawn = ba.sample(model, parameterisation="path", warmup=1000, draws=3000, seed=3)
             weights = bounded(without_stuck_chains(drawn))
             assert float(arviz_stats.rhat(weights).max()) < 1.01
-            assert combined_errors_apart(plain, weights) < 4
-            assert combined_errors_apart(turned, weights) < 4
+            assert two_sample_z_score(plain, weights) < 4
+            assert two_sample_z_score(turned, weights) < 4

@@ -64,7 +64,7 @@ def test_expected_deviation_scales_as_one_over_n_with_two_layers():
 
 
 def test_prototype_values_on_the_reference_task(hidden_markov):
-    """Computed beforehand by another program: 14.91, 6.864, 2.932 for the good path's own entry."""
+    """Computed beforehand by another program: 14.91, 6.864, 2.932 for the good path's diagonal entry."""
     for width, value in ((10, 14.91), (30, 6.864), (100, 2.932)):
         arch = ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4)
         mean = ba.theory.finite_width(hidden_markov["path_inputs"], hidden_markov["labels"], arch, 0.01).order_parameter
@@ -203,7 +203,7 @@ def test_every_head_is_treated_alike():
 
 @pytest.mark.heavy
 def test_many_paths_in_a_narrow_layer():
-    """16 paths, N = 10, own entries of U about the saddle point: mean within 4 errors of draws, deviation within 10 %.
+    """16 paths, N = 10, diagonal entries of U about the saddle point: mean within 4 errors of draws, deviation within 10 %.
 
     The saddle point itself is off by more than 10 %; about the mode the mean is by more than 20 %.
     """
