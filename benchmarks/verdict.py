@@ -1,6 +1,6 @@
 """False alarms and power of `validate`: draws of a known model against the theory of the right and of wrong ones.
 
-Run with `uv run python benchmarks/verdict.py`; it takes about three quarters of an hour on two cores. It prints the table
+Run with `uv run python benchmarks/verdict.py`; it takes about three quarters of an hour. It prints the table
 and the figures below it in docs/verdict.md. Draws are of hidden_markov, four chains with 20 sampler seeds a width; fewer
 draws are the first ones of each chain. A wrong model has another temperature, other widths or other variances, all of them
 by the same factor, and its theory is held against draws of the right model. What U differs by is the largest difference

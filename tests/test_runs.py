@@ -289,7 +289,8 @@ def edit_description(folder, **changes):
     found = root["attributes"]["bayesattn"] | changes
     root["attributes"]["bayesattn"] = {name: value for name, value in found.items() if value is not None}
     if changes.get("sum", True) is not None:
-        root["attributes"]["bayesattn"]["sum"] = store.sum_of_description(root)
+        members = root["consolidated_metadata"]["metadata"]
+        root["attributes"]["bayesattn"]["sum"] = store.sum_of_description(root["attributes"]["bayesattn"], members)
     (folder / "zarr.json").write_text(json.dumps(root))
 
 

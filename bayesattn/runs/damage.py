@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import zarr
 
 from bayesattn._files import replace_file
 from bayesattn.runs import checkpoints, store
@@ -36,7 +35,7 @@ def found_in(run: Run) -> list[Damage]:
     """
     anew = "draw the run anew with overwrite"
     with run.reading("its data"):
-        sums = store.fixed_sums(store.arrays_of(zarr.open_group(run.path, mode="r")), run.job.kept)
+        sums = store.fixed_sums(store.arrays_of(run.root()), run.job.kept)
     expected = run.description.get("sums", sums)
     for name in sorted(expected.keys() | sums.keys()):
         if sums.get(name) != expected.get(name):

@@ -5,8 +5,9 @@ import json
 import os
 import tomllib
 import uuid
+import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 import zarr
+from zarr.errors import ZarrUserWarning
 
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
@@ -40,6 +42,9 @@ class Run:
     Opening one reads arrays and JSON and executes nothing; it asks for no lock and writes nothing. Raises RunError if `path`
     is not a run that can be read.
     """
+
+    consolidated = True
+    """Whether the root of the store says what groups and arrays it has."""
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
@@ -76,8 +81,34 @@ class Run:
         for key, kind in kinds.items():
             if not isinstance(found.get(key), kind):
                 raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
-        if "sum" in found and found["sum"] != store.sum_of_description(root):
-            raise RunError(f"{path} is damaged: its zarr.json is not what was written; replace it with overwrite")
+        self.members, self.consolidated = self._members(root)
+
+    def _members(self, root: dict[str, Any]) -> tuple[store.Members, bool]:
+        """What the store says of groups and arrays, and whether its root says so.
+
+        Another program that writes an attribute leaves that out; then the groups and arrays tell, if they are those of the
+        run and no others.
+        """
+        own, damaged = self.description, f"{self.path} is damaged: its zarr.json is not what was written"
+        with suppress(KeyError, TypeError):
+            found = dict(root[store.CONSOLIDATED]["metadata"])
+            if "sum" not in own or own["sum"] == store.sum_of_description(own, found):
+                return found, True
+        with self.reading("what its zarr.json says of groups and arrays"):
+            found = store.consolidated(self.path)
+        if "sum" in own and own["sum"] != store.sum_of_description(own, found):
+            groups = {name.partition("/")[0] for name in own.get("sums", {})}
+            foreign = sorted(name for name in found if name.partition("/")[0] not in groups)
+            if foreign and own["sum"] == store.sum_of_description(
+                own, {n: found[n] for n in found if n not in foreign}
+            ):
+                raise RunError(f"{self.path} holds {foreign[0]}, which is not part of the run: move it elsewhere")
+            raise RunError(f"{damaged}; replace it with overwrite")
+        return found, False
+
+    def root(self, mode: Any = "r") -> zarr.Group:
+        """The Zarr group that the run is."""
+        return zarr.open_group(self.path, mode=mode, use_consolidated=None if self.consolidated else False)
 
     @cached_property
     def job(self) -> Job:
@@ -97,7 +128,7 @@ class Run:
 
     def _stored_model(self) -> Model | LatentModel:
         arrays: dict[str, np.ndarray] = {}
-        tree = zarr.open_group(self.path, mode="r")
+        tree = self.root()
         for group in ("observed_data", "constant_data"):
             arrays |= {name: np.asarray(array[...]) for name, array in tree[group].arrays()}  # pyright: ignore
         kind = MODELS[self.description["kind"]]
@@ -154,7 +185,7 @@ class Run:
     def arrays_of_draws(self, mode: Any = "r") -> dict[str, Any]:
         """Zarr arrays of draws by group and name."""
         with self.reading("its arrays"):
-            return store.arrays_of_draws(zarr.open_group(self.path, mode=mode))
+            return store.arrays_of_draws(self.root(mode))
 
     @cached_property
     def draws_per_chunk(self) -> int:
@@ -175,7 +206,7 @@ class Run:
         kept = max(0, (min(self.done) - self.job.warmup) // self.job.thin)
         self.require_sound()
         with self.reading("the draws"):
-            tree = xr.open_datatree(self.path, engine="zarr", chunks=None)
+            tree = xr.open_datatree(self.path, engine="zarr", chunks=None, consolidated=self.consolidated)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(kept)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
@@ -371,7 +402,10 @@ class Run:
     def reading(self, what: str) -> Iterator[None]:
         """Say what is damaged: Zarr and its codecs raise whatever they like at damaged files."""
         try:
-            yield
+            with nullcontext() if self.consolidated else warnings.catch_warnings():
+                if not self.consolidated:  # Zarr looks into each folder then, and wonders at the hidden one.
+                    warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
+                yield
         except RunError:
             raise
         except Exception as error:

@@ -75,14 +75,21 @@ def _drawn(
     progress: Callable[[Progress], None] | None,
     threads: int,
     repair: bool,
-    finish: Callable[[], None] = lambda: None,
+    finish: Callable[[], None] | None = None,
 ) -> Run:
     """A run brought to its end; `finish` is called then, before its lock is free."""
     ready = None
     if places.is_free(out):
         ready = plan(model, job)
         store.create(out, model, job, ready)
-    Run(out).require_folder()
+    run = Run(out)
+    run.require_folder()
+    if (
+        finish is None and not repair and run.complete and job.draws <= run.job.draws
+    ):  # Perhaps on a disk to read alone.
+        run.require_same(model, job)
+        run.require_sound()
+        return run
     with store.locked(out):
         run = Run(out)
         run.require_same(model, job)
@@ -118,5 +125,6 @@ def _drawn(
                     run.log(event="failed", error=str(error))
                 raise
             run.log(event="complete")
-        finish()
+        if finish is not None:
+            finish()
     return run

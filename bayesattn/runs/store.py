@@ -39,6 +39,8 @@ READABLE = (2, FORMAT)
 """Format 2 has no sums of its draws, which are checked for NaN alone."""
 KEY = "bayesattn"
 """Attribute of the store's root that holds the run's description."""
+CONSOLIDATED = "consolidated_metadata"
+INLINE = {"kind": "inline", "must_understand": False}
 FOLDER = ".run"
 EARLIER = "earlier"
 PREPARED = "prepared.npz"
@@ -49,6 +51,9 @@ IN_FLIGHT_SECONDS = 0.2
 """When one of Zarr's writes fails, others go on, and make the folder again if it is deleted before they end."""
 LOCK_SECONDS = 2.0
 """A lock that someone merely looks at is free again long before."""
+
+Members = dict[str, dict[str, Any]]
+"""The zarr.json of each group and array of a store, by name."""
 
 
 class RunError(ValueError):
@@ -97,7 +102,9 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
             root = zarr.create_group(new, zarr_format=3)
             _write_groups(root, model, job, ready)
             write_arrays(new / FOLDER / PREPARED, ready.prepared)
-            _describe(new, description, job)
+            members = consolidated(new)
+            arrays = ((*name.split("/"), zarr.open_array(new / name, mode="r")) for name in members if "/" in name)
+            _describe(new, description | {"sums": fixed_sums(arrays, job.kept)}, job, members)
             try:
                 new.rename(out)
             except OSError as error:
@@ -152,46 +159,53 @@ def sum_of(arrays: Mapping[str, Any]) -> int:
 
 
 def extend(run: Run, job: Job) -> None:
-    """Make room for more draws; the description, which says how many there are to be, changes last and at once."""
+    """Make room for more draws; the description, which says how many there are to be, changes last and at once.
+
+    What the run is made of comes from the description, which was found sound, so that a member that has gone is made again.
+    """
     require_room(run.path, run.model, run.nbytes * (job.kept - run.job.kept) // run.job.kept)
-    for _, name, array in arrays_of(zarr.open_group(run.path, mode="r+")):
-        names = array.metadata.dimension_names or ()
-        if "draw" in names:
-            sizes = zip(names, array.shape, strict=True)
-            array.resize(tuple(job.kept if axis == "draw" else size for axis, size in sizes))
-        if name == "draw":
+    members, sums = {}, dict(run.description.get("sums") or fixed_sums(arrays_of(run.root()), run.job.kept))
+    for name, about in run.members.items():
+        axes = about.get("dimension_names") or []
+        if "draw" in axes:
+            sizes = zip(axes, about["shape"], strict=True)
+            about = about | {"shape": [job.kept if axis == "draw" else size for axis, size in sizes]}
+        members[name] = about
+        (run.path / name).mkdir(exist_ok=True)
+        own = {key: value for key, value in about.items() if key != CONSOLIDATED}
+        replace_file(run.path / name / "zarr.json", json.dumps(own).encode())
+        if name.endswith("/draw"):
+            array = zarr.open_array(run.path / name, mode="r+")
             array[...] = job.draw_numbers
-    _describe(run.path, run.description, job)
+            sums |= fixed_sums([(*name.split("/"), array)], job.kept)
+    _describe(run.path, run.description | {"sums": sums}, job, members)
 
 
-def _describe(path: Path, description: dict[str, Any], job: Job) -> None:
+def _describe(path: Path, description: dict[str, Any], job: Job, members: Members) -> None:
     """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
     sync(path)
     content = json.loads((path / "zarr.json").read_bytes())
-    content["consolidated_metadata"] = _consolidated(path)
-    names = [name for name in content["consolidated_metadata"]["metadata"] if "/" in name]
-    sums = fixed_sums(((*name.split("/"), zarr.open_array(path / name, mode="r")) for name in names), job.kept)
-    settings = provenance.to_toml(provenance.job_table(job))
-    content["attributes"][KEY] = description | {"sampler": settings, "sums": sums}
-    content["attributes"][KEY]["sum"] = sum_of_description(content)
+    description = description | {"sampler": provenance.to_toml(provenance.job_table(job))}
+    description["sum"] = sum_of_description(description, members)
+    content["attributes"][KEY] = description
+    content[CONSOLIDATED] = INLINE | {"metadata": members}
     replace_file(path / "zarr.json", json.dumps(content).encode())
 
 
-def _consolidated(path: Path) -> dict[str, Any]:
+def consolidated(path: Path) -> Members:
     """What `zarr.consolidate_metadata` would write into the root of a store, which stays as it is meanwhile."""
-    inline = {"kind": "inline", "must_understand": False}
     found = {}
     for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
         about = json.loads(file.read_bytes())
-        group = {"consolidated_metadata": inline | {"metadata": {}}} if about["node_type"] == "group" else {}
+        group = {CONSOLIDATED: INLINE | {"metadata": {}}} if about["node_type"] == "group" else {}
         found[file.parent.relative_to(path).as_posix()] = about | group
-    return inline | {"metadata": found}
+    return found
 
 
-def sum_of_description(content: dict[str, Any]) -> int:
-    """CRC-32 of what a store's zarr.json says of the run and, in its consolidated metadata, of the arrays."""
-    own = {key: value for key, value in content["attributes"][KEY].items() if key != "sum"}
-    return zlib.crc32(json.dumps([own, content.get("consolidated_metadata")], sort_keys=True).encode())
+def sum_of_description(description: dict[str, Any], members: Members) -> int:
+    """CRC-32 of what a store's zarr.json says of the run and, in its consolidated metadata, of groups and arrays."""
+    own = {key: value for key, value in description.items() if key != "sum"}
+    return zlib.crc32(json.dumps([own, INLINE | {"metadata": members}], sort_keys=True).encode())
 
 
 def fixed_sums(arrays: Iterable[tuple[str, str, Any]], kept: int) -> dict[str, int]:

@@ -16,6 +16,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import xarray as xr
 import zarr
 
 import bayesattn as ba
@@ -322,10 +323,29 @@ def test_consolidated_metadata_are_those_that_zarr_writes(run):
 
 EDITS = {
     "the model's name": ('"name": "model"', '"name": "motel"'),
-    "dimensions": ('"dimension_names": ["chain", "draw"]', '"dimension_names": ["draw", "chain"]'),
     "the number of draws": ("draws = 60", "draws = 40"),
-    "a shape": ('"shape": [2, 60]', '"shape": [2, 61]'),
 }
+
+
+def assert_same(tree, other):
+    """Groups, arrays and coordinates; the root's attributes tell of sums and of the code that made it."""
+    tree.attrs = other.attrs = {}
+    xr.testing.assert_identical(tree, other)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"dimension_names": ["chain", "draw"]', '"dimension_names": ["draw", "chain"]'),
+        ('"shape": [2, 60]', '"shape": [2, 61]'),
+    ],
+    ids=["dimensions", "a shape"],
+)
+def test_what_the_root_says_of_arrays_is_said_by_the_arrays_too(run, whole, old, new):
+    text = (run / "zarr.json").read_text()
+    assert old in text
+    (run / "zarr.json").write_text(text.replace(old, new))
+    assert_same(runs.Run(run).draws(), runs.Run(whole).draws())
 
 
 @pytest.mark.parametrize("name", EDITS)
@@ -699,9 +719,15 @@ def test_more_draws_of_a_run_that_stopped(model, whole, tmp_path):
 
 def test_more_draws_that_fail_at_the_last_moment(model, run, monkeypatch, tmp_path):
     """Arrays are longer by then, the description is not: it is the run that it was, and the same request goes on."""
-    before = runs.Run(run).draws()
+    before, replace = runs.Run(run).draws(), store.replace_file
+
+    def fail_at_the_root(file, content):
+        if file == run / "zarr.json":
+            raise OSError(errno.EIO, "the disk failed")
+        replace(file, content)
+
     with monkeypatch.context() as patch:
-        patch.setattr(store, "replace_file", Mock(side_effect=OSError(errno.EIO, "the disk failed")))
+        patch.setattr(store, "replace_file", fail_at_the_root)
         with pytest.raises(OSError, match="the disk failed"):
             runs.sample(model, run, **JOB | {"draws": 100})
     assert runs.Run(run).complete
@@ -709,6 +735,71 @@ def test_more_draws_that_fail_at_the_last_moment(model, run, monkeypatch, tmp_pa
     longer = runs.sample(model, run, **JOB | {"draws": 100})
     expected = runs.sample(model, tmp_path / "longer", **JOB | {"draws": 100})
     assert longer.draws()["posterior"].equals(expected.draws()["posterior"])
+
+
+def change_member(name, **changes):
+    def change(folder):
+        file = folder / name / "zarr.json"
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+    return change
+
+
+def add_notes(folder):
+    (folder / "notes").mkdir()
+    (folder / "notes" / "zarr.json").write_text('{"zarr_format": 3, "node_type": "group"}')
+
+
+MEMBERS = {
+    "an array of data gone": lambda f: (f / "observed_data" / "labels" / "zarr.json").unlink(),
+    "a coordinate gone": lambda f: (f / "posterior" / "path" / "zarr.json").unlink(),
+    "a group gone": lambda f: (f / "posterior" / "zarr.json").unlink(),
+    "another dimension": change_member("posterior/path", dimension_names=["qath"]),
+    "another type": change_member("constant_data/temperature", data_type="int64"),
+    "cut short": lambda f: cut(f / "posterior" / "chain" / "zarr.json"),
+    "a copy of a group": lambda f: shutil.copytree(f / "posterior", f / "posterior_backup"),
+    "a copy of the run": lambda f: shutil.copytree(f, f.parent / "copy").rename(f / "copy"),
+    "another's notes": add_notes,
+}
+"""Damage to what Zarr keeps of each group and array, which the root of a store keeps too."""
+
+
+@pytest.fixture(scope="session")
+def longer(tmp_path_factory, model):
+    """A run of JOB with 80 draws, not to be touched."""
+    return runs.sample(model, tmp_path_factory.mktemp("longer") / "run", **JOB | {"draws": 80}).draws().load()
+
+
+@pytest.mark.parametrize("damage", MEMBERS)
+def test_more_draws_of_a_run_whose_groups_and_arrays_are_damaged(model, run, longer, damage):
+    MEMBERS[damage](run)
+    found = runs.sample(model, run, **JOB | {"draws": 80})
+    assert_same(found.draws(), longer)
+    assert found.model.labels.shape == model.labels.shape
+    again = xr.open_dataset(run, group="posterior", engine="zarr", consolidated=False)
+    assert again.identical(longer["posterior"].to_dataset())
+
+
+def test_an_attribute_that_another_program_wrote_is_no_damage(model, run, whole, longer):
+    """Zarr leaves out what the root says of groups and arrays when it writes without it."""
+    zarr.open_group(run, mode="r+", use_consolidated=False).attrs["note"] = "mine"
+    assert "consolidated_metadata" not in json.loads((run / "zarr.json").read_text())
+    assert_same(runs.Run(run).draws(), runs.Run(whole).draws())
+    add_notes(run)
+    with pytest.raises(runs.RunError, match="holds notes, which is not part of the run: move it elsewhere"):
+        runs.Run(run)
+    shutil.rmtree(run / "notes")
+    found = runs.sample(model, run, **JOB | {"draws": 80})
+    assert_same(found.draws(), longer)
+    assert zarr.open_group(run).attrs["note"] == "mine"
+
+
+def test_a_complete_run_is_found_complete_without_a_lock(model, run, monkeypatch):
+    """On a disk that can only be read."""
+    monkeypatch.setattr(store, "locked", Mock(side_effect=OSError(errno.EROFS, "Read-only file system")))
+    assert runs.sample(model, run, **JOB).complete
+    with pytest.raises(OSError, match="Read-only"):
+        runs.sample(model, run, **JOB | {"draws": 80})
 
 
 @pytest.mark.parametrize("out", ["loop", "a.toml/run", "\udcff"])
