@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
@@ -17,9 +18,11 @@ from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.tasks import Dataset
-from bayesattn.theory.kernels import checked_path_inputs, refuse_contradictions
+from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions
 from bayesattn.theory.likelihood import Likelihood, likelihood
 
+_MAKING = threading.Lock()
+"""Of several threads that ask for the same kernels, one makes them."""
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
 
@@ -99,20 +102,21 @@ class Model:
         if not isinstance(arch, Architecture):
             raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(arch).__name__}")
         if "path_inputs" in changed:
-            put("path_inputs", checked_path_inputs("path_inputs", self.path_inputs, arch))
+            put("path_inputs", _kept(checked_path_inputs("path_inputs", self.path_inputs, arch)))
         if "labels" in changed:
-            put("labels", finite_array("labels", self.labels, (len(self.path_inputs),)))
+            put("labels", _kept(finite_array("labels", self.labels, (len(self.path_inputs),))))
         if "temperature" in changed:
             put("temperature", positive("temperature", self.temperature))
         for part in ("test", "validation"):
             inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
             inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
             if inputs is not None and inputs_name in changed:
-                put(inputs_name, checked_path_inputs(inputs_name, inputs, arch, features=self.path_inputs.shape[2]))
+                checked = checked_path_inputs(inputs_name, inputs, arch, features=self.path_inputs.shape[2])
+                put(inputs_name, _kept(checked))
             if labels is not None and {inputs_name, labels_name} & changed:
                 if inputs is None:
                     raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
-                put(labels_name, finite_array(labels_name, labels, (len(getattr(self, inputs_name)),)))
+                put(labels_name, _kept(finite_array(labels_name, labels, (len(getattr(self, inputs_name)),))))
         if self.tokens is not None and "tokens" in changed:
             put("tokens", self._checked_tokens(self.tokens))
         if {"architecture", "head_names"} & changed:
@@ -121,7 +125,8 @@ class Model:
             if not set(paths) <= set(range(arch.paths)):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
         if {"path_inputs", "labels", "architecture", "temperature"} & changed:
-            refuse_contradictions(self.path_inputs, self.labels, arch, self.temperature)
+            scale = input_scale(np.prod(arch.variances), *self.path_inputs.shape[1:]) ** 2
+            refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
             if name in changed and getattr(self, name) is not None:
                 _warn_of_labels(name, getattr(self, name), self)
@@ -243,10 +248,17 @@ class Model:
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
         made: list[Likelihood] = vars(self)["_made"]
-        if not made:
-            with jax.ensure_compile_time_eval():  # It outlives whatever is being traced when it is first asked for.
+        with (
+            _MAKING,
+            jax.ensure_compile_time_eval(),
+        ):  # It outlives whatever is being traced when it is first asked for.
+            if not made:
                 made.append(likelihood(self.path_inputs, self.labels, self.architecture, self.temperature))
         return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled and copied without kernels, which may be a thousand times larger."""
+        return vars(self) | {"_made": []}
 
     @property
     def path_names(self) -> list[str]:
@@ -262,13 +274,25 @@ class Model:
         for name in changes.keys() - fields:
             one_of("field of a model", name, sorted(fields | {"width"}))
         changed = copy.copy(self)
+        object.__setattr__(changed, "_made", vars(self)["_made"])
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
         same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
         changed._check(changes.keys() if same_paths and "path_inputs" not in changes else fields)
-        if "path_inputs" in changes or changed.architecture.variances[0] != self.architecture.variances[0]:
+        if (
+            changed.path_inputs is not self.path_inputs
+            or changed.architecture.variances[0] != self.architecture.variances[0]
+        ):
             object.__setattr__(changed, "_made", [])
         return changed
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    """An array that nobody changes any more: kernels that are made of it are made once."""
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
 
 
 def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:

@@ -15,7 +15,7 @@ import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +103,7 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
             _write_groups(root, model, job, ready)
             write_arrays(new / FOLDER / PREPARED, ready.prepared)
             members = consolidated(new)
-            arrays = ((*name.split("/"), zarr.open_array(new / name, mode="r")) for name in members if "/" in name)
+            arrays = {name: zarr.open_array(new / name, mode="r") for name in members if "/" in name}
             _describe(new, description | {"sums": fixed_sums(arrays, job.kept)}, job, members)
             try:
                 new.rename(out)
@@ -177,7 +177,7 @@ def extend(run: Run, job: Job) -> None:
         if name.endswith("/draw"):
             array = zarr.open_array(run.path / name, mode="r+")
             array[...] = job.draw_numbers
-            sums |= fixed_sums([(*name.split("/"), array)], job.kept)
+            sums |= fixed_sums({name: array}, job.kept)
     _describe(run.path, run.description | {"sums": sums}, job, members)
 
 
@@ -208,28 +208,28 @@ def sum_of_description(description: dict[str, Any], members: Members) -> int:
     return zlib.crc32(json.dumps([own, INLINE | {"metadata": members}], sort_keys=True).encode())
 
 
-def fixed_sums(arrays: Iterable[tuple[str, str, Any]], kept: int) -> dict[str, int]:
+def fixed_sums(arrays: Mapping[str, Any], kept: int) -> dict[str, int]:
     """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
     found = {}
-    for group, name, array in arrays:
+    for name, array in arrays.items():
         if not _of_draws(array):
-            values = np.asarray(array[:kept] if name == "draw" else array[...])
+            values = np.asarray(array[:kept] if name.endswith("/draw") else array[...])
             text = values.dtype.kind not in "biufc"
             content = "\n".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
-            found[f"{group}/{name}"] = zlib.crc32(content)
+            found[name] = zlib.crc32(content)
     return found
 
 
 def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:
     """Arrays that begin with axes (chain, draw), by group and name."""
-    return {f"{group}/{name}": array for group, name, array in arrays_of(root) if _of_draws(array)}
+    return {name: array for name, array in arrays_of(root).items() if _of_draws(array)}
 
 
-def arrays_of(root: zarr.Group) -> Iterator[tuple[str, str, Any]]:
-    """Group, name and array of all that a run holds."""
-    for group, members in sorted(root.groups()):
-        for name, array in sorted(members.arrays()):
-            yield group, name, array
+def arrays_of(root: zarr.Group) -> dict[str, Any]:
+    """All arrays that a run holds, by group and name."""
+    return {
+        f"{group}/{name}": array for group, members in sorted(root.groups()) for name, array in sorted(members.arrays())
+    }
 
 
 def _of_draws(array: Any) -> bool:

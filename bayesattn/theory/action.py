@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked, finite_array, is_traced
+from bayesattn._checks import Checked, is_traced
 from bayesattn.architecture import Architecture
+from bayesattn.theory.kernels import symmetric
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.of_model import of_model
 
@@ -36,7 +37,8 @@ def action(
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
-    with u_l the partial trace of U_l over its heads (THEORY section 4). It can be differentiated by `jax.grad`.
+    with u_l the partial trace of U_l over its heads (THEORY section 4). It can be differentiated by `jax.grad`:
+    the gradient in U_l is the symmetric one, by whose product with a symmetric change the action changes.
 
     Args:
         order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows.
@@ -61,12 +63,10 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
     checked = []
     for layer, (matrix, size) in enumerate(zip(order_parameters, arch.order_parameter_sizes, strict=True)):
         name = f"order_parameters[{layer}]"
-        matrix = finite_array(name, matrix, (size, size))
+        matrix = symmetric(name, matrix, size)
         checked.append(matrix)
         if is_traced(matrix):
             continue
-        if not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-8 * np.abs(matrix).max()):
-            raise ValueError(f"{name} must be symmetric, got entries that differ from their transpose")
         smallest = np.linalg.eigvalsh(matrix)[0]
         if smallest <= 0:
             raise ValueError(f"{name} must be positive definite, got smallest eigenvalue {smallest:.3g}")

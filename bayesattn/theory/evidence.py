@@ -69,7 +69,12 @@ def gp_evidence(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    return float(given.log_density_of(gp_order_parameter(arch)))
+    return float(_log_density_of(given, gp_order_parameter(arch)))
+
+
+@jax.jit
+def _log_density_of(likelihood: Likelihood, order_parameter: Any) -> Float[Array, ""]:
+    return likelihood.log_density_of(order_parameter)
 
 
 @of_model

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array
+from bayesattn._checks import finite_array, is_traced
 from bayesattn.architecture import Architecture
 from bayesattn.theory.of_model import of_model
 
@@ -30,11 +30,11 @@ def kernel(
         Array of shape (P, P').
 
     Raises:
-        ValueError: wrong shapes or entries that are not finite.
+        ValueError: wrong shapes, entries that are not finite, U that is not symmetric.
     """
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     other = checked_path_inputs("other_path_inputs", other_path_inputs, arch, features=path_inputs.shape[2])
-    order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))
+    order_parameter = symmetric("order_parameter", order_parameter, arch.paths)
     return cross_kernel(jnp.asarray(order_parameter), jnp.asarray(path_inputs), jnp.asarray(other), arch.variances[0])
 
 
@@ -83,8 +83,18 @@ def _checked_alignment(kernel: Any, labels: Any) -> tuple[np.ndarray, np.ndarray
     return finite_array("kernel", kernel, (len(labels), len(labels))), labels
 
 
+def symmetric(name: str, value: Any, size: int) -> Any:
+    """`value` as a symmetric matrix; raises ValueError if it is not."""
+    matrix = finite_array(name, value, (size, size))
+    if not is_traced(matrix) and not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-8 * np.abs(matrix).max()):
+        raise ValueError(f"{name} must be symmetric, got entries that differ from their transpose")
+    return matrix
+
+
 def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> np.ndarray:
     """`value` as path inputs of `arch`; raises ValueError if they are not."""
+    if not isinstance(arch, Architecture):
+        raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
     array = finite_array(name, value, ("examples", "paths", features))
     if array.shape[1] != arch.paths:
         raise ValueError(
@@ -94,12 +104,15 @@ def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int
     return array
 
 
-def refuse_contradictions(path_inputs: Any, labels: Any, arch: Architecture, temperature: float) -> None:
+def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature: Any) -> None:
     """Raise ValueError if examples that are the same have different labels, and the temperature is lost beside their kernel.
 
-    float64 then holds K + T I as singular, and whatever is computed from it is rounding.
+    float64 then holds K + T I as singular, and whatever is computed from it is rounding. The kernel is `scale` times the
+    products of path inputs, summed over paths; of what JAX traces nothing can be told.
     """
-    scale = input_scale(np.prod(arch.variances), *path_inputs.shape[1:]) ** 2
+    if any(map(is_traced, (path_inputs, labels, temperature))):
+        return
+    path_inputs, labels = np.asarray(path_inputs), np.asarray(labels)
     flat = np.reshape(path_inputs, (len(path_inputs), -1))
     own = scale * np.einsum("ef,ef->e", flat, flat)
     lost = PIVOT_ROUNDING * len(own) * np.finfo(float).eps * own.max()

@@ -22,6 +22,8 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
         name for name in names if name not in DATA and parameters[name].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
     ]
 
+    needs_test = "test_path_inputs" in names and parameters["test_path_inputs"].default is inspect.Parameter.empty
+
     @wraps(function)
     def with_model(*arguments: Any, **named: Any) -> Result:
         if len(arguments) <= place or not hasattr(arguments[place], "architecture"):
@@ -34,8 +36,19 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             )
         wanted = [name for name in (*DATA, "test_path_inputs") if name in names]
         held = {name: getattr(model, "architecture" if name == "arch" else name) for name in wanted}
-        if "likelihood" in names and not named.keys() & {"labels", "arch"}:
+        asked = dict(zip(others, given, strict=False)) | named
+        if needs_test and held["test_path_inputs"] is None and "test_path_inputs" not in asked:
+            raise ValueError(f"{function.__name__}() needs test_path_inputs, got a model that has none")
+        if "likelihood" in names and "path_inputs" not in named and _kernels_are_those(model, named.get("arch")):
             held["likelihood"] = model.likelihood
-        return function(**held | dict(zip(others, given, strict=False)) | named)
+        return function(**held | asked)
 
     return with_model
+
+
+def _kernels_are_those(model: Any, arch: Any) -> bool:
+    """Whether a network has the kernels of a model's, which know nothing of labels, temperature and widths."""
+    own = model.architecture
+    return arch is None or (
+        isinstance(arch, type(own)) and (arch.heads, arch.variances[0]) == (own.heads, own.variances[0])
+    )

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked, finite_array
+from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
-from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions
+from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions, symmetric
 from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.of_model import of_model
 
@@ -39,13 +39,13 @@ def predict(
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, U that is not symmetric.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    features = np.shape(path_inputs)[2]
+    features = given.features.shape[2]
     test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
-    order_parameter = finite_array("order_parameter", order_parameter, (arch.paths, arch.paths))
-    refuse_contradictions(path_inputs, labels, arch, temperature)
+    order_parameter = symmetric("order_parameter", order_parameter, arch.paths)
+    refuse_contradictions(given.features, given.labels, np.prod(arch.variances[1:]), given.temperature)
     scaled = jnp.asarray(test) * input_scale(arch.variances[0], arch.paths, features)
     return _predict(jnp.asarray(order_parameter), given, scaled)
 

@@ -73,3 +73,12 @@ def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
     model = ba.Model(path_inputs=XI[:9], labels=Y[:9], architecture=ARCH, temperature=0.3)
     with pytest.raises(FloatingPointError, match=r"not finite at draws 8 to 27 \(warm-up included\) of chain 0"):
         ba.sample(model, warmup=7, draws=20, chains=1, options={"max_tree_depth": 3})
+
+
+@pytest.mark.parametrize("seed", [0, 2, 3])
+def test_a_temperature_lost_beside_a_kernel_of_low_rank_is_said_to_be(seed):
+    """40 labels that 6 features cannot explain, T = 1e-12: U_11 came out as 0.52 to 1 where it is 0.20 to 0.29."""
+    rng, arch = np.random.default_rng(seed), ba.Architecture((2,), (5, 5), (1.0,) * 3)
+    data = rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40), arch
+    with pytest.raises(ba.theory.NotConverged, match=r"singular in float64"):
+        ba.theory.solve(*data, 1e-12)

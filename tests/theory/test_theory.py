@@ -1,12 +1,18 @@
 """Properties of the theory that need no reference, and its error messages."""
 
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.models import posterior
 from bayesattn.theory import bartlett, saddle_point
+from bayesattn.theory.likelihood import FORMS, likelihood
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
 
@@ -37,6 +43,103 @@ def test_a_model_stands_for_the_arrays_that_it_holds():
     assert theory.evidences(model, [0.3, 1.0]) == theory.evidences(*arrays[:3], [0.3, 1.0])
     with pytest.raises(TypeError, match="takes a model and 0 others at most by place, got 1"):
         theory.solve(model, 0.3)
+
+
+@pytest.mark.parametrize("features", [9, 3], ids=["pairs", "features"])
+def test_what_is_given_by_name_goes_before_what_a_model_holds(features):
+    """Each array, and a network of another s_0, which changes kernels, or of another width, which does not."""
+    rng, theory = np.random.default_rng(0), ba.theory
+    xi, labels, test = rng.normal(size=(4, 2, features)), rng.normal(size=4), rng.normal(size=(3, 2, features))
+    arch, u = ba.Architecture((2,), (5, 5), (1.0,) * 3), np.array([[1.0, 0.4], [0.4, 0.7]])
+    model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5, test_path_inputs=test)
+    held = {"path_inputs": xi, "labels": labels, "arch": arch, "temperature": 0.5}
+    changes = {
+        "path_inputs": 3 * xi,
+        "labels": 2 * labels,
+        "arch": ba.Architecture((2,), (9, 9), (4.0, 1.0, 1.0)),
+        "temperature": 0.1,
+    }
+
+    def same(found, expected):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+    for name, value in changes.items():
+        one, arrays = {name: value}, held | {name: value}
+        same(theory.gp_evidence(model, **one), theory.gp_evidence(**arrays))
+        same(theory.predict(u, model, **one).mean, theory.predict(u, **arrays, test_path_inputs=test).mean)
+        same(theory.action([u], model, **one).energy, theory.action([u], **arrays).energy)
+        same(theory.solve(model, **one).order_parameter, theory.solve(**arrays).order_parameter)
+    plain = dict(zip(held, (each.tolist() if hasattr(each, "tolist") else each for each in held.values()), strict=True))
+    same(
+        theory.predict(u.tolist(), **plain, test_path_inputs=test.tolist()).mean,
+        theory.predict(u, **held, test_path_inputs=test).mean,
+    )
+
+
+def test_a_likelihood_at_hand_is_that_of_the_data(two_layers):
+    """Labels and temperature may be others, path inputs, s_0 and heads may not."""
+    theory, xi, labels, arch = ba.theory, two_layers.path_inputs, two_layers.labels, two_layers.arch
+    given = likelihood(xi, labels, arch, 0.3)
+    found = theory.gp_evidence(xi, -2 * labels, arch, 0.5, likelihood=given)
+    assert relative_error(found, theory.gp_evidence(xi, -2 * labels, arch, 0.5)) < 1e-12
+    assert abs(found - theory.gp_evidence(xi, labels, arch, 0.5)) > 1
+    other_prior = ba.Architecture(arch.heads, arch.widths, (4.0, *arch.variances[1:]))
+    for path_inputs, network in ((3 * xi, arch), (xi, other_prior)):
+        with pytest.raises(ValueError, match="likelihood must be of these path_inputs and s_0, got one of others"):
+            theory.gp_evidence(path_inputs, labels, network, 0.3, likelihood=given)
+    with pytest.raises(ValueError, match="labels must be finite, got nan"):
+        theory.gp_evidence(xi, np.nan * labels, arch, 0.3, likelihood=given)
+
+
+def test_an_order_parameter_is_symmetric(two_layers):
+    u = np.array(two_layers.order_parameters[0])
+    u[0, 1] += 0.1
+    arrays = two_layers.path_inputs, two_layers.labels, two_layers.path_inputs, two_layers.arch
+    with pytest.raises(ValueError, match="order_parameter must be symmetric"):
+        ba.theory.predict(u, *arrays, 0.3)
+    with pytest.raises(ValueError, match="order_parameter must be symmetric"):
+        ba.theory.kernel(u, arrays[0], *arrays[2:])
+    model = tiny_model().replace(test_path_inputs=None, test_labels=None)
+    with pytest.raises(ValueError, match=r"predict\(\) needs test_path_inputs, got a model that has none"):
+        ba.theory.predict(np.eye(model.architecture.paths), model)
+
+
+def test_whole_numbers_do_not_wrap_around():
+    """The products of path inputs of one byte exceed it."""
+    xi = np.array([[[16, 0]], [[0, 16]]], np.uint8)
+    test, arch = np.array([[[16.0, 0.0]], [[0.0, 16.0]]]), ba.Architecture((1,), (5, 5), (1.0,) * 3)
+    found = ba.theory.predict(np.eye(1), xi, [1, -1], test, arch, 1e-13)
+    np.testing.assert_allclose(found.mean, [1, -1], rtol=1e-9)
+
+
+def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
+    rng = np.random.default_rng(0)
+    xi, labels, arch = rng.normal(size=(30, 2, 99)), rng.normal(size=30), ba.Architecture((2,), (5, 5), (1.0,) * 3)
+    model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
+    before, size = ba.theory.gp_evidence(model), len(pickle.dumps(model))
+    xi *= 3
+    assert ba.theory.gp_evidence(model.replace(width=5)) == before
+    with pytest.raises(ValueError, match="read-only"):
+        model.path_inputs[0] = 0
+    made, make = [], posterior.likelihood
+
+    def counted(*arguments):
+        made.append(arguments)
+        time.sleep(0.05)
+        return make(*arguments)
+
+    monkeypatch.setattr(posterior, "likelihood", counted)
+    other = model.replace(path_inputs=2 * model.path_inputs)
+    with ThreadPoolExecutor(4) as pool:
+        kernels = {id(found.pairs) for found in pool.map(lambda _: other.likelihood, range(4))}
+    assert (len(made), len(kernels)) == (1, 1)
+    ba.theory.solve(other, labels=-labels, temperature=0.1)
+    ba.theory.solve(other, arch=arch.with_width(7))
+    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).likelihood
+    assert len(made) == 1
+    assert len(pickle.dumps(model)) == size
+    again = pickle.loads(pickle.dumps(other))
+    assert ba.theory.gp_evidence(again) == ba.theory.gp_evidence(other)
 
 
 def test_models_of_the_same_examples_share_their_kernels():
@@ -73,7 +176,13 @@ def test_the_action_can_be_differentiated(two_layers):
     slopes = jax.grad(value)(found.order_parameters, two_layers.temperature)
     away = jax.grad(value)(tuple(1.5 * u for u in found.order_parameters), two_layers.temperature)
     for slope, other in zip(slopes, away, strict=True):
-        assert np.abs(slope + slope.T).max() < 1e-6 * np.abs(other + other.T).max()
+        assert np.abs(slope).max() < 1e-6 * np.abs(other).max()
+        assert relative_error(other, other.T) < 1e-9
+    uppermost = jnp.asarray(found.order_parameter)
+    for form in FORMS:
+        given = likelihood(*arrays, two_layers.temperature, form=form)
+        slope = jax.grad(given.energy_of)(uppermost)
+        assert relative_error(slope, given.expansion(jnp.linalg.cholesky(uppermost)).slope) < 1e-9
     step = 1e-4 * two_layers.temperature
     up, down = (value(found.order_parameters, two_layers.temperature + sign * step) for sign in (1, -1))
     by_temperature = jax.grad(value, 1)(found.order_parameters, two_layers.temperature)
