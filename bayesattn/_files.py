@@ -2,11 +2,13 @@
 
 import ctypes
 import hashlib
+import math
 import os
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def replace_file(file: Path, content: bytes) -> None:
@@ -22,6 +24,15 @@ def replace_file(file: Path, content: bytes) -> None:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
     sync_folder(file.parent)
+
+
+def finite(value: Any) -> Any:
+    """Plain values as JSON has them: None for numbers that are not finite."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def append_line(file: Path, line: str) -> None:

@@ -26,6 +26,8 @@ from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.tasks import Dataset
 
+FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
+"""Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
 PREDICTIONS = 5
 """Test examples whose predictions are ranked."""
 LEVEL = 0.01

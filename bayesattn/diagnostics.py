@@ -223,9 +223,9 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     posterior, constant = draws["posterior"].to_dataset(), draws["constant_data"].to_dataset()
     statistics, rows = _statistics(draws), []
     if "lp" in statistics:
-        rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in _moments(statistics["lp"]).items()})
+        rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
-        found = _moments(on_and_below_diagonal(posterior["order_parameter"]))
+        found = moments(on_and_below_diagonal(posterior["order_parameter"]))
         names = [str(name) for name in posterior["path"].values]
         pairs = np.tril_indices(len(names))
         if "step_size_bias" in draws.children:
@@ -253,8 +253,8 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float 
     return {"mean": share, "error": _plain(error), "test_error": binomial_error(share, len(labels))}
 
 
-def _moments(values: xr.DataArray) -> dict[str, np.ndarray]:
-    """NaN for what is not defined."""
+def moments(values: xr.DataArray) -> dict[str, np.ndarray]:
+    """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of each entry; NaN where not defined."""
     values = values.compute()
     mean = values.mean(("chain", "draw")).values
     if values.sizes["draw"] < FEWEST_DRAWS:

@@ -5,18 +5,19 @@ samplers draw from its posterior? Each result has a figure, and plain values for
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bayesattn import calibration, plots, pruning, validation
-from bayesattn._checks import positive, positive_integer
+from bayesattn._checks import one_of, positive, positive_integer, shown
+from bayesattn._files import finite
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
 from bayesattn.models import Model
 from bayesattn.pruning import Comparison
-from bayesattn.samplers import BIASED, Job, Progress, sample
+from bayesattn.samplers import BIASED, SAMPLERS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
 from bayesattn.validation import HOLDS, LEVEL, MARGIN, Slope, Validation, overall, scaling
 
@@ -64,7 +65,10 @@ class ValidationStudy:
         return plots.validation_figure(self.validations, self.curve)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Plain values, for JSON; a number that is not finite is None."""
+        return finite(self._to_dict())
+
+    def _to_dict(self) -> dict[str, Any]:
         return {
             "verdict": self.verdict,
             "holds": self.verdict == HOLDS,
@@ -111,21 +115,26 @@ def validate(
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no widths, settings that make no sense.
+        ValueError: no widths, one twice, examples elsewhere that do not fit, settings that make no sense.
         NotConverged: a solver failed.
     """
-    if not len(widths):
+    # All that can be known to be wrong is found before any theory is solved.
+    widths, theory_widths = _widths("widths", widths), _widths("theory_widths", theory_widths)
+    if not widths:
         raise ValueError("widths must hold at least one width, got none")
-    cases = [model.replace(width=positive_integer("widths", width)) for width in widths]
+    if len({*widths}) < len(widths):
+        raise ValueError(f"widths must differ, got {', '.join(map(str, widths))}")
+    cases = [_model("model", model).replace(width=width) for width in widths]
+    _require_examples("also_on", also_on, model)
     positive("margin", margin)
-    Job.of(**settings)  # Bad settings of the sampler are found before any theory is solved.
+    job = _job(settings)
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):
         given = {} if choose_temperature else {"temperatures": [model.temperature]}
         for width in sorted({*widths, *theory_widths}):
             if solving is not None:
                 solving(width)
-            curve[width] = candidates(model.replace(width=width), **given, seed=settings.get("seed", 0))
+            curve[width] = candidates(model.replace(width=width), **given, seed=job.seed)
     if choose_temperature:
         chosen = {width: by_evidence(curve[width]).temperature for width in widths}
         cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
@@ -156,8 +165,8 @@ class PruningStudy:
         return plots.pruning_figure(self.comparisons)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {"results": [each.to_dict() for each in self.comparisons]}
+        """Plain values, for JSON; a number that is not finite is None."""
+        return finite({"results": [each.to_dict() for each in self.comparisons]})
 
 
 def prune(
@@ -182,18 +191,28 @@ def prune(
         ValueError: no models, one without test examples, weights that do not fit, settings that make no sense.
         NotConverged: a solver failed.
     """
-    job, comparisons = Job.of(**settings), []
-    for number, (model, weights) in enumerate(models):
+    job, comparisons, first = _job(settings), [], None
+    for number, (model, weights) in enumerate(_pairs(models)):
+        first = (model, weights) if first is None else first
+        if model.architecture.heads != first[0].architecture.heads or (weights is None) != (first[1] is None):
+            raise ValueError(
+                f"models[{number}] must have the heads of the first one, and weights of a trained network if that has some"
+            )
         if model.test_labels is None:
             raise ValueError(
                 f"model must have test examples with labels, which pruning is judged by, got {model.name} without"
             )
         if weights is not None:
-            pruning.trained_readout(weights, model.architecture)  # What does not fit is found before any draw.
+            # What does not fit is found before any draw.
+            features = pruning.trained_readout(weights, model.architecture).shape[1]
+            if features != model.path_inputs.shape[2]:
+                raise ValueError(
+                    f"V_0 must have as many features as path_inputs, {model.path_inputs.shape[2]}, got {features}"
+                )
         if choose_temperature and model.validation_labels is not None:
             if choosing is not None:
                 choosing(number)
-            model = model.replace(temperature=by_evidence(candidates(model)).temperature)
+            model = model.replace(temperature=by_evidence(candidates(model, seed=job.seed)).temperature)
         draws = sample(model, progress=sampling and sampling(number), **settings)
         drawn = draws["posterior"]["order_parameter"].values
         comparisons.append(pruning.compare(model, drawn, weights, job.seed))
@@ -263,13 +282,25 @@ def calibrate(
         chains: of the joint test.
         seed: of everything.
         progress: told the names of network and sampler, and the simulations done.
-        settings: further ones of `bayesattn.samplers.Job`, such as warmup and parameterisation.
+        settings: warmup, parameterisation, options and keep of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no network or sampler, settings that make no sense.
+        ValueError: no network or sampler, one sampler twice, too few simulations, draws or chains for a test that can fail,
+            settings that make no sense.
     """
-    if not networks or not len(samplers):
-        raise ValueError(f"there must be networks and samplers, got {len(networks)} and {len(samplers)}")
+    _require_networks(networks)
+    if isinstance(samplers, str) or not isinstance(samplers, Sequence) or not samplers:
+        raise ValueError(f"samplers must be a list of at least one sampler, got {shown(samplers)}")
+    if len({*map(repr, samplers)}) < len(samplers):
+        raise ValueError(f"samplers must differ, got {shown(list(samplers))}")
+    for name in settings:
+        one_of("setting of a calibration", name, ("warmup", "parameterisation", "options", "keep"))
+    positive_integer("thin", thin)
+    draws = positive_integer("draws", draws, calibration.FEWEST_DRAWS)
+    positive_integer("chains", chains, calibration.FEWEST_CHAINS)
+    for name in samplers:
+        one_of("samplers", name, SAMPLERS)
+        _job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
     # Ranks and joint test of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
     found: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
@@ -284,6 +315,66 @@ def calibrate(
     return CalibrationStudy({title: count for title, (_, count) in networks.items()}, found)
 
 
+def _model(name: str, value: Any) -> Model:
+    if not isinstance(value, Model):
+        raise ValueError(f"{name} must be a bayesattn.Model, got {shown(value)}")
+    return value
+
+
+def _widths(name: str, values: Any) -> list[int]:
+    try:
+        found = list(() if isinstance(values, str | bytes | Mapping) else values)
+        given = not isinstance(values, str | bytes | Mapping)
+    except TypeError:
+        found, given = [], False
+    if not given:
+        raise ValueError(f"{name} must be a list of widths, got {shown(values)}")
+    return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(found)]
+
+
+def _job(settings: Mapping[str, Any]) -> Job:
+    """Settings of the sampler, which must keep what is compared."""
+    job = Job.of(**settings)
+    if "order_parameter" not in job.keep:
+        raise ValueError(f"keep must hold 'order_parameter', which theory speaks of, got {', '.join(job.keep)}")
+    return job
+
+
+def _require_examples(name: str, models: Any, model: Model) -> None:
+    """Raise ValueError unless they are models, by name, whose test examples the network can be asked about."""
+    if models is not None and not isinstance(models, Mapping):
+        raise ValueError(f"{name} must be models by name, got {shown(models)}")
+    for title, other in (models or {}).items():
+        _model(f"{name}[{title!r}]", other)
+        if other.test_labels is None:
+            raise ValueError(f"{name}[{title!r}] must have test examples with labels, got a model without")
+        if (got := other.path_inputs.shape[1:]) != (wanted := model.path_inputs.shape[1:]):
+            raise ValueError(f"{name}[{title!r}] must have path_inputs of {wanted} paths and features, got {got}")
+
+
+def _pairs(models: Any) -> Iterator[tuple[Model, Any]]:
+    """Each model with its weights, as they are asked for."""
+    wanted = "models must be pairs of a model and the weights of its trained network, or None"
+    if isinstance(models, str | Model) or not isinstance(models, Iterable):
+        raise ValueError(f"{wanted}, got {shown(models)}")
+    for number, pair in enumerate(models):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"{wanted}, got {shown(pair)}")
+        yield _model(f"models[{number}][0]", pair[0]), pair[1]
+
+
+def _require_networks(networks: Any) -> None:
+    """Raise ValueError unless they are models and numbers of simulations by name."""
+    wanted = "networks must be, by name, a model and a number of simulations"
+    if not isinstance(networks, Mapping) or not networks:
+        raise ValueError(f"{wanted}, got {shown(networks)}")
+    for title, pair in networks.items():
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"{wanted}, got {shown(pair)} for {title!r}")
+        _model(f"networks[{title!r}][0]", pair[0])
+        positive_integer(f"networks[{title!r}][1]", pair[1], calibration.FEWEST_SIMULATIONS)
+
+
 def _plain(name: str, ranked: Calibration, joint: JointTest) -> dict[str, Any]:
     return {
         "biased": name in BIASED,
@@ -294,5 +385,5 @@ def _plain(name: str, ranked: Calibration, joint: JointTest) -> dict[str, Any]:
         "step_size_bias": ranked.bias,
         "joint_law_preserved": joint.holds,
         "z_scores": dict(zip(joint.names, joint.z_scores.tolist(), strict=True)),
-        "errors_threshold": joint.threshold,
+        "z_threshold": joint.threshold,
     }

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import arviz_stats
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
@@ -29,7 +28,7 @@ from bayesattn.accuracy import (
     outputs_of,
     readout_batches,
 )
-from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, on_and_below_diagonal
+from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.models import Model
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
@@ -388,21 +387,22 @@ def validate(
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
     entries = on_and_below_diagonal(sampled)
+    of_entries, of_direction = moments(entries), moments(along)
 
-    def matrix(values: xr.DataArray) -> np.ndarray:
-        return from_below_diagonal(values.values, paths)
+    def matrix(name: str) -> np.ndarray:
+        return from_below_diagonal(of_entries[name], paths)
 
     found = Validation(
         model=model,
-        relative_deviation=float(along.mean() - np.sum(direction * saddle)),
-        relative_remaining=float(along.mean() - np.sum(direction * corrected)),
-        relative_error=float(arviz_stats.mcse(along)),
-        order_parameter=sampled.mean(("chain", "draw")).values,
-        error=matrix(arviz_stats.mcse(entries)),
+        relative_deviation=float(of_direction["mean"] - np.sum(direction * saddle)),
+        relative_remaining=float(of_direction["mean"] - np.sum(direction * corrected)),
+        relative_error=float(of_direction["error"]),
+        order_parameter=matrix("mean"),
+        error=matrix("error"),
         saddle=saddle,
         corrected=corrected,
-        rhat=matrix(arviz_stats.rhat(entries)),
-        ess=matrix(arviz_stats.ess(entries)),
+        rhat=matrix("rhat"),
+        ess=matrix("ess"),
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,

@@ -71,7 +71,17 @@ def test_temperatures_are_chosen_by_evidence_at_each_width(model):
     ("change", "message"),
     [
         ({"widths": ()}, "widths must hold at least one width, got none"),
-        ({"widths": (8, 0.5)}, "widths must be a whole number of at least 1, got 0.5"),
+        ({"widths": (8, 0.5)}, r"widths\[1\] must be a whole number of at least 1, got 0.5"),
+        ({"widths": 8}, "widths must be a list of widths, got 8"),
+        ({"widths": "8"}, "widths must be a list of widths, got '8'"),
+        ({"widths": (8, 40, 8)}, "widths must differ, got 8, 40, 8"),
+        ({"theory_widths": None}, "theory_widths must be a list of widths, got None"),
+        ({"theory_widths": ["30"]}, r"theory_widths\[0\] must be a whole number of at least 1, got '30'"),
+        ({"model": "hidden_markov"}, "model must be a bayesattn.Model, got 'hidden_markov'"),
+        ({"also_on": ["digits"]}, r"also_on must be models by name, got \['digits'\]"),
+        ({"also_on": {"x": "digits"}}, r"also_on\['x'\] must be a bayesattn.Model, got 'digits'"),
+        ({"also_on": {"x": tiny_model(heads=(3,), widths=(8, 8))}}, r"also_on\['x'\] must have path_inputs of \(2, "),
+        ({"keep": ["prediction"]}, "keep must hold 'order_parameter', which theory speaks of, got prediction"),
         ({"margin": 0}, "margin must be a finite number above 0, got 0"),
         ({"sampler": "gibbs"}, "sampler must be one of"),
         ({"step": 3}, "setting of a job must be one of"),
@@ -79,7 +89,16 @@ def test_temperatures_are_chosen_by_evidence_at_each_width(model):
 )
 def test_bad_input_is_named(model, change, message):
     with pytest.raises(ValueError, match=message):
-        study.validate(model, **{"widths": (8,)} | change)
+        study.validate(**{"model": model, "widths": (8,), "sampling": lambda _: pytest.fail("drawn")} | change)
+
+
+def test_what_is_not_finite_is_none(model):
+    """Chains that do not vary have no R-hat."""
+    stuck = {"options": {"step_size": 1e-300, "adapt_step_size": False}}
+    found = study.validate(model, np.array([8]), theory_widths=np.array([30]), **SETTINGS | stuck)
+    content = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert found.verdict == "cannot tell"
+    assert [each["width"] for each in content["theory"]] == [8, 30]
 
 
 def test_heads_are_removed_from_each_model(model):
@@ -92,10 +111,34 @@ def test_heads_are_removed_from_each_model(model):
     assert list(first.networks) == ["posterior"]
     assert first.to_dict() == second.to_dict()
     json.dumps(found.to_dict(), allow_nan=False)
-    unlabelled = [(model.replace(test_labels=None), None)]
-    for models, message in (([], "at least one model, got none"), (unlabelled, "must have test examples with labels")):
-        with pytest.raises(ValueError, match=message):
-            study.prune(models, **SETTINGS)
+
+
+def weights(model, more=0):
+    """Of a trained network, with more features than there are."""
+    width, rng = 6, np.random.default_rng(0)
+    shapes = {"V_0": (width, model.path_inputs.shape[2] + more), "V_1": (2, width, width), "a": (width,)}
+    return {name: rng.normal(size=shape) for name, shape in shapes.items()}
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        (lambda model: [], "at least one model, got none"),
+        (lambda model: model, "models must be pairs of a model and the weights of its trained network, or None, got "),
+        (lambda model: [model], "models must be pairs of a model and the weights"),
+        (lambda model: [("digits", None)], r"models\[0\]\[0\] must be a bayesattn.Model, got 'digits'"),
+        (lambda model: [(model.replace(test_labels=None), None)], "must have test examples with labels"),
+        (lambda model: [(model, weights(model, 1))], "V_0 must have as many features as path_inputs, 4, got 5"),
+    ],
+)
+def test_models_to_prune_fit_together(model, models, message):
+    with pytest.raises(ValueError, match=message):
+        study.prune(models(model), sampling=lambda _: pytest.fail("drawn"), **SETTINGS)
+
+
+def test_models_to_prune_are_alike(model):
+    with pytest.raises(ValueError, match=r"models\[1\] must have the heads of the first one, and weights"):
+        study.prune([(model, weights(model)), (model, None)], **SETTINGS)
 
 
 def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
@@ -127,5 +170,29 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
     assert found.holds is False
     assert found.to_dict()["narrow"]["samplers"]["hmc"]["calibrated"] is False
     assert found.to_dict()["tiny"]["samplers"]["nuts"]["calibrated"] is True
-    with pytest.raises(ValueError, match="there must be networks and samplers, got 1 and 0"):
-        study.calibrate({"tiny": (model, 20)}, [])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"samplers": []}, r"samplers must be a list of at least one sampler, got \[\]"),
+        ({"samplers": "hmc"}, "samplers must be a list of at least one sampler, got 'hmc'"),
+        ({"samplers": ["hmc", "hmc"]}, r"samplers must differ, got \['hmc', 'hmc'\]"),
+        ({"samplers": ["hmc", "nutz"]}, "samplers must be one of .* got 'nutz'; did you mean 'nuts'"),
+        ({"samplers": ["hmc", "sgld"]}, "sampler 'sgld' serves parameterisations"),
+        ({"networks": {}}, "networks must be, by name, a model and a number of simulations, got {}"),
+        ({"networks": {"tiny": tiny_model()}}, "networks must be, by name, .* for 'tiny'"),
+        ({"networks": {"tiny": (tiny_model(), 1)}}, r"networks\['tiny'\]\[1\] must be a whole number of at least 20"),
+        ({"draws": 2}, "draws must be a whole number of at least 7, got 2"),
+        ({"draws": "7"}, "draws must be a whole number of at least 7, got '7'"),
+        ({"thin": 0}, "thin must be a whole number of at least 1, got 0"),
+        ({"chains": 1}, "chains must be a whole number of at least 100, got 1"),
+        ({"level": 0.5}, "setting of a calibration must be one of .* got 'level'"),
+        ({"warmpu": 3}, "setting of a calibration must be one of .*did you mean 'warmup'"),
+        ({"keep": ["prediction"]}, "keep must hold 'order_parameter'"),
+    ],
+)
+def test_calibrations_that_make_no_sense(model, monkeypatch, change, message):
+    monkeypatch.setattr(calibration, "simulate", lambda *_: pytest.fail("simulated"))
+    with pytest.raises(ValueError, match=message):
+        study.calibrate(**{"networks": {"tiny": (model, 20)}, "samplers": ["hmc"]} | change)

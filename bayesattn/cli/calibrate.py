@@ -52,9 +52,11 @@ def calibrate(
     width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
-    simulations: Annotated[int, typer.Option(min=20, help="Simulated data sets.")] = 200,
-    chains: Annotated[int, typer.Option(min=100, help="Chains of the joint test.")] = 1000,
-    draws: Annotated[int, typer.Option(min=7, help="Posterior draws that a simulated value is ranked among.")] = 63,
+    simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
+    chains: Annotated[int, typer.Option(min=calibration.FEWEST_CHAINS, help="Chains of the joint test.")] = 1000,
+    draws: Annotated[
+        int, typer.Option(min=calibration.FEWEST_DRAWS, help="Posterior draws that a simulated value is ranked among.")
+    ] = 63,
     thin: Annotated[int, typer.Option(min=1, help="Transitions between these draws.")] = 5,
     warmup: Annotated[int, typer.Option(min=1, help="Transitions before them.")] = 200,
     narrow: Annotated[

@@ -19,7 +19,7 @@ def report(
     from bayesattn import report as page
 
     found = [run for folder in runs for run in found_in(folder)]
-    refuse_to_overwrite(out, overwrite)
+    refuse_to_overwrite(out, overwrite, folder=False)
     with errors.status("reading runs, solving the theory, drawing"):
         page.report(found, out, overwrite=overwrite)
     screen.print(f"report in {out}")

@@ -1,7 +1,6 @@
 """What commands share to print: consoles, progress bars, JSON."""
 
 import json
-import math
 import re
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from bayesattn._files import replace_file
+from bayesattn._files import finite, replace_file
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""
@@ -92,14 +91,6 @@ def training_progress(description: str, quiet: bool):
 
 def to_json(content: Any) -> str:
     """JSON of plain values, null for numbers that are not finite, which JSON does not have."""
-
-    def finite(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: finite(part) for key, part in value.items()}
-        if isinstance(value, list | tuple):
-            return [finite(part) for part in value]
-        return None if isinstance(value, float) and not math.isfinite(value) else value
-
     return json.dumps(finite(content), indent=1, allow_nan=False)
 
 
@@ -119,10 +110,15 @@ def free_folder(folder: Path) -> Path:
     return folder if not folder.exists() else next(c for c in candidates if not c.exists())
 
 
-def refuse_to_overwrite(path: Path, overwrite: bool) -> None:
-    """Raise ValueError if something stands at --out."""
+def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True) -> None:
+    """Raise ValueError if something stands at --out, or nothing can stand there."""
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    if not there.is_dir():
+        raise ValueError(f"--out must be in a folder, got {path}, and {there} is a file")
     if path.exists() and not overwrite:
         raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")
+    if path.exists() and path.is_dir() != folder:
+        raise ValueError(f"--out must be a {'folder' if folder else 'file'}, got {path}, which is none")
 
 
 def save_results(folder: Path, content: Any, figure: Any) -> None:

@@ -123,13 +123,14 @@ def validate(
     }
     Job(**settings)  # Bad ones are found before any training.
     # Before the model's own data, so that a wrong name is found before any training.
+    elsewhere = {}
     with training_progress("training", as_json) as progress:
-        elsewhere = {
-            source: ba.load_model(
-                model, seed=data_seed, task={"test_images": _found_from_here(source)}, progress=progress
-            )
-            for source in also_on or []
-        }
+        for source in also_on or []:
+            task = {"test_images": _found_from_here(source)}
+            try:
+                elsewhere[source] = ba.load_model(model, seed=data_seed, task=task, progress=progress)
+            except ValueError as error:
+                raise ValueError(f"--also-on {source}: {error}") from error
     widths = width or usual.widths
     with training_progress("training", as_json) as progress:
         case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
