@@ -49,6 +49,7 @@ def sweep(
         _print_estimates(plan, workers, threads or max(1, cores() // workers), as_json)
         return
     tls = {"tls_ca_file": tls_ca, "tls_client_cert": tls_cert, "tls_client_key": tls_key}
+    sweeps.require_extras(plan)
     security = {name: str(file) for name, file in tls.items() if file is not None}
     options = {"workers": workers, "scheduler": scheduler, "security": security, "threads": threads}
     table = _run(plan, options | {"overwrite": overwrite, "repair": repair}, quiet=as_json)

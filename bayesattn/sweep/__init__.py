@@ -1,8 +1,8 @@
 """Many runs: planned in a file, drawn on Dask, estimated, gathered in a table."""
 
 from bayesattn.sweep.estimate import Estimate, estimates, start_up
-from bayesattn.sweep.execute import run
+from bayesattn.sweep.execute import require_extras, run
 from bayesattn.sweep.plan import Cluster, Planned, Sweep
 from bayesattn.sweep.table import results
 
-__all__ = ["Cluster", "Estimate", "Planned", "Sweep", "estimates", "results", "run", "start_up"]
+__all__ = ["Cluster", "Estimate", "Planned", "Sweep", "estimates", "require_extras", "results", "run", "start_up"]

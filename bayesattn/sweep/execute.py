@@ -69,9 +69,7 @@ def run(
     """
     if security and not (scheduler or "").startswith("tls://"):
         raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
-    require("sweep", "a sweep")
-    if sweep.table.cluster is not None:
-        require("cluster", "[cluster]")
+    require_extras(sweep)
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
     lock = filelock.FileLock(sweep.out / ".lock")
@@ -94,6 +92,13 @@ def run(
     finally:
         lock.release()
     return table
+
+
+def require_extras(sweep: Sweep) -> None:
+    """Raise ImportError unless what the sweep needs is installed; the extra "cluster" comes with "sweep"."""
+    if sweep.table.cluster is not None:
+        require("cluster", "[cluster]")
+    require("sweep", "a sweep")
 
 
 def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
