@@ -1,8 +1,6 @@
 """Theory against the values computed with the published code of arXiv 2405.15926."""
 
-import time
 
-import jax
 import numpy as np
 import pytest
 
@@ -64,7 +62,7 @@ def test_hidden_markov(hidden_markov, width):
     assert relative_error(prediction.variance, hidden_markov[f"variance_{width}"]) < 1e-4
 
 
-def test_solving_several_networks_at_once_is_the_same_and_quick(hidden_markov):
+def test_solving_several_networks_at_once_is_the_same(hidden_markov):
     data = (hidden_markov["path_inputs"], hidden_markov["labels"])
     networks = [ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4) for width in (10, 30, 100, 300, 1000)]
     together = ba.theory.solve(*data, networks, 0.01)
@@ -73,10 +71,6 @@ def test_solving_several_networks_at_once_is_the_same_and_quick(hidden_markov):
     for index in (0, 3):
         alone = ba.theory.solve(*data, networks[index], 0.01)
         assert relative_error(alone.order_parameter, together.order_parameter[index]) < 1e-9
-    start = time.perf_counter()
-    jax.block_until_ready(ba.theory.solve(*data, networks, 0.01))
-    # Measured 0.02 s per width; a bound that only a broken solver on a busy machine would miss.
-    assert (time.perf_counter() - start) / len(networks) < 0.5
 
 
 def test_several_temperatures_of_one_network(two_layers):
