@@ -144,7 +144,7 @@ class Sharp(NamedTuple):
 
 
 def sharp_law(parameters: Parameters, data: Sequences, variance: Any = 0.0) -> Sharp:
-    """tr(H^{-1} J) (Takeuchi 1976): m times the expected gap of test and training risk at the least empirical risk, for large m.
+    """tr(H^{-1} J) (Takeuchi 1976): m times the expected gap of test and training risk at the least empirical one, large m.
 
     The excess of the test risk over the best possible one is half of it, over m.
 

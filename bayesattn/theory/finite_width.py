@@ -1,7 +1,7 @@
 """The exact law of the order parameter to first order in 1/N.
 
-The expansion of a posterior mean is known (Lindley 1980); Bartlett coordinates, in which it is right for any number of layers,
-and the choice between two centres were worked out for this project. With V minus the log posterior density of a point of
+The expansion of a posterior mean is known (Lindley 1980); Bartlett coordinates for it and the choice between
+two centres were worked out for this project. With V minus the log posterior density of a point of
 `bayesattn.theory.bartlett`, c a centre, S the inverse of V's Hessian there and T3 its third derivative,
 
     E[g] = g(c) + grad g . shift + tr(Hess g S) / 2,   shift = -S (grad V + T3 : S / 2),   Cov[g] = grad g S grad g^T,
