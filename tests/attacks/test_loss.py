@@ -358,7 +358,7 @@ def test_descriptions_that_still_make_sense_but_are_not_those_written(run, name)
 
 
 def test_bytes_of_a_description_that_are_damaged(whole, run):
-    """It is refused, or means the same, such as with a tab for a space."""
+    """It is refused, or means the same: what the root says of arrays, about half of it, the arrays say too."""
     sound, rng, refused = (whole / "zarr.json").read_bytes(), np.random.default_rng(0), 0
     draws = runs.Run(whole).draws()
     for at in rng.choice(len(sound), 300, replace=False):
@@ -371,7 +371,7 @@ def test_bytes_of_a_description_that_are_damaged(whole, run):
             assert found.draws().identical(draws)
         except runs.RunError:
             refused += 1
-    assert refused > 250
+    assert refused > 120
 
 
 def test_a_damaged_run_may_be_replaced(model, whole, run):
