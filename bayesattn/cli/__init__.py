@@ -32,6 +32,8 @@ COMMANDS = {
     "report": "Write an HTML page about runs.",
 }
 """Each a function in a module of its name, which is imported when it is called: NumPyro and JAX take seconds."""
+SIDE_BY_SIDE = 4
+"""Chains that are usually drawn at a time, each on a core: linear algebra that takes all cores too makes them wait."""
 SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
@@ -91,6 +93,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
     keep_compiled()
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
         if stream is None:  # It was closed.
