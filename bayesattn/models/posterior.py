@@ -248,10 +248,8 @@ class Model:
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
         made: list[Likelihood] = vars(self)["_made"]
-        with (
-            _MAKING,
-            jax.ensure_compile_time_eval(),
-        ):  # It outlives whatever is being traced when it is first asked for.
+        # Kernels outlive whatever is being traced when they are first asked for.
+        with _MAKING, jax.ensure_compile_time_eval():
             if not made:
                 made.append(likelihood(self.path_inputs, self.labels, self.architecture, self.temperature))
         return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))

@@ -1,6 +1,5 @@
 """Theory against the values computed with the published code of arXiv 2405.15926."""
 
-
 import numpy as np
 import pytest
 
