@@ -20,7 +20,7 @@ from scipy import stats
 
 from bayesattn._checks import positive_integer
 from bayesattn._random import fingerprint, stream
-from bayesattn.models import PARAMETERISATIONS, Model, path
+from bayesattn.models import JOINT, Model, collapsed, path
 from bayesattn.samplers import BIASED, Job
 from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
@@ -218,14 +218,14 @@ def joint_test(
         ValueError: settings that make no sense.
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
-    module = PARAMETERISATIONS[job.parameterisation]
+    module = JOINT[job.parameterisation]
     structure = module.structure(model)
     tuning_key, start_key, fresh_key = jax.random.split(
         stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Whitening by the prior does not depend on the labels, as the transition may not either.
-    prepared = module.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
+    prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
     ready = plan(simulated, job, prepared)
     state = ready.program.start(tuning_key, ready.data)
     while (left := warmup - int(state.i)) > 0:
@@ -401,7 +401,7 @@ def _least_tail(ranks: Int[np.ndarray, "simulation quantity"], draws: int) -> Fl
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
     """Kept draws of one chain for each row of labels, all in one batch."""
-    module = PARAMETERISATIONS[job.parameterisation]
+    module = JOINT[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]
     prepared = [module.prepare(each) for each in models]
     ready = plan(models[0], job, prepared[0])

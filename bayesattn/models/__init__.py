@@ -3,26 +3,21 @@
 from bayesattn.models import collapsed, latent, path, token
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.memory import bytes_needed, require_memory
+from bayesattn.models.parameterisation import Joint, Parameterisation, WeightSpace
 from bayesattn.models.posterior import Model, Tokens
 from bayesattn.models.ready import load_model, load_task, must_train, ready_models
 
-PARAMETERISATIONS = {"token": token, "path": path, "collapsed": collapsed, "latent": latent}
-"""Modules with one grammar.
-
-structure(model): what the compiled program depends on; options(structure): of samplers, over NumPyro's and the Langevin
-kernels' own; prepare(model): arrays to compute before sampling begins;
-data(model, **prepared): the arrays that the program conditions on; program(structure): the NumPyro program of the data;
-initial(key, data): where a chain starts, None for a prior draw; quantities(sites, data, structure, key): what is kept of
-a draw; network_weights(sites, data, structure, widths, key): its weights; minibatch(data, chosen), where labels are
-independent given the sites: the data of some examples; draw_prior(key, data, structure) and
-draw_labels(key, sites, data, structure): a draw of the joint law of sites and labels.
-"""
+WEIGHT_SPACE: dict[str, WeightSpace] = {"token": token, "path": path}
+JOINT: dict[str, Joint] = {**WEIGHT_SPACE, "collapsed": collapsed}
+PARAMETERISATIONS: dict[str, Parameterisation] = {**JOINT, "latent": latent}
 CENTRAL = ("order_parameter", "latent")
 """What a posterior is about, whichever of them its draws hold: a sampler's bias is stated for it."""
 
 __all__ = [
     "CENTRAL",
+    "JOINT",
     "PARAMETERISATIONS",
+    "WEIGHT_SPACE",
     "LatentModel",
     "Model",
     "Tokens",

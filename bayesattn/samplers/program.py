@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bayesattn._random import branch
-from bayesattn.models import CENTRAL, PARAMETERISATIONS, path
+from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter"}
@@ -37,7 +37,7 @@ def kernel(sampler: str, parameterisation: str, structure: Any, options: Mapping
         ValueError: an option that the sampler does not have, or a value that makes no sense.
     """
     module = PARAMETERISATIONS[parameterisation]
-    subset = {"subset": module.minibatch} if sampler == "sgld" else {}
+    subset = {"subset": WEIGHT_SPACE[parameterisation].minibatch} if sampler == "sgld" else {}
     try:
         return SAMPLERS[sampler](module.program(structure), **subset, **(module.options(structure) | dict(options)))
     except TypeError as error:
