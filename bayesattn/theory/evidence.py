@@ -166,7 +166,7 @@ def _checked(temperatures: Sequence[Checked]) -> list[float]:
 
 def _posterior(path_inputs: Any, labels: Any, arch: Architecture) -> str:
     """What the streams of random numbers of different posteriors differ by."""
-    return digest(dataclasses.asdict(arch), path_inputs, labels)
+    return digest(dataclasses.asdict(arch), np.asarray(path_inputs, float), np.asarray(labels, float))
 
 
 def _found(

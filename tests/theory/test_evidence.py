@@ -168,7 +168,8 @@ def test_temperatures_share_a_run_and_a_seed_fixes_it():
     problem = random_problem((3,), (2, 1), 8, 4, 1.0, 0.3, 5)
     together = ba.theory.evidences(*problem[:3], [0.3, 2.0, 0.3], particles=32)
     assert together[0] == together[2]
-    assert together == ba.theory.evidences(*problem[:3], [0.3, 2.0, 0.3], particles=32)
+    lists = problem[0].tolist(), problem[1].tolist(), problem[2]
+    assert together == ba.theory.evidences(*lists, [0.3, 2.0, 0.3], particles=32)
     assert together[0] != ba.theory.evidences(*problem[:3], [0.3], particles=32, seed=1)[0]
 
 
