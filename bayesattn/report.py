@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import arviz_stats
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -17,7 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from bayesattn import exchangeable, plots
 from bayesattn._extras import require
 from bayesattn._files import replace_file
-from bayesattn.diagnostics import FEWEST_CHAINS
+from bayesattn.diagnostics import FEWEST_CHAINS, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import Run
 from bayesattn.validation import (
@@ -200,8 +199,9 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
     exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
     mean, deviation = np.asarray(exact.mean), np.sqrt(np.diag(exact.covariance))
     sampled = draws["posterior"].to_dataset()["latent"]
-    error, rhat, ess = (of(sampled).values for of in (arviz_stats.mcse, arviz_stats.rhat, arviz_stats.ess))
-    found, rows = sampled.mean(("chain", "draw")).values, []
+    of = moments(sampled)
+    found, error, rhat, ess = of["mean"], of["error"], of["rhat"], of["ess"]
+    rows = []
     compared = Compared(
         names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],
         difference=(found - mean).ravel(),

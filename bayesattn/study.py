@@ -15,7 +15,7 @@ from bayesattn._checks import one_of, positive, positive_integer, shown
 from bayesattn._files import finite
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
-from bayesattn.models import Model
+from bayesattn.models import JOINT, Model
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import BIASED, SAMPLERS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
@@ -300,7 +300,8 @@ def calibrate(
     positive_integer("chains", chains, calibration.FEWEST_CHAINS)
     for name in samplers:
         one_of("samplers", name, SAMPLERS)
-        _job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
+        job = _job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
+        one_of("parameterisation", job.parameterisation, JOINT)
     # Ranks and joint test of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
     found: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
@@ -322,14 +323,9 @@ def _model(name: str, value: Any) -> Model:
 
 
 def _widths(name: str, values: Any) -> list[int]:
-    try:
-        found = list(() if isinstance(values, str | bytes | Mapping) else values)
-        given = not isinstance(values, str | bytes | Mapping)
-    except TypeError:
-        found, given = [], False
-    if not given:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise ValueError(f"{name} must be a list of widths, got {shown(values)}")
-    return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(found)]
+    return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(values)]
 
 
 def _job(settings: Mapping[str, Any]) -> Job:

@@ -190,6 +190,7 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
         ({"level": 0.5}, "setting of a calibration must be one of .* got 'level'"),
         ({"warmpu": 3}, "setting of a calibration must be one of .*did you mean 'warmup'"),
         ({"keep": ["prediction"]}, "keep must hold 'order_parameter'"),
+        ({"parameterisation": "latent"}, "parameterisation must be one of 'token', 'path', 'collapsed', got 'latent'"),
     ],
 )
 def test_calibrations_that_make_no_sense(model, monkeypatch, change, message):

@@ -112,7 +112,7 @@ def free_folder(folder: Path) -> Path:
 
 def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True) -> None:
     """Raise ValueError if something stands at --out, or nothing can stand there."""
-    there = next(folder for folder in path.absolute().parents if folder.exists())
+    there = next(above for above in path.absolute().parents if above.exists())
     if not there.is_dir():
         raise ValueError(f"--out must be in a folder, got {path}, and {there} is a file")
     if path.exists() and not overwrite:
