@@ -301,22 +301,16 @@ def test_the_command_alone_imports_nothing_heavy(option):
     assert out == f"bayesattn {ba.__version__}\n" if option == "--version" else "validate" in out
 
 
-def test_importing_it_imports_what_sampling_needs():
-    out, modules = imported_by(
-        "import bayesattn as ba; ba.sample, ba.runs; import jax.numpy as jnp; print(jnp.ones(1).dtype)"
-    )
+@pytest.mark.parametrize(
+    ("names", "later"),
+    [("ba.sample, ba.load_model, ba.theory", {"xarray", "pandas", "zarr"}), ("ba.sample, ba.runs", set())],
+)
+def test_importing_it_imports_what_sampling_needs(names, later):
+    out, modules = imported_by(f"import bayesattn as ba; {names}; import jax.numpy as jnp; print(jnp.ones(1).dtype)")
     assert out == "float64\n"
     assert modules >= {"jax", "numpyro"}
-    assert not modules & {
-        "matplotlib",
-        "arviz_stats",
-        "arviz_plots",
-        "optax",
-        "pooch",
-        "h5py",
-        "distributed",
-        "blackjax",
-    }
+    unneeded = {"matplotlib", "arviz_stats", "arviz_plots", "optax", "pooch", "h5py", "distributed", "blackjax"}
+    assert not modules & (unneeded | later)
 
 
 def test_what_jax_is_told_where_it_was_imported_before():

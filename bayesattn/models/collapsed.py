@@ -6,14 +6,13 @@ wants; this changes no probability.
 """
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-import xarray as xr
 from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import one_of, positive_integer, seed_number
@@ -23,6 +22,9 @@ from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import input_scale
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
+
+if TYPE_CHECKING:
+    import xarray  # whose names a type checker at run time finds by their whole path
 
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
@@ -153,8 +155,8 @@ MOST_BYTES = 2**32
 
 
 def weights(
-    draws: xr.DataTree, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
-) -> xr.Dataset:
+    draws: "xarray.DataTree", model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
+) -> "xarray.Dataset":
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
     From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame; values
@@ -194,7 +196,9 @@ def weights(
     keys = jax.random.split(stream(seed, "weights", fingerprint(model)), len(flat))
     drawn = _weights(flat, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
-    return xr.Dataset(
+    import xarray
+
+    return xarray.Dataset(
         {
             name: (
                 ("chain", "draw", *arch.weight_dims()[name]),

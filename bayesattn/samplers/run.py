@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
-import xarray as xr
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
@@ -26,6 +25,9 @@ from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
+
+if TYPE_CHECKING:
+    import xarray as xr  # brings pandas: half of the time that JAX takes to import
 
 MOST_DRAWS = 250
 MOST_BYTES = 2**25
@@ -91,7 +93,7 @@ def sample(
     *,
     progress: Callable[[Progress], None] | None = None,
     **settings: Any,
-) -> xr.DataTree:
+) -> "xr.DataTree":
     """Draw from the posterior of a model; `bayesattn.runs.sample` does so on disk.
 
     Args:
