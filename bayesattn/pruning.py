@@ -49,7 +49,7 @@ class Pruned:
 
 
 def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
-    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.training.train` returns.
+    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.tasks.training.train` returns.
 
     Raises:
         ValueError: weights that are missing, or whose shapes do not fit together.
@@ -178,7 +178,7 @@ def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | No
     Args:
         model: with test examples and labels.
         order_parameters: draws of U, shape (chain, draw, Pi, Pi).
-        weights: of the trained network, as `bayesattn.training.train` returns them.
+        weights: of the trained network, as `bayesattn.tasks.training.train` returns them.
         seed: of the random orders.
 
     Raises:

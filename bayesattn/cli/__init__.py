@@ -127,7 +127,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, typer.TyperException):
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
     if _is(error, "pydantic", "ValidationError"):
-        from bayesattn.models.ready import describe
+        from bayesattn.models.files import describe
 
         return describe(error), BAD_INPUT  # pyright: ignore[reportArgumentType]
     if _is(error, "bayesattn.theory", "NotConverged"):

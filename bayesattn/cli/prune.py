@@ -8,7 +8,7 @@ import typer
 from rich.table import Table
 
 import bayesattn as ba
-from bayesattn import pruning, study, training
+from bayesattn import pruning, study
 from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
 from bayesattn.cli.screen import (
     free_folder,
@@ -19,9 +19,10 @@ from bayesattn.cli.screen import (
     screen,
     training_progress,
 )
-from bayesattn.models.ready import takes_seed
+from bayesattn.models.load import takes_seed
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import Job
+from bayesattn.tasks import training
 
 
 def prune(

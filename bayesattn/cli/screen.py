@@ -75,7 +75,7 @@ def sampling_progress(total: int, quiet: bool):
 
 @contextmanager
 def training_progress(description: str, quiet: bool):
-    """A progress bar that shows up once training begins; yields a callback for `bayesattn.training.train`."""
+    """A progress bar that shows up once training begins; yields a callback for `bayesattn.tasks.training.train`."""
     columns = (DESCRIPTION, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
     columns = (*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from bayesattn import training
 from bayesattn.cli.options import DataSeed, ModelName
 from bayesattn.cli.screen import screen, training_progress
 from bayesattn.models import load_task
+from bayesattn.tasks import training
 
 
 def train(

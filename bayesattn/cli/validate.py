@@ -38,7 +38,7 @@ from bayesattn.cli.screen import (
     training_progress,
 )
 from bayesattn.models import Model
-from bayesattn.models.ready import load_validate_table
+from bayesattn.models.load import load_validate_table
 from bayesattn.samplers import Job
 from bayesattn.study import ValidationStudy
 from bayesattn.tasks.images import is_named

@@ -2,10 +2,10 @@
 
 from bayesattn.models import collapsed, latent, path, token
 from bayesattn.models.latent import LatentModel
+from bayesattn.models.load import load_model, load_task, must_train, ready_models
 from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.parameterisation import Joint, Parameterisation, WeightSpace
 from bayesattn.models.posterior import Model, Tokens
-from bayesattn.models.ready import load_model, load_task, must_train, ready_models
 
 WEIGHT_SPACE: dict[str, WeightSpace] = {"token": token, "path": path}
 JOINT: dict[str, Joint] = {**WEIGHT_SPACE, "collapsed": collapsed}

@@ -15,7 +15,7 @@ from bayesattn._checks import shown
 from bayesattn._input_files import read_toml
 from bayesattn._random import digest
 from bayesattn.models import Model, load_model, must_train
-from bayesattn.models.ready import PositiveFloat, PositiveInt, Table, validated
+from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
 from bayesattn.samplers import Job
 
 NESTED = ("task", "options")

@@ -49,7 +49,7 @@ class OneShot:
         heads: H_l of each layer.
         turned: whether turned training images count as further classes.
         attention: .safetensors or .npz file of queries and keys, "Q_1", "K_1", .. of shape (H_l, G, N_0): what
-            `bayesattn.training` writes, or your own.
+            `bayesattn.tasks.training` writes, or your own.
         seed: of episodes, projection and label embedding.
 
     Raises:

@@ -476,8 +476,7 @@ def test_names_are_text_of_a_report(name):
     overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
     picture = report.Picture("data:", "data:", name, name)
     part = report.Part(name, overview, [name], name, True, [{"entry of U": name}], [picture], {"model": name})
-    environment = jinja2.Environment(loader=jinja2.PackageLoader("bayesattn"), autoescape=True, trim_blocks=True)
-    page = environment.get_template(report.TEMPLATE).render(parts=[part], pictures=[picture], confidence="0.99")
+    page = report.page([part], [picture])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page
     assert "<img>" not in page

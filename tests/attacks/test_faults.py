@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bayesattn import runs, training
+from bayesattn import runs
 from bayesattn._input_files import read_arrays
 from bayesattn.samplers import run as block_runner
-from bayesattn.tasks import OneShot
+from bayesattn.tasks import OneShot, training
 from tests.attacks.conftest import JOB
 from tests.disk import Disk, dying, failing
 from tests.posteriors import tiny_model

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bayesattn import runs, sweep, training
+from bayesattn import runs, sweep
 from bayesattn.sweep import clusters, estimate
 from bayesattn.sweep.plan import _name, flat
+from bayesattn.tasks import training
 from tests.processes import Started, run_command
 from tests.test_cli import IMAGES, SMALL
 

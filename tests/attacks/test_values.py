@@ -13,9 +13,9 @@ from bayesattn.models import bytes_needed
 from bayesattn.models import posterior as posteriors
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
+from bayesattn.tasks.training import Training
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import find_mode
-from bayesattn.training import Training
 from tests.posteriors import tiny_model
 
 RNG = np.random.default_rng(0)

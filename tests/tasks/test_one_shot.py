@@ -9,9 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import bayesattn as ba
-from bayesattn import training
 from bayesattn.models import token
-from bayesattn.tasks import OneShot
+from bayesattn.tasks import OneShot, training
 from tests.conftest import OMNIGLOT_FOLDER, relative_error
 from tests.tasks.test_images import draw_characters
 

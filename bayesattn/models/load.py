@@ -1,124 +1,27 @@
-"""Ready models by name, and anyone's model from a .toml file."""
+"""Ready models by name, and anyone's model from a .toml file: what the file says becomes data and a network."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from bayesattn import tasks, training
-from bayesattn._checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
+from bayesattn import tasks
+from bayesattn._checks import shown, suggestion
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
+from bayesattn.models.files import (
+    ArchitectureTable,
+    ArraysTable,
+    ModelTable,
+    OneShotTable,
+    ValidateTable,
+    validated,
+)
 from bayesattn.models.posterior import Model
+from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
-LONGEST_KEY = 200
-"""Characters of a key that an error shows."""
-PositiveInt = Annotated[int, Field(ge=1, le=MOST_COUNT)]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Table(BaseModel):
-    """A table of a TOML file: unknown keys and values of another type are errors."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-
-class ArchitectureTable(Table):
-    """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays."""
-
-    width: PositiveInt | None = None
-    widths: list[PositiveInt] | None = None
-    variances: list[PositiveFloat] | None = None
-    heads: list[PositiveInt] | None = None
-
-    @model_validator(mode="after")
-    def _one_of_width_and_widths(self):
-        if (self.width is None) == (self.widths is None):
-            raise ValueError("needs either width or widths, and not both")
-        return self
-
-
-class HiddenMarkovTable(Table):
-    """[task] name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
-
-    name: Literal["hidden_markov"]
-    examples: PositiveInt | None = None
-    test_examples: PositiveInt | None = None
-    tokens: PositiveInt | None = None
-    dimension: PositiveInt | None = None
-    stay_probability: float | None = None
-    noise_difference: float | None = None
-    noise_sum: float | None = None
-    noise_orthogonal: float | None = None
-    layers: list[list[str]] | None = None
-    inverse_temperature: float | None = None
-    seed: Seed = 0
-
-
-class TrainingTable(Table):
-    """[task.training]: arguments of `bayesattn.training.Training`."""
-
-    steps: PositiveInt | None = None
-    batch: PositiveInt | None = None
-    learning_rate: PositiveFloat | None = None
-    width: PositiveInt | None = None
-    seed: Seed = 0
-
-
-class OneShotTable(Table):
-    """[task] name = "one_shot": arguments of `bayesattn.tasks.OneShot`; paths are relative to the model file."""
-
-    name: Literal["one_shot"]
-    train_images: str | None = None
-    test_images: str | None = None
-    examples: int | None = None
-    test_examples: int | None = None
-    validation_examples: int | None = None
-    side: int | None = None
-    patch: int | None = None
-    width: int | None = None
-    key_width: int | None = None
-    heads: list[int] | None = None
-    turned: bool | None = None
-    attention: str | None = None
-    seed: Seed = 0
-    training: TrainingTable = TrainingTable()
-
-
-class ArraysTable(Table):
-    """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels."""
-
-    name: Literal["arrays"]
-    file: str
-    head_names: list[list[str]] | None = None
-
-
-class ValidateTable(Table):
-    """[validate]: how `bayesattn validate` looks at the model unless it is told otherwise."""
-
-    widths: Annotated[list[PositiveInt], Field(min_length=1)] = [10, 30, 100, 300, 1000]
-    theory_widths: list[PositiveInt] = []
-    sampler: str = "nuts"
-    warmup: Annotated[int, Field(ge=0)] = 200
-    draws: PositiveInt = 1000
-
-
-class ModelTable(Table):
-    """A whole model file."""
-
-    temperature: PositiveFloat
-    architecture: ArchitectureTable
-    task: HiddenMarkovTable | OneShotTable | ArraysTable = Field(discriminator="name")
-    validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
-
-
-TASKS: dict[str, type[Table]] = {"hidden_markov": HiddenMarkovTable, "one_shot": OneShotTable, "arrays": ArraysTable}
-TableKind = TypeVar("TableKind", bound=BaseModel)
 
 
 def ready_models() -> list[str]:
@@ -230,50 +133,6 @@ def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise ValueError(f"{key} must be a table, [{key}], got {shown(table)}")
     return table
-
-
-def validated(kind: type[TableKind], content: Any) -> TableKind:
-    """Content of a file as a table of some kind; raises ValueError, in one sentence, if it is not."""
-    try:
-        return kind.model_validate(content)
-    except ValidationError as error:
-        raise ValueError(describe(error, kind)) from None
-
-
-def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
-    """The first complaint of a ValidationError as one sentence: which key of the file, what it got, what it expected.
-
-    `kind` is the table that was validated, whose keys an unknown one is compared with.
-    """
-    first = error.errors(include_url=False)[0]
-    # A table that is one of several has the name of its kind in its place.
-    place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
-    key = ".".join(place)[:LONGEST_KEY] or "file"
-    got = shown(first["input"])
-    if first["type"].startswith("union_tag"):
-        tag = first["input"].get("name") if isinstance(first["input"], dict) else None
-        got = "none" if tag is None else shown(tag)
-        return f"{key}.name must be one of {', '.join(map(repr, TASKS))}, got {got}{suggestion(tag, TASKS)}"
-    if first["type"] == "extra_forbidden":
-        known = _known_keys(kind, first["loc"][:-1])
-        listed = f"one of {', '.join(known)}" if known else "no such key"
-        return f"{key} is unknown: expected {listed}, got {got}{suggestion(place[-1], known)}"
-    if first["type"] == "missing":
-        return f"{key}: {first['msg']}"
-    return f"{key}: {first['msg']}, got {got}"
-
-
-def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> list[str]:
-    """Keys of the table at a place, by their names in the file."""
-    for part in place:
-        if part in TASKS:
-            kind = TASKS[str(part)]
-        elif kind is not None and isinstance(part, str):
-            fields = {field.alias or name: field for name, field in kind.model_fields.items()}
-            kinds = [fields[part].annotation, *get_args(fields[part].annotation)]
-            kinds += [inner for each in kinds for inner in get_args(each)]
-            kind = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
-    return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]
 
 
 def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool) -> Model:

@@ -37,7 +37,7 @@ BLOCK = 50
 """Steps between two calls of the progress callback."""
 TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 """Fields of a task on which training depends, besides the training images themselves."""
-CODE = ("training.py", "attention.py", "network.py", "tasks/one_shot.py")
+CODE = ("tasks/training.py", "attention.py", "network.py", "tasks/one_shot.py")
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
 """Modules and libraries that shape trained weights."""
 CHECKPOINT_BLOCKS = 10
@@ -282,7 +282,7 @@ def description(task: OneShot, training: Training) -> dict[str, str]:
     about = {
         "task": {name: getattr(task, name) for name in TRAINED_BY} | {"images": digest},
         "training": dataclasses.asdict(training),
-        "code": {"modules": digest_of(Path(__file__).parent / name for name in CODE)}
+        "code": {"modules": digest_of(Path(__file__).parents[1] / name for name in CODE)}
         | {name: version(name) for name in LIBRARIES},
     }
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}

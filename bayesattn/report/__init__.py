@@ -32,7 +32,7 @@ from bayesattn.validation import (
 )
 
 STYLES = {"light": "default", "dark": "dark_background"}
-TEMPLATE = "report.html.j2"
+TEMPLATE = Path(__file__).parent / "page.html.j2"
 SHOWN_ENTRIES = 4
 """Quantities of which traces and ranks are drawn: the log posterior and the largest diagonal entries of U, or of z."""
 RESOLUTION = 100
@@ -101,15 +101,19 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         picture(lambda some=together: plots.validation_figure(some), *_described(together))
         for together in _alike(validations)
     ]
+    out.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(out, page(parts, pictures).encode())
+    return out
+
+
+def page(parts: list[Part], pictures: list[Picture]) -> str:
+    """The HTML of some runs; names in it are text."""
     import jinja2
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("bayesattn"), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
+    return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        parts=parts, pictures=pictures, confidence=f"{1 - LEVEL:g}"
     )
-    page = environment.get_template(TEMPLATE).render(parts=parts, pictures=pictures, confidence=f"{1 - LEVEL:g}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, page.encode())
-    return out
 
 
 def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Picture:
