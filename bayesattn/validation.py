@@ -336,8 +336,8 @@ def predicted(model: Model) -> Predicted:
             "corrected": np.asarray(corrected.prediction.mean),
             "gp": gp_mean(model),
         }
-    mean, std = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_std)
-    return Predicted(saddle, mean, float(np.max(np.diag(std) / np.diag(mean)) ** 2), by_theory)
+    mean, variance = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_variance)
+    return Predicted(saddle, mean, float(np.max(np.diag(variance) / np.diag(mean) ** 2)), by_theory)
 
 
 def validate(

@@ -59,7 +59,7 @@ def _theory_row(case: Model) -> dict[str, Any]:
         "order_parameter": saddle.order_parameter.tolist(),
         "corrected_order_parameter": corrected.order_parameter.tolist(),
         "corrected_about": corrected.about,
-        "order_parameter_std": corrected.order_parameter_std.tolist(),
+        "order_parameter_variance": corrected.order_parameter_variance.tolist(),
         "energy": float(saddle.energy),
         "entropy": float(saddle.entropy),
         "gradient_norm": float(saddle.gradient_norm),

@@ -45,14 +45,14 @@ class Moments(NamedTuple):
 
 
 class FiniteWidth(NamedTuple):
-    """Posterior mean and standard deviation of U, and the predictor, with their corrections of order 1/N.
+    """Posterior mean and variance of the entries of U, and the predictor, with their corrections of order 1/N.
 
     `prediction` is None without test examples; its variance is the mean of variances plus the variance of means. `about` is
     the centre of the expansion.
     """
 
     order_parameter: Float[Array, "path path"]
-    order_parameter_std: Float[Array, "path path"]
+    order_parameter_variance: Float[Array, "path path"]
     prediction: Prediction | None
     gradient_norm: Float[Array, ""]
     about: str
@@ -110,8 +110,8 @@ def finite_width(
         features = np.shape(path_inputs)[2]
         test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
         prediction = _predictor(centre, moments, problem, jnp.asarray(test), shapes, variances)
-    std = jnp.sqrt(jnp.sum(moments.slopes**2, axis=0))
-    return FiniteWidth(moments.mean, std, prediction, centre.gradient_norm, about)
+    variance = jnp.sum(moments.slopes**2, axis=0)
+    return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
 
 
 @partial(jax.jit, static_argnames="shapes")

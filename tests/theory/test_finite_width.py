@@ -132,7 +132,7 @@ def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model):
     sampled = draws.std(("chain", "draw")).values
     error = arviz_stats.mcse(draws, method="sd").values
     # First order in 1/N: relative corrections of a few 1/N remain.
-    assert np.max((np.abs(sampled - theory.order_parameter_std) - 4 * error) / sampled) < 5 / 100
+    assert np.max((np.abs(sampled - np.sqrt(theory.order_parameter_variance)) - 4 * error) / sampled) < 5 / 100
 
 
 @pytest.mark.parametrize("about", [pytest.param("mode", marks=pytest.mark.heavy), "saddle"])
@@ -167,12 +167,12 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
             jax.hessian(found)(point),
         )
         spread = [jnp.einsum("...a,ab,...b->...", slope, covariance, slope) for slope in slopes[:2]]
-        return *means[:2], means[2] + spread[1], jnp.sqrt(spread[0])
+        return *means[:2], means[2] + spread[1], spread[0]
 
-    mean, predicted, variance, std = expansion(centre)
+    mean, predicted, variance, variance_of_u = expansion(centre)
     by_theory = ba.theory.finite_width(*arguments, test, about=about)
     assert relative_error(by_theory.order_parameter, mean) < 1e-9
-    assert relative_error(by_theory.order_parameter_std, std) < 1e-9
+    assert relative_error(by_theory.order_parameter_variance, variance_of_u) < 1e-9
     assert relative_error(by_theory.prediction.mean, predicted) < 1e-9
     assert relative_error(by_theory.prediction.variance, variance) < 1e-9
     quick = ba.theory.finite_width(*arguments, test, about=about, variances=False)
@@ -219,7 +219,7 @@ def test_many_paths_in_a_narrow_layer():
 
     about_saddle, about_mode = (ba.theory.finite_width(*problem, about=about) for about in ("saddle", "mode"))
     assert off(about_saddle.order_parameter, "mean", "mean") < 0
-    assert off(about_saddle.order_parameter_std, "std", "sd") < 0.1
+    assert off(np.sqrt(about_saddle.order_parameter_variance), "std", "sd") < 0.1
     assert off(ba.theory.solve(*problem).order_parameter, "mean", "mean") > 0.1
     assert off(about_mode.order_parameter, "mean", "mean") > 0.2
 
