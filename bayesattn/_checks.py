@@ -71,20 +71,20 @@ def number(name: str, value: Any, expected: str = "a finite number") -> float:
     if is_traced(value):
         return value
     try:
-        found = float("nan") if isinstance(value, str | bytes | bool | np.bool_) else float(value)
+        as_float = float("nan") if isinstance(value, str | bytes | bool | np.bool_) else float(value)
     except (TypeError, ValueError, OverflowError):
-        found = float("nan")
-    if not np.isfinite(found):
+        as_float = float("nan")
+    if not np.isfinite(as_float):
         raise ValueError(f"{name} must be {expected}, got {shown(value)}")
-    return found
+    return as_float
 
 
 def positive(name: str, value: Any) -> float:
     """`value` as a float; raises ValueError unless it is a finite number above zero."""
-    found = number(name, value, "a finite number above 0")
-    if not is_traced(found) and not found > 0:
-        raise ValueError(f"{name} must be a finite number above 0, got {found:g}")
-    return found
+    checked = number(name, value, "a finite number above 0")
+    if not is_traced(checked) and not checked > 0:
+        raise ValueError(f"{name} must be a finite number above 0, got {checked:g}")
+    return checked
 
 
 def positive_integer(name: str, value: Any, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
@@ -128,9 +128,9 @@ def names(name: str, value: Any) -> tuple[str, ...]:
     """`value` as a tuple of names; raises ValueError unless each can be shown: not empty, without control characters."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise ValueError(f"{name} must be a list of names, got {shown(value)}")
-    for each in value:
-        if not isinstance(each, str) or not each.strip() or not each.isprintable():
-            raise ValueError(f"{name} must be names that can be printed, got {shown(each)}")
+    for entry in value:
+        if not isinstance(entry, str) or not entry.strip() or not entry.isprintable():
+            raise ValueError(f"{name} must be names that can be printed, got {shown(entry)}")
     return tuple(value)
 
 

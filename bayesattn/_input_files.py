@@ -85,7 +85,7 @@ def read_toml(key: str, file: str | Path) -> dict[str, Any]:
         raise ValueError(f"{file} is not valid TOML: it is nested too deeply") from None
     layer: list[Any] = [content]
     for _ in range(MOST_DEPTH):
-        layer = [part for each in layer for part in (each.values() if isinstance(each, dict) else each)]
+        layer = [part for parent in layer for part in (parent.values() if isinstance(parent, dict) else parent)]
         layer = [part for part in layer if isinstance(part, dict | list)]
     if layer:
         raise ValueError(f"{file} must not be nested deeper than {MOST_DEPTH} tables and arrays")
@@ -114,15 +114,15 @@ def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict
 
 def members(packed: zipfile.ZipFile, most_bytes: int) -> list[zipfile.ZipInfo]:
     """What a zip holds, but folders; raises Refused if it says of itself that it is too much."""
-    found = [member for member in packed.infolist() if not member.is_dir()]
-    if len(found) > MOST_MEMBERS:
-        raise Refused(f"it holds {len(found)} files, expected at most {MOST_MEMBERS}")
-    size = sum(member.file_size for member in found)
+    files = [member for member in packed.infolist() if not member.is_dir()]
+    if len(files) > MOST_MEMBERS:
+        raise Refused(f"it holds {len(files)} files, expected at most {MOST_MEMBERS}")
+    size = sum(member.file_size for member in files)
     if size > most_bytes:
         raise Refused(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
-    if locked := [member.filename for member in found if member.flag_bits & 1]:
+    if locked := [member.filename for member in files if member.flag_bits & 1]:
         raise Refused(f"{locked[0]!r} in it is encrypted")
-    return found
+    return files
 
 
 def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:

@@ -33,7 +33,7 @@ def fingerprint(model: Any) -> str:
 
 def digest(settings: Any, *arrays: Any) -> str:
     """SHA-256 of settings that JSON can hold, and of arrays."""
-    found = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
+    sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for array in arrays:
-        found.update(np.ascontiguousarray(array).tobytes())
-    return found.hexdigest()
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()

@@ -169,7 +169,7 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays as lists, and None for what is not known."""
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     return {
-        name: [_known(each) for each in value] if isinstance(value, list) else _known(value)
+        name: [_known(number) for number in value] if isinstance(value, list) else _known(value)
         for name, value in lists.items()
     }
 
@@ -221,7 +221,7 @@ def monte_carlo_error(
     normals = np.random.default_rng(seed).normal(size=(RESAMPLES, count))
     stated = share_right(mean, labels)
     # One by one: all at once may be more than memory holds.
-    return float(np.sqrt(np.mean([(share_right(mean + each @ deviations, labels) - stated) ** 2 for each in normals])))
+    return float(np.sqrt(np.mean([(share_right(mean + row @ deviations, labels) - stated) ** 2 for row in normals])))
 
 
 def accuracy_of(model: Model, by_theory: Mapping[str, np.ndarray], batches: np.ndarray) -> Accuracy:
@@ -315,11 +315,11 @@ def alignment_over_draws(model: Model, saddle: np.ndarray, order_parameters: np.
 
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
-    found = xr.DataArray(
+    alignments = xr.DataArray(
         [[aligned(_kernel(likelihood, u)) for u in chain] for chain in order_parameters[:, kept]],
         dims=("chain", "draw", "quantity"),
     )
-    mean, error = found.mean(("chain", "draw")).values, arviz_stats.mcse(found).values
+    mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
     gp = aligned(gp_kernel(model))
     by_theory = theory.kernel(saddle, model.path_inputs, model.path_inputs, model.architecture)
     return Alignment(
@@ -363,9 +363,11 @@ def mean_predictor(model: Model, order_parameter: Float[np.ndarray, "path path"]
     return np.tensordot(model.test_path_inputs, readout, 2)
 
 
-def outputs_of(model: Model, found: Float[np.ndarray, "batch path feature"]) -> Float[np.ndarray, "batch test_example"]:
+def outputs_of(
+    model: Model, by_batch: Float[np.ndarray, "batch path feature"]
+) -> Float[np.ndarray, "batch test_example"]:
     """f on the test examples with each of several readouts."""
-    return np.tensordot(found, model.test_path_inputs, ((1, 2), (1, 2)))
+    return np.tensordot(by_batch, model.test_path_inputs, ((1, 2), (1, 2)))
 
 
 def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch path feature"]:
@@ -378,5 +380,5 @@ def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndar
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    found = np.asarray(readouts(chosen, model.likelihood, model.architecture))
-    return found.reshape(chains * batches, per_batch, *found.shape[1:]).mean(1)
+    per_draw = np.asarray(readouts(chosen, model.likelihood, model.architecture))
+    return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)

@@ -86,12 +86,12 @@ class Architecture:
         head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
         if tuple(map(len, head_names)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
-        found = [" -> ".join(heads) for heads in itertools.product(*head_names)]
-        if len(set(found)) == len(found):
-            return found
-        counts, met = Counter(found), Counter[str]()
+        joined = [" -> ".join(heads) for heads in itertools.product(*head_names)]
+        if len(set(joined)) == len(joined):
+            return joined
+        counts, met = Counter(joined), Counter[str]()
         numbered = []
-        for name in found:
+        for name in joined:
             met[name] += 1
             numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
         return numbered

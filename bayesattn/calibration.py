@@ -119,8 +119,8 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         weights_key, labels_key = jax.random.split(key)
         weights = path.draw_prior(weights_key, data, structure)
         labels = path.draw_labels(labels_key, weights, data, structure)
-        found = path.quantities(weights, data, structure, key)
-        return labels, _ranked(found["order_parameter"], found.get("prediction"), labels, model)
+        drawn = path.quantities(weights, data, structure, key)
+        return labels, _ranked(drawn["order_parameter"], drawn.get("prediction"), labels, model)
 
     labels, quantities = jax.jit(jax.vmap(one))(
         jax.random.split(stream(seed, "simulations", fingerprint(model)), simulations)
@@ -235,9 +235,9 @@ def joint_test(
     data = ready.data
 
     def functions(sites, labels):
-        found = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
-        scalars = [jnp.mean(labels**2), model.likelihood.with_labels(labels).log_density_of(found)]
-        return jnp.concatenate([found[np.tril_indices(len(found))], jnp.stack(scalars)])
+        order_parameter = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
+        scalars = [jnp.mean(labels**2), model.likelihood.with_labels(labels).log_density_of(order_parameter)]
+        return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], jnp.stack(scalars)])
 
     def exact(key):
         prior_key, labels_key = jax.random.split(key)
@@ -403,9 +403,9 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
     """Kept draws of one chain for each row of labels, all in one batch."""
     module = JOINT[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]
-    prepared = [module.prepare(each) for each in models]
+    prepared = [module.prepare(case) for case in models]
     ready = plan(models[0], job, prepared[0])
-    own = jnp.asarray(labels), {name: jnp.stack([each[name] for each in prepared]) for name in prepared[0]}
+    own = jnp.asarray(labels), {name: jnp.stack([arrays[name] for arrays in prepared]) for name in prepared[0]}
     start, block = _batched(ready.program, module.with_labels, job.kept)
     state = start(jax.random.split(key, len(labels)), own, ready.data)
     most = job.kept * job.thin

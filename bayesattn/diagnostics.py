@@ -72,49 +72,49 @@ class Diagnostics:
             elif name == "rhat" and self.chains < FEWEST_CHAINS:
                 reasons[name] = "there is one chain alone: draw several to see whether they agree"
             elif self.constant:
-                reasons[name] = f"the draws of {' and '.join(WORDS[each] for each in self.constant)} do not vary"
+                reasons[name] = f"the draws of {' and '.join(WORDS[key] for key in self.constant)} do not vary"
             else:
                 reasons[name] = "some draws are not finite"
         return reasons
 
     def warnings(self) -> list[str]:
         """What a Bayesian would want to know, with what to do about it."""
-        found = []
+        notes = []
         reasons = self.undefined
         for reason in dict.fromkeys(reasons.values()):
             what = [title for name, title in (("rhat", "R-hat"), ("ess", "ESS")) if reasons.get(name) == reason]
             if what:
-                found.append(f"{' and '.join(what)} {'is' if len(what) == 1 else 'are'} not defined: {reason}")
+                notes.append(f"{' and '.join(what)} {'is' if len(what) == 1 else 'are'} not defined: {reason}")
         if self.rhat > GOOD_RHAT:
-            found.append(
+            notes.append(
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
         if self.ess < ENOUGH_ESS:
-            found.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
+            notes.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
         elif self.tail_ess < ENOUGH_ESS:
-            found.append(
+            notes.append(
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {ENOUGH_ESS}:"
                 " draw more before you trust quantiles"
             )
         elsewhere = ", or use the collapsed parameterisation" if self.weight_space else ""
         if self.divergences:
-            found.append(f"{self.divergences} divergent transitions: raise target_accept_prob{elsewhere}")
+            notes.append(f"{self.divergences} divergent transitions: raise target_accept_prob{elsewhere}")
         if self.saturated:
             share = 100 * self.saturated / (self.chains * self.draws)
-            found.append(
+            notes.append(
                 f"{share:.2g} % of trajectories reached the greatest tree depth: raise max_tree_depth, or warm up"
                 f" longer{elsewhere}"
             )
         if self.bfmi < GOOD_BFMI:
-            found.append(
+            notes.append(
                 f"BFMI is {self.bfmi:.2f}, below {GOOD_BFMI}: momenta explore the energy slowly; draw more{elsewhere}"
             )
         if abs(self.bias) > 2 * self.bias_error and abs(self.bias) > MOST_BIAS:
-            found.append(
+            notes.append(
                 f"the sampler is biased by its step size: means by {self.bias:+.2g} standard deviations"
                 f" (± {self.bias_error:.1g}): lower step_size, with adapt_step_size = false, or use an adjusted sampler"
             )
-        return found
+        return notes
 
     def overall(self) -> str:
         """Worst R-hat and effective sample size, and of which quantity they are: tables show those of each entry of U."""
@@ -160,11 +160,11 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
             chosen = np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
             watched["prediction"] = posterior["prediction"].isel({axis: chosen})
         watched = {name: values.compute() for name, values in watched.items()}
-        found = {name: _mixing(values) for name, values in watched.items()}
+        mixing = {name: _mixing(values) for name, values in watched.items()}
         constant = [name for name, values in watched.items() if _constant(values).any()]
         for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
             # NumPy's maximum is NaN where one value is, Python's need not be.
-            least = {name: float(np.max(sign * values[number])) for name, values in found.items()}
+            least = {name: float(np.max(sign * values[number])) for name, values in mixing.items()}
             numbers[number] = sign * float(np.max(list(least.values())))
             if np.isfinite(numbers[number]):
                 worst[number] = max(least, key=lambda name: least[name])
@@ -200,16 +200,16 @@ def _mixing(values: xr.DataArray) -> dict[str, np.ndarray]:
 
 def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
     """Of draws of U, which is symmetric, what differs: dimensions chain, draw, entry (row by row)."""
-    rows, columns = (xr.DataArray(each, dims="entry") for each in np.tril_indices(order_parameters.sizes["path"]))
+    rows, columns = (xr.DataArray(indices, dims="entry") for indices in np.tril_indices(order_parameters.sizes["path"]))
     # Read whole: entry by entry, stored draws are slow to read.
     return order_parameters.compute().isel(path=rows, other_path=columns)
 
 
 def from_below_diagonal(entries: np.ndarray, size: int) -> np.ndarray:
     """The symmetric matrix with these entries on and below its diagonal, row by row."""
-    found = np.zeros((size, size))
-    found[np.tril_indices(size)] = entries
-    return found + np.tril(found, -1).T
+    matrix = np.zeros((size, size))
+    matrix[np.tril_indices(size)] = entries
+    return matrix + np.tril(matrix, -1).T
 
 
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
@@ -225,14 +225,14 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
-        found = moments(on_and_below_diagonal(posterior["order_parameter"]))
+        numbers = moments(on_and_below_diagonal(posterior["order_parameter"]))
         names = [str(name) for name in posterior["path"].values]
         pairs = np.tril_indices(len(names))
         if "step_size_bias" in draws.children:
-            found |= {name: of[pairs] for name, of in zip(("bias", "bias_error"), step_size_bias(draws), strict=True)}
+            numbers |= {name: of[pairs] for name, of in zip(("bias", "bias_error"), step_size_bias(draws), strict=True)}
         for entry, (row, column) in enumerate(zip(*pairs, strict=True)):
             named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
-            rows.append(named | {name: _plain(float(values[entry])) for name, values in found.items()})
+            rows.append(named | {name: _plain(float(values[entry])) for name, values in numbers.items()})
     if "prediction" in posterior and "test_labels" in constant:
         rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], constant["test_labels"].values))
     return rows

@@ -79,16 +79,16 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
     )
     for panel in panels.flat[len(calibrations) :]:
         panel.set_axis_off()
-    for panel, (name, found) in zip(panels.flat, calibrations.items(), strict=False):
-        ranks = np.arange(found.draws + 1)
-        low, high = ecdf_band(len(found.ranks), found.draws)
+    for panel, (name, calibration) in zip(panels.flat, calibrations.items(), strict=False):
+        ranks = np.arange(calibration.draws + 1)
+        low, high = ecdf_band(len(calibration.ranks), calibration.draws)
         panel.fill_between(ranks, low, high, color=GREY, alpha=0.25, linewidth=0, step="post")
-        for quantity, values in zip(found.names, found.ranks.T, strict=True):
+        for quantity, values in zip(calibration.names, calibration.ranks.T, strict=True):
             color = {"U": BLUE, "corr": PURPLE, "f": ORANGE}.get(quantity.split()[0], GREEN)
-            panel.step(ranks, ecdf_difference(values, found.draws), where="post", color=color, linewidth=0.9)
-        verdict = {True: "uniform", False: "NOT uniform", None: "cannot tell"}[found.holds]
-        panel.set_title(f"{literal(name)}: {verdict},\n{len(found.ranks)} simulations", fontsize=10)
-        panel.set_xlabel(f"rank among {found.draws} posterior draws")
+            panel.step(ranks, ecdf_difference(values, calibration.draws), where="post", color=color, linewidth=0.9)
+        verdict = {True: "uniform", False: "NOT uniform", None: "cannot tell"}[calibration.holds]
+        panel.set_title(f"{literal(name)}: {verdict},\n{len(calibration.ranks)} simulations", fontsize=10)
+        panel.set_xlabel(f"rank among {calibration.draws} posterior draws")
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
     colours = {"entries of U": BLUE, "their correlations": PURPLE, "predictions": ORANGE, "log likelihood": GREEN}
@@ -109,20 +109,20 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
     width, count = model.architecture.widths[0], len(comparisons)
     figure.suptitle(f"{literal(model.name)}: heads scored at N = {width}, and removed; {count} seeds", fontsize=13)
     for row, name in zip(panels, networks, strict=True):
-        pruned = [each.networks[name] for each in comparisons]
-        for color, marker, each, found in zip(cycle(COLORS), cycle(MARKERS), comparisons, pruned, strict=False):
-            scores = [np.concatenate(each.scores[kind]) for kind in ("theory", "draws")]
+        pruned = [comparison.networks[name] for comparison in comparisons]
+        for color, marker, comparison, network in zip(cycle(COLORS), cycle(MARKERS), comparisons, pruned, strict=False):
+            scores = [np.concatenate(comparison.scores[kind]) for kind in ("theory", "draws")]
             row[0].plot(heads, scores[0], marker=marker, color=color, linewidth=0.8)
             row[0].plot(heads, scores[1], marker="x", color=color, linestyle="none")
-            row[1].plot(scores[0], 100 * found.drops, marker=marker, color=color, linestyle="none")
+            row[1].plot(scores[0], 100 * network.drops, marker=marker, color=color, linestyle="none")
         row[0].set(
             xlabel="layer.head", ylabel="head score", title="Scores (x: by draws), a colour a seed", ylim=(0, 1.05)
         )
-        correlations = [each.correlation(name, "theory") for each in comparisons]
+        correlations = [comparison.correlation(name, "theory") for comparison in comparisons]
         title = f"{name}: rank correlation {np.mean(correlations):.2f}"
         row[1].set(xlabel="head score by theory", ylabel="accuracy lost without the head (points)", title=title)
         for order in pruned[0].accuracies:
-            curves = 100 * np.array([found.accuracies[order] for found in pruned])
+            curves = 100 * np.array([network.accuracies[order] for network in pruned])
             row[2].errorbar(
                 np.arange(curves.shape[1]),
                 curves.mean(0),
@@ -132,7 +132,7 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
                 label=order,
                 **ORDER_STYLES[order],
             )
-        row[2].axhline(100 * np.mean([found.accuracy - MOST_LOST for found in pruned]), color=GREY, linewidth=0.8)
+        row[2].axhline(100 * np.mean([network.accuracy - MOST_LOST for network in pruned]), color=GREY, linewidth=0.8)
         row[2].set(
             xlabel="heads removed, lowest score first",
             ylabel="test accuracy (%)",
@@ -151,8 +151,8 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     widths = [v.width for v in validations]
     names = ("corrected", "draws", "error", "test_error")
     corrected, draws, error, of_test_set = (100 * np.array([getattr(s, name) for s in shares]) for name in names)
-    chosen = {width: by_evidence(found) for width, found in curve.items()}
-    line = {width: each.test_accuracy for width, each in chosen.items() if each.test_accuracy is not None}
+    chosen = {width: by_evidence(tried) for width, tried in curve.items()}
+    line = {width: best.test_accuracy for width, best in chosen.items() if best.test_accuracy is not None}
     line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
     axes.plot(list(line), 100 * np.array(list(line.values())), color=BLUE, label="theory, saddle point")
     axes.plot(
@@ -161,7 +161,7 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     axes.errorbar(widths, draws, of_test_set, fmt="none", ecolor=ORANGE, alpha=0.5, elinewidth=1, capsize=4)
     label = "draws ± Monte Carlo (thick), ± test set (thin)"
     axes.errorbar(widths, draws, error, fmt="o", markersize=4, color=ORANGE, elinewidth=3, label=label, zorder=3)
-    own = [by_gp_evidence(found).gp_test_accuracy for found in curve.values()]
+    own = [by_gp_evidence(tried).gp_test_accuracy for tried in curve.values()]
     limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
     limits |= {f"GP limit, {literal(k)}": g for k, g in shares[0].gp_of_groups.items()}
     for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
@@ -197,15 +197,22 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     axes.legend(fontsize=8, frameon=False, title="points: draws; dotted: first order in 1/N", title_fontsize=8)
 
 
-def alignment(axes: Axes, found: Alignment, width: int) -> None:
+def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
     """Alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
-    numbers = np.arange(1, len(found.eigenvectors) + 1)
+    numbers = np.arange(1, len(aligned.eigenvectors) + 1)
     style: dict[str, Any] = {"markersize": 3, "linewidth": 0.8}
-    label = f"draws, N = {width}: {found.draws:.4f} ± {found.error:.4f}"
+    label = f"draws, N = {width}: {aligned.draws:.4f} ± {aligned.error:.4f}"
     axes.errorbar(
-        numbers, found.eigenvectors, found.eigenvectors_error, marker="o", color=BLUE, capsize=2, label=label, **style
+        numbers,
+        aligned.eigenvectors,
+        aligned.eigenvectors_error,
+        marker="o",
+        color=BLUE,
+        capsize=2,
+        label=label,
+        **style,
     )
-    axes.plot(numbers, found.gp_eigenvectors, marker="s", color=GREY, label=f"GP limit: {found.gp:.4f}", **style)
+    axes.plot(numbers, aligned.gp_eigenvectors, marker="s", color=GREY, label=f"GP limit: {aligned.gp:.4f}", **style)
     axes.set_xscale("log")
     axes.set(
         xlabel="eigenvector of the kernel, largest eigenvalue first",

@@ -73,8 +73,8 @@ def posterior_readout(model: Model, order_parameters: Any) -> Readout:
     """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw."""
     paths = model.architecture.paths
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
-    found = readouts(draws, model.likelihood, model.architecture)
-    return np.asarray(jnp.mean(found, axis=0))
+    per_draw = readouts(draws, model.likelihood, model.architecture)
+    return np.asarray(jnp.mean(per_draw, axis=0))
 
 
 def heads_of(arch: Architecture) -> list[tuple[int, int]]:
@@ -105,9 +105,11 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
     if model.test_path_inputs is None or model.test_labels is None:
         raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
     arch, heads = model.architecture, heads_of(model.architecture)
-    for name, found in scores.items():
-        if tuple(map(len, found)) != arch.heads:
-            raise ValueError(f"scores[{name!r}] must hold {arch.heads} numbers per layer, got {tuple(map(len, found))}")
+    for name, layers in scores.items():
+        if tuple(map(len, layers)) != arch.heads:
+            raise ValueError(
+                f"scores[{name!r}] must hold {arch.heads} numbers per layer, got {tuple(map(len, layers))}"
+            )
     known: dict[frozenset, float] = {}
 
     def accuracies(order: Any) -> np.ndarray:
@@ -118,7 +120,7 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
         return np.array([known[gone] for gone in removed])
 
     rng, numbers = np.random.default_rng(seed), range(len(heads))
-    by_order = {name: accuracies(np.argsort(np.concatenate(found)).tolist()) for name, found in scores.items()}
+    by_order = {name: accuracies(np.argsort(np.concatenate(layers)).tolist()) for name, layers in scores.items()}
     by_order["random"] = np.mean([accuracies(rng.permutation(numbers).tolist()) for _ in range(RANDOM_ORDERS)], 0)
     full = by_order["random"][0]
     drops = np.array([full - accuracies([number])[1] for number in numbers])
@@ -134,8 +136,8 @@ def rank_correlation(scores: Sequence[np.ndarray], drops: np.ndarray) -> float:
     """Spearman's rank correlation of scores and of what is lost with each head; NaN if all lose the same."""
     if np.ptp(drops) == 0:
         return float("nan")
-    found: Any = stats.spearmanr(np.concatenate(scores), drops)
-    return float(found.statistic)
+    spearman: Any = stats.spearmanr(np.concatenate(scores), drops)
+    return float(spearman.statistic)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,19 +157,19 @@ class Comparison:
         return {
             "temperature": self.model.temperature,
             "heads": heads_of(self.model.architecture),
-            "scores": {name: np.concatenate(found).tolist() for name, found in self.scores.items()},
+            "scores": {name: np.concatenate(layers).tolist() for name, layers in self.scores.items()},
             "networks": {
                 name: {
-                    "accuracy": found.accuracy,
-                    "drops": found.drops.tolist(),
-                    "accuracies": {order: values.tolist() for order, values in found.accuracies.items()},
-                    "dispensable": {order: found.dispensable(order) for order in found.accuracies},
+                    "accuracy": pruned.accuracy,
+                    "drops": pruned.drops.tolist(),
+                    "accuracies": {order: values.tolist() for order, values in pruned.accuracies.items()},
+                    "dispensable": {order: pruned.dispensable(order) for order in pruned.accuracies},
                     "correlation": {
-                        score: None if np.ptp(found.drops) == 0 else self.correlation(name, score)
+                        score: None if np.ptp(pruned.drops) == 0 else self.correlation(name, score)
                         for score in self.scores
                     },
                 }
-                for name, found in self.networks.items()
+                for name, pruned in self.networks.items()
             },
         }
 

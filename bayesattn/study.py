@@ -55,8 +55,8 @@ class ValidationStudy:
     @property
     def bound(self) -> float | None:
         """Largest difference, relative to U and to the predictor, that is not excluded; None if chains did not mix."""
-        usable = all(each.usable for each in self.validations)
-        return max(each.bound for each in self.validations) if usable else None
+        usable = all(result.usable for result in self.validations)
+        return max(result.bound for result in self.validations) if usable else None
 
     @property
     def scaling(self) -> dict[str, Slope | None]:
@@ -85,10 +85,10 @@ class ValidationStudy:
             ],
             "theory_seconds": round(self.theory_seconds, 1),
             "also_on": [
-                {name: found[place].to_dict() for name, found in self.elsewhere.items()}
+                {name: accuracies[place].to_dict() for name, accuracies in self.elsewhere.items()}
                 for place in range(len(self.validations))
             ],
-            "results": [each.to_dict() for each in self.validations],
+            "results": [result.to_dict() for result in self.validations],
         }
 
 
@@ -142,9 +142,9 @@ def validate(
         chosen = {width: by_evidence(curve[width]).temperature for width in widths}
         cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
     theory_seconds = time.perf_counter() - start
-    found = _judged_beside(cases, also_on or {}, margin, sampling, settings)
-    validations = [judged for judged, _ in found]
-    elsewhere = {name: [on[name] for _, on in found] for name in also_on or {}}
+    pairs = _judged_beside(cases, also_on or {}, margin, sampling, settings)
+    validations = [judged for judged, _ in pairs]
+    elsewhere = {name: [on[name] for _, on in pairs] for name in also_on or {}}
     return ValidationStudy(validations, curve, elsewhere, theory_seconds)
 
 
@@ -164,17 +164,17 @@ def _judged_beside(
         same = {"architecture": case.architecture, "temperature": case.temperature}
         return judged, {name: accuracy_on(other.replace(**same), judged) for name, other in also_on.items()}
 
-    found, judge_thread = [], ThreadPoolExecutor(1)
+    futures, judge_thread = [], ThreadPoolExecutor(1)
     try:
         # Sums of several BLAS threads would depend on what else runs.
         with threadpool_limits(1, user_api="blas"):
             for case in cases:
                 prediction = judge_thread.submit(validation.predicted, case)
                 draws = sample(case, progress=sampling and sampling(case.architecture.widths[0]), **settings)
-                for earlier in found:
+                for earlier in futures:
                     earlier.result()  # No more than two cases' draws are held.
-                found.append(judge_thread.submit(judge, case, draws, prediction))
-            return [each.result() for each in found]
+                futures.append(judge_thread.submit(judge, case, draws, prediction))
+            return [future.result() for future in futures]
     finally:
         judge_thread.shutdown(wait=False, cancel_futures=True)
 
@@ -195,7 +195,7 @@ class PruningStudy:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; a number that is not finite is None."""
-        return finite({"results": [each.to_dict() for each in self.comparisons]})
+        return finite({"results": [comparison.to_dict() for comparison in self.comparisons]})
 
 
 def prune(
@@ -256,25 +256,25 @@ class CalibrationStudy:
 
     Args:
         simulations: by name of the network, data sets simulated.
-        found: by name of the network and of the sampler, ranks and joint test.
+        results: by name of the network and of the sampler, ranks and joint test.
     """
 
     simulations: dict[str, int]
-    found: dict[str, dict[str, tuple[Calibration, JointTest]]]
+    results: dict[str, dict[str, tuple[Calibration, JointTest]]]
 
     @property
     def holds(self) -> bool | None:
         """Whether all do, at the level of `bayesattn.calibration.LEVEL` together; None if that cannot be told."""
-        verdicts = [each.holds for of in self.found.values() for pair in of.values() for each in pair]
+        verdicts = [test.holds for of in self.results.values() for pair in of.values() for test in pair]
         return False if False in verdicts else None if None in verdicts else True
 
     def figure(self) -> "Figure":
         """ECDF of each quantity's ranks, a panel for each sampler and network."""
-        first = next(iter(self.found))
+        first = next(iter(self.results))
         return plots.calibration_figure(
             {
                 name if title == first else f"{name}, {title}": ranked
-                for title, of in self.found.items()
+                for title, of in self.results.items()
                 for name, (ranked, _) in of.items()
             }
         )
@@ -286,7 +286,7 @@ class CalibrationStudy:
                 "simulations": self.simulations[title],
                 "samplers": {name: _plain(name, *pair) for name, pair in of.items()},
             }
-            for title, of in self.found.items()
+            for title, of in self.results.items()
         }
 
 
@@ -333,7 +333,7 @@ def calibrate(
         one_of("parameterisation", job.parameterisation, JOINT)
     # Ranks and joint test of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
-    found: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
+    results: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
     for title, (model, count) in networks.items():
         simulated = calibration.simulate(model, count, seed)
         for name in samplers:
@@ -341,8 +341,8 @@ def calibrate(
             ranked = calibration.calibrate(
                 model, simulated, sampler=name, draws=draws, thin=thin, progress=tell, **settings
             )
-            found[title][name] = ranked, calibration.joint_test(model, sampler=name, chains=chains, **settings)
-    return CalibrationStudy({title: count for title, (_, count) in networks.items()}, found)
+            results[title][name] = ranked, calibration.joint_test(model, sampler=name, chains=chains, **settings)
+    return CalibrationStudy({title: count for title, (_, count) in networks.items()}, results)
 
 
 def _model(name: str, value: Any) -> Model:

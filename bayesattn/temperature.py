@@ -52,14 +52,14 @@ def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES, seed:
     Raises:
         ValueError: no temperatures, or one that is not above 0.
     """
-    checked = [positive("temperature", each) for each in temperatures]
-    found: list[theory.Evidence | str]
+    checked = [positive("temperature", temperature) for temperature in temperatures]
+    evidences: list[theory.Evidence | str]
     try:
         # All in one run.
-        found = [each or TOO_COLD for each in competing(model, checked, seed=seed)]
+        evidences = [evidence or TOO_COLD for evidence in competing(model, checked, seed=seed)]
     except theory.NotConverged:
-        found = [_evidence(model, each, seed) for each in checked]
-    return [_candidate(model, *each) for each in zip(checked, found, strict=True)]
+        evidences = [_evidence(model, temperature, seed) for temperature in checked]
+    return [_candidate(model, *pair) for pair in zip(checked, evidences, strict=True)]
 
 
 def by_evidence(tried: Sequence[Candidate]) -> Candidate:
@@ -68,12 +68,12 @@ def by_evidence(tried: Sequence[Candidate]) -> Candidate:
     Raises:
         ValueError: none has an evidence.
     """
-    known = [each for each in tried if each.log_evidence is not None]
+    known = [candidate for candidate in tried if candidate.log_evidence is not None]
     if not known:
         raise ValueError(
             f"tried must hold a candidate with an evidence, got none: {tried[0].failure if tried else 'empty'}"
         )
-    return max(known, key=lambda each: _or_least(each.log_evidence))
+    return max(known, key=lambda candidate: _or_least(candidate.log_evidence))
 
 
 def rivals(tried: Sequence[Candidate]) -> list[Candidate]:
@@ -87,18 +87,20 @@ def rivals(tried: Sequence[Candidate]) -> list[Candidate]:
         gap = _or_least(best.log_evidence) - _or_least(other.log_evidence)
         return bool(gap <= MOST_ERRORS * np.hypot(best.error or 0, other.error or 0))
 
-    return [each for each in tried if each is not best and near(each)]
+    return [candidate for candidate in tried if candidate is not best and near(candidate)]
 
 
 def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
     """The one most accurate on the validation examples, None where there are none; of equals the more evident."""
-    known = [each for each in tried if each.validation_accuracy is not None]
-    return max(known, key=lambda each: (each.validation_accuracy, _or_least(each.log_evidence)), default=None)
+    known = [candidate for candidate in tried if candidate.validation_accuracy is not None]
+    return max(
+        known, key=lambda candidate: (candidate.validation_accuracy, _or_least(candidate.log_evidence)), default=None
+    )
 
 
 def by_gp_evidence(tried: Sequence[Candidate]) -> Candidate:
     """The one with the greatest evidence in the GP limit."""
-    return max(tried, key=lambda each: _or_least(each.gp_log_evidence))
+    return max(tried, key=lambda candidate: _or_least(candidate.gp_log_evidence))
 
 
 def _or_least(log_evidence: float | None) -> float:
@@ -122,14 +124,14 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     order_parameters = [theory.gp_order_parameter(model.architecture)]
     with contextlib.suppress(theory.NotConverged):
         order_parameters.append(theory.solve(model, temperature=temperature).order_parameter)
-    found = np.asarray(readouts(np.stack(order_parameters), model.likelihood.at(temperature), model.architecture))
+    predictors = np.asarray(readouts(np.stack(order_parameters), model.likelihood.at(temperature), model.architecture))
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
         """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""
         if path_inputs is None or labels is None:
             return [None, None]
-        outputs = np.tensordot(found, path_inputs, ((1, 2), (1, 2)))
-        shares = [share_right(each, labels) for each in outputs]
+        outputs = np.tensordot(predictors, path_inputs, ((1, 2), (1, 2)))
+        shares = [share_right(output, labels) for output in outputs]
         return [*shares, None][:2]
 
     _, validation = accuracies(model.validation_path_inputs, model.validation_labels)

@@ -212,35 +212,35 @@ class Validation:
         entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
         apart = np.flatnonzero(~entries.agrees)
         excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
-        found = [
-            f"{entries.names[each]} is {draws[each]:.4g} +- {entries.error[each]:.2g} by the draws,"
-            f" {draws[each] - entries.difference[each]:.4g} +- {entries.allowance[each]:.2g} by the theory"
-            for each in sorted(apart, key=lambda each: -excess[each])[:MOST_NAMED]
+        sentences = [
+            f"{entries.names[entry]} is {draws[entry]:.4g} +- {entries.error[entry]:.2g} by the draws,"
+            f" {draws[entry] - entries.difference[entry]:.4g} +- {entries.allowance[entry]:.2g} by the theory"
+            for entry in sorted(apart, key=lambda entry: -excess[entry])[:MOST_NAMED]
         ]
         if len(apart) > MOST_NAMED:
-            found.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
+            sentences.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
         if not self.joint_p >= entries.level:
             below = int(np.sum(entries.difference < 0))
-            found.append(
+            sentences.append(
                 f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory: p = {self.joint_p:.1g},"
                 f" expected at least {entries.level:.2g}"
             )
         if self.directions is not None:
             along = self.directions
-            found += [
-                f"mean predictors differ along {along.names[each]} by {along.difference[each]:.2g} +-"
-                f" {along.error[each]:.2g}, of which {along.allowance[each]:.2g} are allowed"
-                for each in np.flatnonzero(~along.agrees)
+            sentences += [
+                f"mean predictors differ along {along.names[direction]} by {along.difference[direction]:.2g} +-"
+                f" {along.error[direction]:.2g}, of which {along.allowance[direction]:.2g} are allowed"
+                for direction in np.flatnonzero(~along.agrees)
             ]
-        return found
+        return sentences
 
     def doubts(self) -> list[str]:
         """Why the draws cannot tell, a sentence each; none where the theory holds or does not."""
-        if found := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
-            return found
+        if doubts := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
+            return doubts
         if self.verdict != CANNOT_TELL:
             return []
-        family = max(self._families, key=lambda each: np.max(each.bound))
+        family = max(self._families, key=lambda compared: np.max(compared.bound))
         worst = int(np.argmax(family.bound))
         difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
         error, allowance, noise = (
@@ -278,7 +278,7 @@ class Validation:
     def _visible(self) -> tuple[float, float]:
         """The least relative difference that is a failure of any quantity: the allowance's part, and Monte Carlo error's."""
         families = self._families
-        family = max(families, key=lambda each: np.max((each.allowance + each.noise) / each.size))
+        family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
         worst = int(np.argmax((family.allowance + family.noise) / family.size))
         allowance, noise = (values[worst] / family.size[worst] for values in (family.allowance, family.noise))
         return float(allowance), float(noise)
@@ -392,7 +392,7 @@ def validate(
     def matrix(name: str) -> np.ndarray:
         return from_below_diagonal(of_entries[name], paths)
 
-    found = Validation(
+    validation = Validation(
         model=model,
         relative_deviation=float(of_direction["mean"] - np.sum(direction * saddle)),
         relative_remaining=float(of_direction["mean"] - np.sum(direction * corrected)),
@@ -413,30 +413,30 @@ def validate(
         level=level,
     )
     by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
-    return dataclasses.replace(found, joint_p=_joint_p(found.entries, by_entry))
+    return dataclasses.replace(validation, joint_p=_joint_p(validation.entries, by_entry))
 
 
 def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
     """Why draws cannot decide anything, a sentence each: chains that did not mix, or too few draws."""
     # Written so that NaN is a doubt.
-    found = []
+    doubts = []
     if chains < 2:
-        found.append("one chain alone cannot show that it has mixed: draw several")
+        doubts.append("one chain alone cannot show that it has mixed: draw several")
     if not np.max(rhat) <= USABLE_RHAT:
-        found.append(
+        doubts.append(
             f"R-hat of {name} is {np.max(rhat):.3f}, expected at most {USABLE_RHAT}: the chains have not mixed"
         )
     if not np.min(ess) >= USABLE_ESS:
-        found.append(
+        doubts.append(
             f"the effective sample size of {name} is {np.min(ess):.0f}, expected at least {USABLE_ESS}: draw more"
         )
-    return found
+    return doubts
 
 
 def overall(validations: Sequence[Validation]) -> str:
     """Verdict on several widths: the theory does not hold if it does not at one, and holds if it does at all."""
-    found = [each.verdict for each in validations]
-    return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in found), HOLDS)
+    verdicts = [validation.verdict for validation in validations]
+    return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
 
 
 def _level_of_each(level: float, with_predictor: bool) -> float:
@@ -475,8 +475,8 @@ def _along_directions(
         "the mean predictor": corrected,
     }
     principal = np.linalg.svd(batches - batches.mean(0), full_matrices=False)[2][:PRINCIPAL_DIRECTIONS]
-    directions |= {f"principal direction {number}": each for number, each in enumerate(principal, 1)}
-    directions = {name: each / _root_mean_square(each) for name, each in directions.items() if np.any(each)}
+    directions |= {f"principal direction {number}": vector for number, vector in enumerate(principal, 1)}
+    directions = {name: vector / _root_mean_square(vector) for name, vector in directions.items() if np.any(vector)}
     units = np.array(list(directions.values()))
     projected = (batches - corrected) @ units.T / len(corrected)
     size = _root_mean_square(corrected)

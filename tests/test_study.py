@@ -164,7 +164,7 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
     assert told == [
         (network, sampler, count) for network, count in (("tiny", 20), ("narrow", 30)) for sampler in ("nuts", "hmc")
     ]
-    assert {each.level for of in found.found.values() for pair in of.values() for each in pair} == {
+    assert {each.level for of in found.results.values() for pair in of.values() for each in pair} == {
         calibration.LEVEL / 8
     }
     assert found.holds is False

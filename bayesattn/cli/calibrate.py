@@ -39,7 +39,7 @@ WHY_NARROW = (
     "2 paths at width 1, one of which hardly shows in the labels: chains that keep to one part of the posterior look well"
     " mixed there, and fail here"
 )
-Found = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
+Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
 
 
 def calibrate(
@@ -83,7 +83,7 @@ def calibrate(
     seed_number("--seed", seed)
     [case] = models(model, None if width is None else [width], temperature, data_seed)
     serving = [name for name in SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
-    names = list(dict.fromkeys(name for each in sampler or ["nuts"] for name in (serving if each == "all" else [each])))
+    names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
@@ -95,7 +95,7 @@ def calibrate(
             done[title, name] = count
             bars.update(task, completed=sum(done.values()), description=f"{title}: {name}")
 
-        found = study.calibrate(
+        outcome = study.calibrate(
             cases,
             names,
             draws=draws,
@@ -106,29 +106,29 @@ def calibrate(
             parameterisation=parameterisation.value,
             warmup=warmup,
         )
-    plain = found.to_dict()
+    plain = outcome.to_dict()
     content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
     if narrow:
         content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
-    save_results(folder, content, found.figure())
+    save_results(folder, content, outcome.figure())
     if as_json:
         print_json(content)
     else:
-        for title, of in found.found.items():
-            _print(of, f"{found.simulations[title]} simulations of {title}", thin)
+        for title, of in outcome.results.items():
+            _print(of, f"{outcome.simulations[title]} simulations of {title}", thin)
             if title != model:
                 screen.print(f"{title}: {WHY_NARROW}", soft_wrap=True)
         screen.print(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
         screen.print(f"figure and results in {folder}")
-    raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[found.holds])
+    raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[outcome.holds])
 
 
-def _print(found: Found, title: str, thin: int) -> None:
+def _print(results: Results, title: str, thin: int) -> None:
     table = Table(title=title, box=None, padding=(0, 2, 0, 0))
     numbers = ("least p", "effective", "z-score", "step bias (sd)")
     for heading in ("sampler", "ranks", "least p", "effective", "joint law", "z-score", "step bias (sd)"):
         table.add_column(heading, justify="right" if heading in numbers else "left")
-    for name, (ranked, joint) in found.items():
+    for name, (ranked, joint) in results.items():
         table.add_row(
             name,
             {True: "uniform", False: "NOT uniform", None: "cannot tell"}[ranked.holds],
@@ -140,10 +140,10 @@ def _print(found: Found, title: str, thin: int) -> None:
             style=None if ranked.holds and joint.holds else "red",
         )
     screen.print(table)
-    ranked, joint = next(iter(found.values()))
+    ranked, joint = next(iter(results.values()))
     screen.print(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
     screen.print(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
-    for name, (ranked, _) in found.items():
+    for name, (ranked, _) in results.items():
         if ranked.effective.min() < calibration.INDEPENDENT:
             screen.print(
                 f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the draws"
@@ -152,6 +152,6 @@ def _print(found: Found, title: str, thin: int) -> None:
                 style="yellow",
                 soft_wrap=True,
             )
-    biased = [name for name in found if name in BIASED]
+    biased = [name for name in results if name in BIASED]
     if biased:
         screen.print(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

@@ -60,63 +60,69 @@ def prune(
     }
     Job(**settings)
     seeds, comparisons = data_seed or ([0, 1, 2] if takes_seed(model) else [None]), []
-    for each in seeds:
-        with training_progress(f"training, seed {each}", quiet=as_json) as trained:
-            case = ba.load_model(model, width=width, temperature=temperature, seed=each, progress=trained)
+    for task_seed in seeds:
+        with training_progress(f"training, seed {task_seed}", quiet=as_json) as trained:
+            case = ba.load_model(model, width=width, temperature=temperature, seed=task_seed, progress=trained)
         networks = [(case, training.weights_of(case.task.get("attention")))]
         with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
             comparisons += study.prune(
                 networks,
                 choose_temperature=temperature is None,
-                choosing=lambda _, each=each: bar(f"temperature by evidence, seed {each}", None),
-                sampling=lambda _, each=each: bar(f"sampling, seed {each}"),
+                choosing=lambda _, task_seed=task_seed: bar(f"temperature by evidence, seed {task_seed}", None),
+                sampling=lambda _, task_seed=task_seed: bar(f"sampling, seed {task_seed}"),
                 **settings,
             ).comparisons
-    found = study.PruningStudy(comparisons)
-    content = {"model": model, "width": width, "data_seeds": seeds} | found.to_dict()
-    save_results(folder, content, found.figure())
+    outcome = study.PruningStudy(comparisons)
+    content = {"model": model, "width": width, "data_seeds": seeds} | outcome.to_dict()
+    save_results(folder, content, outcome.figure())
     if as_json:
         print_json(content)
     else:
-        _print(found.comparisons, model, folder)
+        _print(outcome.comparisons, model, folder)
 
 
-def _print(found: list[Comparison], model: str, folder: Path) -> None:
-    networks = found[0].networks
-    heads = pruning.heads_of(found[0].model.architecture)
-    temperatures = ", ".join(f"{each.model.temperature:g}" for each in found)
-    title = f"Heads of {model}, N = {found[0].model.architecture.widths[0]}, {len(found)} seeds, T = {temperatures}"
+def _print(compared: list[Comparison], model: str, folder: Path) -> None:
+    networks = compared[0].networks
+    heads = pruning.heads_of(compared[0].model.architecture)
+    temperatures = ", ".join(f"{comparison.model.temperature:g}" for comparison in compared)
+    title = (
+        f"Heads of {model}, N = {compared[0].model.architecture.widths[0]}, {len(compared)} seeds, T = {temperatures}"
+    )
     table = Table(title=title, box=None)
     for heading in ("layer", "head", "by theory", "by draws", *(f"lost, {name}" for name in networks)):
         table.add_column(heading, justify="right")
     for number, (layer, head) in enumerate(heads):
-        scores = [[np.concatenate(each.scores[name])[number] for each in found] for name in ("theory", "draws")]
-        drops = [[100 * each.networks[name].drops[number] for each in found] for name in networks]
+        scores = [
+            [np.concatenate(comparison.scores[name])[number] for comparison in compared] for name in ("theory", "draws")
+        ]
+        drops = [[100 * comparison.networks[name].drops[number] for comparison in compared] for name in networks]
         cells = [_mean(values, ".2f") for values in scores] + [_mean(values, ".1f") for values in drops]
         table.add_row(str(layer + 1), str(head + 1), *cells)
     screen.print(table)
     table = Table(title="Accuracy (%), and how many heads go in which order", box=None)
-    for heading in ("network", "accuracy", "rank corr.", *(order for order in _orders(found))):
+    for heading in ("network", "accuracy", "rank corr.", *(order for order in _orders(compared))):
         table.add_column(heading, justify="right" if heading != "network" else "left")
     for name in networks:
-        pruned = [each.networks[name] for each in found]
+        pruned = [comparison.networks[name] for comparison in compared]
         go = [
-            _mean([each.dispensable(order) for each in pruned], ".1f") if order in pruned[0].accuracies else ""
-            for order in _orders(found)
+            _mean([network.dispensable(order) for network in pruned], ".1f") if order in pruned[0].accuracies else ""
+            for order in _orders(compared)
         ]
-        accuracy = _mean([100 * each.accuracy for each in pruned], ".1f")
-        table.add_row(name, accuracy, _mean([each.correlation(name, "theory") for each in found], ".2f"), *go)
+        accuracy = _mean([100 * network.accuracy for network in pruned], ".1f")
+        table.add_row(
+            name, accuracy, _mean([comparison.correlation(name, "theory") for comparison in compared], ".2f"), *go
+        )
     screen.print(table)
     screen.print(
         "by theory, by draws: head scores; lost: points of test accuracy without the head alone; rank corr.: Spearman's, of"
         f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
-        f" {100 * pruning.MOST_LOST:.0f} points are lost; ±: standard error over {len(found)} seeds"
+        f" {100 * pruning.MOST_LOST:.0f} points are lost; ±: standard error over {len(compared)} seeds"
     )
     screen.print(f"figure and results in {folder}")
 
 
-def _orders(found: list[Comparison]) -> list[str]:
-    return list(dict.fromkeys(order for network in found[0].networks.values() for order in network.accuracies))
+def _orders(compared: list[Comparison]) -> list[str]:
+    return list(dict.fromkeys(order for network in compared[0].networks.values() for order in network.accuracies))
 
 
 def _mean(values: list[float], form: str) -> str:

@@ -18,8 +18,8 @@ def report(
     """Write one self-contained HTML page about runs: verdict, figures, diagnostics, warnings, provenance."""
     from bayesattn import report as page
 
-    found = [run for folder in runs for run in found_in(folder)]
+    paths = [run for folder in runs for run in found_in(folder)]
     refuse_to_overwrite(out, overwrite, folder=False)
     with errors.status("reading runs, solving the theory, drawing"):
-        page.report(found, out, overwrite=overwrite)
+        page.report(paths, out, overwrite=overwrite)
     screen.print(f"report in {out}")

@@ -60,12 +60,12 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
             table.add_row(row["run"], "", "", "", "", state)
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
             continue
-        found = row["diagnostics"] or {}
+        diagnostics = row["diagnostics"] or {}
         numbers = (
             f"{100 * row['progress']:.0f} %",
-            cell(found["rhat"], ".3f") if found else "",
-            cell(found["ess"], ".0f") if found else "",
-            str(found.get("divergences", "")),
+            cell(diagnostics["rhat"], ".3f") if diagnostics else "",
+            cell(diagnostics["ess"], ".0f") if diagnostics else "",
+            str(diagnostics.get("divergences", "")),
         )
         sampler = (
             row["sampler"] if row["parameterisation"] == "collapsed" else f"{row['sampler']} {row['parameterisation']}"
@@ -77,7 +77,7 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
         # A run that goes on may yet do better.
         if row["state"] != "running":
-            for warning in found.get("warnings", ()):
+            for warning in diagnostics.get("warnings", ()):
                 advice.setdefault(warning.rpartition(": ")[2], []).append(f"{row['run']}: {warning}")
         if row["state"] == "interrupted":
             advice.setdefault("resume it", []).append(

@@ -127,14 +127,14 @@ def sample(
 def _parsed_option(text: str) -> tuple[str, Any]:
     name, equals, value = text.partition("=")
     try:
-        found = tomllib.loads(f"value = {value}")
+        parsed = tomllib.loads(f"value = {value}")
     except RecursionError:
-        found = {}
+        parsed = {}
     except tomllib.TOMLDecodeError:
-        found = {"value": value} if equals and value else {}
-    if found.keys() != {"value"}:
+        parsed = {"value": value} if equals and value else {}
+    if parsed.keys() != {"value"}:
         raise ValueError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {shown(text)}")
-    return name.strip(), found["value"]
+    return name.strip(), parsed["value"]
 
 
 def _done(out: Path) -> int:

@@ -20,7 +20,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 def printable(text: str) -> str:
     """Text without control characters, which names of files and heads may hold."""
-    return CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class Screen(Console):
@@ -64,7 +64,7 @@ def sampling_progress(total: int, quiet: bool):
 
             def tell(event: Any) -> None:
                 done[event.chain] = event.done
-                [speed] = [each.speed for each in bars.tasks if each.id == task]
+                [speed] = [bar.speed for bar in bars.tasks if bar.id == task]
                 rate = f"{speed:.0f} draws/s" if speed else ""
                 bars.update(task, completed=sum(done.values()), rate=rate)
 

@@ -71,9 +71,9 @@ def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int) -> 
     """To each row, its case's; all temperatures of a width in one run."""
     for width in {case.architecture for case in cases}:
         same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]
-        found = ba.theory.evidences(same[0][1], [case.temperature for _, case in same], seed=seed)
-        for (row, case), each in zip(same, found, strict=True):
-            row["evidence"] = each._asdict() | {"gp": ba.theory.gp_evidence(case)}
+        evidences = ba.theory.evidences(same[0][1], [case.temperature for _, case in same], seed=seed)
+        for (row, case), evidence in zip(same, evidences, strict=True):
+            row["evidence"] = evidence._asdict() | {"gp": ba.theory.gp_evidence(case)}
 
 
 def _print_evidence(rows: list[dict[str, Any]]) -> None:
@@ -82,10 +82,12 @@ def _print_evidence(rows: list[dict[str, Any]]) -> None:
     for heading in ("N", "T", "log p(Y) ± error", "method", "GP limit", ""):
         table.add_column(heading, justify="right")
     for row in rows:
-        found = row["evidence"]
-        value = f"{found['log_evidence']:.3f} ± {found['error']:.3f}{'' if found['reliable'] else ' ?'}"
+        evidence = row["evidence"]
+        value = f"{evidence['log_evidence']:.3f} ± {evidence['error']:.3f}{'' if evidence['reliable'] else ' ?'}"
         mark = "best" if row is best else ""
-        table.add_row(str(row["width"]), f"{row['temperature']:g}", value, found["method"], f"{found['gp']:.3f}", mark)
+        table.add_row(
+            str(row["width"]), f"{row['temperature']:g}", value, evidence["method"], f"{evidence['gp']:.3f}", mark
+        )
     screen.print(table)
     if not all(row["evidence"]["reliable"] for row in rows):
         screen.print("?: not reliable, the error understates itself", style="yellow")

@@ -137,7 +137,7 @@ def validate(
     start = time.perf_counter()
     choose = temperature is None and case.validation_labels is not None
     with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
-        found = study.validate(
+        outcome = study.validate(
             case,
             widths,
             choose_temperature=choose,
@@ -149,21 +149,21 @@ def validate(
             **settings,
         )
     seconds = time.perf_counter() - start
-    content = {"model": model, "seed": seed} | found.to_dict()
-    save_results(folder, content, found.figure())
+    content = {"model": model, "seed": seed} | outcome.to_dict()
+    save_results(folder, content, outcome.figure())
     if as_json:
         print_json(content)
     else:
-        _print_curve(found.curve, choose, case, found.theory_seconds)
-        for name, shares in found.elsewhere.items():
-            drawn = [each.model for each in found.validations]
+        _print_curve(outcome.curve, choose, case, outcome.theory_seconds)
+        for name, shares in outcome.elsewhere.items():
+            drawn = [result.model for result in outcome.validations]
             _print_accuracy(shares, drawn, f"Accuracy on {name} (% of test examples)")
-        _print_validation(found, model, seconds, folder)
-    raise typer.Exit(EXIT_STATUSES[found.verdict])
+        _print_validation(outcome, model, seconds, folder)
+    raise typer.Exit(EXIT_STATUSES[outcome.verdict])
 
 
-def _print_validation(found: ValidationStudy, model: str, seconds: float, folder: Path) -> None:
-    results, slopes = found.validations, found.scaling
+def _print_validation(outcome: ValidationStudy, model: str, seconds: float, folder: Path) -> None:
+    results, slopes = outcome.validations, outcome.scaling
     shares = [result.accuracy for result in results if result.accuracy is not None]
     if shares:
         title = "Accuracy of the mean predictor (% of test examples)"
@@ -171,7 +171,7 @@ def _print_validation(found: ValidationStudy, model: str, seconds: float, folder
     for result in results:
         gain = result.accuracy and result.accuracy.gains[ALL_PATHS].verdict("the GP limit")
         alignment = result.alignment and result.alignment.verdict()
-        if said := "; ".join(each for each in (gain, alignment) if each):
+        if said := "; ".join(verdict for verdict in (gain, alignment) if verdict):
             screen.print(f"N = {result.width}: {said}")
     names = results[0].model.path_names
     table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
@@ -207,10 +207,10 @@ def _print_validation(found: ValidationStudy, model: str, seconds: float, folder
         for warning in result.diagnostics.warnings():
             screen.print(f"warning, N = {result.width}: {warning}", style="yellow")
         screen.print(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
-    answer, style = ANSWERS[found.verdict]
-    if found.verdict == validation.HOLDS:
+    answer, style = ANSWERS[outcome.verdict]
+    if outcome.verdict == validation.HOLDS:
         answer += f" to within {100 * max(result.bound for result in results):.2g} % of U and predictor"
-    elif found.verdict == validation.CANNOT_TELL:
+    elif outcome.verdict == validation.CANNOT_TELL:
         answer += f" whether it does to within {100 * results[0].margin:.2g} %"
     screen.print(
         f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
@@ -260,8 +260,8 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
     columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
     for column in columns:
         table.add_column(column, justify="right", no_wrap=column.startswith("log p"))
-    for width, found in curve.items():
-        evident, accurate, gp = by_evidence(found), by_validation(found), by_gp_evidence(found)
+    for width, tried in curve.items():
+        evident, accurate, gp = by_evidence(tried), by_validation(tried), by_gp_evidence(tried)
         log_evidence = f"{evident.log_evidence:.2f} ± {evident.error:.2f}{'' if evident.reliable else ' ?'}"
         cells = [f"{evident.temperature:g}", log_evidence, _percent(evident.test_accuracy, model.test_labels)]
         if choose and accurate is not None:
@@ -273,11 +273,11 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
             ]
         table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy, model.test_labels))
     screen.print(table)
-    if not all(by_evidence(found).reliable for found in curve.values()):
+    if not all(by_evidence(tried).reliable for tried in curve.values()):
         screen.print("?: not reliable, the error understates itself", style="yellow")
-    for width, found in curve.items():
-        if equal := rivals(found):
-            alike = ", ".join(f"{each.temperature:g}" for each in (by_evidence(found), *equal))
+    for width, tried in curve.items():
+        if equal := rivals(tried):
+            alike = ", ".join(f"{candidate.temperature:g}" for candidate in (by_evidence(tried), *equal))
             screen.print(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
     screen.print(f"theory at {len(curve)} widths: {seconds:.0f} s")
 

@@ -46,13 +46,13 @@ def cme_attention(
                 f"ridge must be above 0 where there are fewer tokens than features, got 0 with {tokens} tokens and"
                 f" {features:g} features of the {kernel} kernel"
             )
-    found = _cme(queries, keys, values, ridge, bandwidth, kernel)
-    if not isinstance(found, Tracer) and not np.isfinite(found).all():
+    outputs = _cme(queries, keys, values, ridge, bandwidth, kernel)
+    if not isinstance(outputs, Tracer) and not np.isfinite(outputs).all():
         raise ValueError(
             f"ridge must make the kernel matrix positive definite, got {ridge:g}, too small for keys as alike as these in"
             " float64; raise it, or the bandwidth"
         )
-    return found
+    return outputs
 
 
 def softmax_attention(

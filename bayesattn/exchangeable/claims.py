@@ -201,8 +201,8 @@ def jackknife(statistic: Callable[..., float], batches: Sequence[Any]) -> Mean:
         batches: arrays whose first axis is that of batches.
     """
     count = len(batches[0])
-    whole = statistic(*(np.mean(each, 0) for each in batches))
-    rest = [statistic(*((np.sum(each, 0) - each[i]) / (count - 1) for each in batches)) for i in range(count)]
+    whole = statistic(*(np.mean(array, 0) for array in batches))
+    rest = [statistic(*((np.sum(array, 0) - array[i]) / (count - 1) for array in batches)) for i in range(count)]
     pseudo = count * whole - (count - 1) * np.array(rest)
     return mean_of(pseudo)
 

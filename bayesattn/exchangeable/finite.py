@@ -125,9 +125,9 @@ def type_classes(tokens: int, vocabulary: int) -> int:
 def merged(joint: Any, partition: Any) -> Float[np.ndarray, "latent cell"]:
     """Joint law of the latent and the cell of a partition of sequences."""
     joint = np.asarray(joint)
-    found = np.zeros((len(joint), int(np.max(partition)) + 1))
-    np.add.at(found.T, np.asarray(partition), joint.T)
-    return found
+    law = np.zeros((len(joint), int(np.max(partition)) + 1))
+    np.add.at(law.T, np.asarray(partition), joint.T)
+    return law
 
 
 def mutual_information(joint: Any) -> float:

@@ -87,7 +87,7 @@ def population_optimum(
     log_kappa = np.asarray(optimize.fminbound(lambda k: best(k)[1], -2, 5, xtol=1e-7)).item()
     readout, left = best(log_kappa)
     matrices = np.exp(log_kappa) * np.eye(dimension), readout * np.eye(value_features)
-    return Optimum(np.concatenate([each.ravel() for each in matrices]), left)
+    return Optimum(np.concatenate([matrix.ravel() for matrix in matrices]), left)
 
 
 def attend(parameters: Parameters, data: Sequences) -> Float[Array, "*batch sequence value"]:
@@ -131,8 +131,8 @@ def fit(start: Parameters, data: Sequences, hessian: Any = None) -> Parameters:
         return risk(parameters(change), args)
 
     solver = optimistix.BFGS(rtol=1e-6, atol=1e-6)
-    found = optimistix.minimise(objective, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
-    return parameters(found.value)
+    solution = optimistix.minimise(objective, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
+    return parameters(solution.value)
 
 
 class Sharp(NamedTuple):
@@ -153,7 +153,7 @@ def sharp_law(parameters: Parameters, data: Sequences, variance: Any = 0.0) -> S
         data: sequences that stand for the population, one batch.
         variance: of each target, shape (m,), where the targets given are means only, as of `expected_targets`.
     """
-    hessian, second = (np.asarray(each) for each in moments(parameters, data, variance))
+    hessian, second = (np.asarray(moment) for moment in moments(parameters, data, variance))
     return Sharp(hessian, second, trace(hessian, second))
 
 
@@ -169,10 +169,10 @@ def moments(parameters: Parameters, data: Sequences, variance: Any = 0.0) -> tup
     def attended(sequence):
         return attend(parameters, sequence), jax.jacfwd(attend)(parameters, sequence)
 
-    found, jacobian = jax.vmap(attended)(data)
-    gradients = jnp.einsum("mv,mvp->mp", data.targets - found, jacobian)
-    spread = jnp.einsum("mvp,mvq,m->pq", jacobian, jacobian, jnp.broadcast_to(variance, (len(found),)))
-    return jax.hessian(risk)(parameters, data), 4 * (gradients.T @ gradients + spread) / len(found)
+    outputs, jacobian = jax.vmap(attended)(data)
+    gradients = jnp.einsum("mv,mvp->mp", data.targets - outputs, jacobian)
+    spread = jnp.einsum("mvp,mvq,m->pq", jacobian, jacobian, jnp.broadcast_to(variance, (len(outputs),)))
+    return jax.hessian(risk)(parameters, data), 4 * (gradients.T @ gradients + spread) / len(outputs)
 
 
 def expected_targets(data: Sequences, noise: float = NOISE, prior: float = PRIOR) -> tuple[Sequences, Array]:
@@ -217,10 +217,10 @@ def generalise(
 
     def one(pair):
         seen, unseen = pair
-        found = fit(optimum, seen, hessian)
-        excess = risk(found, unseen) - risk(optimum, unseen) - (found - optimum) @ jax.grad(risk)(optimum, unseen)
+        fitted = fit(optimum, seen, hessian)
+        excess = risk(fitted, unseen) - risk(optimum, unseen) - (fitted - optimum) @ jax.grad(risk)(optimum, unseen)
         slope = jax.grad(risk)(optimum, seen)
-        gap = excess - risk(found, seen) + risk(optimum, seen)
+        gap = excess - risk(fitted, seen) + risk(optimum, seen)
         return Generalisation(gap, excess, slope @ jnp.linalg.solve(hessian, slope))
 
     return jax.lax.map(one, (training, test))

@@ -53,9 +53,9 @@ def figure(findings: Findings) -> Figure:
     return drawn
 
 
-def curves(axes: Axes, found: Sequence[Curve]) -> None:
+def curves(axes: Axes, measured: Sequence[Curve]) -> None:
     """Measured points with standard errors, and their laws."""
-    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), found, strict=False):
+    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), measured, strict=False):
         axes.errorbar(
             curve.x, curve.y, curve.error, fmt=marker, color=color, markersize=4, capsize=3, label=curve.label
         )
@@ -65,9 +65,9 @@ def curves(axes: Axes, found: Sequence[Curve]) -> None:
             axes.plot(curve.x, curve.y, color=color, linewidth=0.7, linestyle=":")
 
 
-def bridge(axes: Axes, found: Sequence[Curve]) -> None:
+def bridge(axes: Axes, measured: Sequence[Curve]) -> None:
     """What heads return against the posterior mean by HMC, with its standard deviation."""
-    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), found, strict=False):
+    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), measured, strict=False):
         axes.errorbar(
             curve.x,
             curve.y,
@@ -78,7 +78,7 @@ def bridge(axes: Axes, found: Sequence[Curve]) -> None:
             linewidth=0.4,
             label=curve.label,
         )
-    ends = np.array([min(curve.x.min() for curve in found), max(curve.x.max() for curve in found)])
+    ends = np.array([min(curve.x.min() for curve in measured), max(curve.x.max() for curve in measured)])
     axes.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", label="equal")
     axes.set(
         title="heads of an attention network",

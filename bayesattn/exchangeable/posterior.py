@@ -50,9 +50,9 @@ def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> 
 
 def query_posterior(features: Any, values: Any, query_features: Any, noise: float, prior: float) -> QueryPosterior:
     """Posterior of z phi(q) for query features (m, d_phi), through the posterior of z; otherwise as `latent_posterior`."""
-    found = latent_posterior(features, values, noise, prior)
-    queries = jnp.asarray(finite_array("query_features", query_features, ("queries", found.mean.shape[1])))
-    return QueryPosterior(queries @ found.mean.T, jnp.einsum("qf,fg,qg->q", queries, found.covariance, queries))
+    latent = latent_posterior(features, values, noise, prior)
+    queries = jnp.asarray(finite_array("query_features", query_features, ("queries", latent.mean.shape[1])))
+    return QueryPosterior(queries @ latent.mean.T, jnp.einsum("qf,fg,qg->q", queries, latent.covariance, queries))
 
 
 def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: float, prior: float) -> QueryPosterior:

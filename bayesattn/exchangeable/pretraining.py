@@ -52,8 +52,8 @@ def learn(batch: Batch, ridges: Any = 0.0) -> Float[np.ndarray, "*ridge feature 
     features = np.einsum("svf,sg->svfg", batch.covariances, batch.queries).reshape(batch.targets.size, -1)
     left, singular, right = np.linalg.svd(features, full_matrices=False)
     shrunk = singular / (singular**2 + np.asarray(ridges, float)[..., None])
-    found = (shrunk * (left.T @ batch.targets.reshape(-1))) @ right
-    return found.reshape(*np.shape(ridges), *(batch.queries.shape[1],) * 2)
+    theta = (shrunk * (left.T @ batch.targets.reshape(-1))) @ right
+    return theta.reshape(*np.shape(ridges), *(batch.queries.shape[1],) * 2)
 
 
 class Moments(NamedTuple):
@@ -83,8 +83,8 @@ def moments(
     attention += noise**2 * spread / tokens
     keys = np.sqrt(variances) * rng.normal(size=(draws, tokens, len(variances)))
     precision = keys.transpose(0, 2, 1) @ keys + (noise / prior) ** 2 * np.eye(len(variances))
-    found = noise**2 * np.diagonal(np.linalg.inv(precision), axis1=1, axis2=2)
-    posterior, error = prior**2 - found.mean(0), found.std(0, ddof=1) / np.sqrt(draws)
+    z_variance = noise**2 * np.diagonal(np.linalg.inv(precision), axis1=1, axis2=2)
+    posterior, error = prior**2 - z_variance.mean(0), z_variance.std(0, ddof=1) / np.sqrt(draws)
     return Moments(attention, prior**2 * spread, np.diag(posterior), np.diag(error))
 
 

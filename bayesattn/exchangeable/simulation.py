@@ -55,8 +55,8 @@ def squared_errors(
     `error` may return several errors along a leading axis, which the result then has too.
     """
     batch = max(1, min(count, MOST_NUMBERS // (tokens * (dimension + values + queries))))
-    found = []
-    while sum(part.shape[-1] for part in found) < count:
+    parts = []
+    while sum(part.shape[-1] for part in parts) < count:
         drawn = replicates(rng, batch, tokens, dimension, values, queries)
-        found.append(np.mean(np.sum(np.asarray(error(drawn)) ** 2, -1), -1))
-    return np.concatenate(found, -1)[..., :count]
+        parts.append(np.mean(np.sum(np.asarray(error(drawn)) ** 2, -1), -1))
+    return np.concatenate(parts, -1)[..., :count]

@@ -49,11 +49,11 @@ def validate(seed: int = 0, progress: Callable[[str], None] | None = None) -> Fi
         ValueError: a seed below 0.
     """
     seed_number("seed", seed)
-    found = Findings()
+    findings = Findings()
     for name, check in CHECKS.items():
         if progress is not None:
             progress(name)
         part = check(stream(seed, name))
-        found.claims += part.claims
-        found.panels |= part.panels
-    return found
+        findings.claims += part.claims
+        findings.panels |= part.panels
+    return findings

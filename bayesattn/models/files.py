@@ -151,6 +151,6 @@ def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> l
         elif kind is not None and isinstance(part, str):
             fields = {field.alias or name: field for name, field in kind.model_fields.items()}
             kinds = [fields[part].annotation, *get_args(fields[part].annotation)]
-            kinds += [inner for each in kinds for inner in get_args(each)]
-            kind = next((each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)), None)
+            kinds += [inner for hint in kinds for inner in get_args(hint)]
+            kind = next((hint for hint in kinds if isinstance(hint, type) and issubclass(hint, BaseModel)), None)
     return [] if kind is None else [field.alias or name for name, field in kind.model_fields.items()]

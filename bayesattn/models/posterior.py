@@ -42,8 +42,8 @@ class Tokens:
     @property
     def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
         """Attention matrices of each layer, made anew at each call where they are made."""
-        found = self.attention() if callable(self.attention) else self.attention
-        return [np.asarray(matrix) for matrix in found]
+        layers = self.attention() if callable(self.attention) else self.attention
+        return [np.asarray(matrix) for matrix in layers]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

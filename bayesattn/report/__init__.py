@@ -132,8 +132,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
 def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]) -> Part:
     import arviz_plots
 
-    found = run.diagnose()
-    overall = f"{found.overall()}."
+    diagnosis = run.diagnose()
+    overall = f"{diagnosis.overall()}."
     scalars = _scalars(draws)
     names = ", ".join(map(str, scalars["posterior"].data_vars))
     diagnostics: Iterable[tuple[Callable[[], Any], str, str]] = [
@@ -151,7 +151,7 @@ def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: 
     ]
     pictures = [picture(lambda make=make: _figure(make()), *words) for make, *words in diagnostics]
     if "energy" in draws["sample_stats"]:
-        least = "is not defined" if np.isnan(found.bfmi) else f"is {found.bfmi:.2f}"
+        least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
         words = ("Energy: marginal and transition densities", f"Energy plot. The least BFMI {least}.")
         pictures.append(picture(lambda: _figure(arviz_plots.plot_energy(draws)), *words))
     description = run.description
@@ -159,7 +159,7 @@ def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: 
     return Part(
         name=run.path.name,
         overview=run.overview(),
-        warnings=found.warnings(),
+        warnings=diagnosis.warnings(),
         verdict=verdict,
         holds=holds,
         rows=rows,
@@ -204,11 +204,11 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
     mean, deviation = np.asarray(exact.mean), np.sqrt(np.diag(exact.covariance))
     sampled = draws["posterior"].to_dataset()["latent"]
     of = moments(sampled)
-    found, error, rhat, ess = of["mean"], of["error"], of["rhat"], of["ess"]
+    drawn, error, rhat, ess = of["mean"], of["error"], of["rhat"], of["ess"]
     rows = []
     compared = Compared(
         names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],
-        difference=(found - mean).ravel(),
+        difference=(drawn - mean).ravel(),
         error=error.ravel(),
         freedom=ess.ravel() / DRAWS_PER_FREEDOM,
         allowance=np.zeros(mean.size),
@@ -223,7 +223,7 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
                 "entry of z": f"{value + 1}, {feature + 1}",
                 "exact mean": f"{mean[value, feature]:.4g}",
                 "exact deviation": f"{deviation[feature]:.4g}",
-                "draws": f"{found[value, feature]:.4g} ± {error[value, feature]:.2g}",
+                "draws": f"{drawn[value, feature]:.4g} ± {error[value, feature]:.2g}",
                 "agrees": "yes" if agrees[value, feature] else "no",
             }
         )
@@ -269,34 +269,34 @@ def _figure(collection: Any) -> Figure:
 def _alike(validations: list[Validation]) -> list[list[Validation]]:
     """Validations of one model, which differ in width alone, together."""
     together: list[list[Validation]] = []
-    for each in validations:
+    for validation in validations:
         for group in together:
             first = group[0].model
             same = (
-                first.temperature == each.model.temperature
-                and first.architecture.with_width(1) == each.model.architecture.with_width(1)
-                and np.array_equal(first.labels, each.model.labels)
-                and np.array_equal(first.path_inputs, each.model.path_inputs)
+                first.temperature == validation.model.temperature
+                and first.architecture.with_width(1) == validation.model.architecture.with_width(1)
+                and np.array_equal(first.labels, validation.model.labels)
+                and np.array_equal(first.path_inputs, validation.model.path_inputs)
             )
-            if same and each.width not in [v.width for v in group]:
-                group.append(each)
+            if same and validation.width not in [v.width for v in group]:
+                group.append(validation)
                 break
         else:
-            together.append([each])
+            together.append([validation])
     return together
 
 
 def _described(together: list[Validation]) -> tuple[str, str]:
-    model, widths = together[0].model, ", ".join(str(each.width) for each in together)
+    model, widths = together[0].model, ", ".join(str(validation.width) for validation in together)
     sentences = [
-        f"At N = {each.width} the diagonal entries of U are "
+        f"At N = {validation.width} the diagonal entries of U are "
         + ", ".join(
             f"{name} {draws:.3g} by draws and {theory:.3g} by theory"
             for name, draws, theory in zip(
-                model.path_names, np.diag(each.order_parameter), np.diag(each.corrected), strict=True
+                model.path_names, np.diag(validation.order_parameter), np.diag(validation.corrected), strict=True
             )
         )
         + "."
-        for each in together
+        for validation in together
     ]
     return f"{model.name}: theory against draws at N = {widths}", " ".join(sentences)

@@ -109,8 +109,8 @@ def read(file: Path) -> Checkpoint:
 
 def described(file: Path) -> tuple[str, int]:
     """Run and steps done that a checkpoint tells of, without its state; read again only when the file has changed."""
-    found = file.stat()
-    return _described(file, found.st_ino, found.st_mtime_ns, found.st_size)
+    stat = file.stat()
+    return _described(file, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 @lru_cache(maxsize=4096)

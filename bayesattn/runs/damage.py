@@ -40,7 +40,7 @@ def found_in(run: Run) -> list[Damage]:
     for name in sorted(expected.keys() | sums.keys()):
         if sums.get(name) != expected.get(name):
             raise RunError(f"{run.path} is damaged: {name} is not what was written; {anew}")
-    arrays, found = run.arrays_of_draws(), []
+    arrays, damaged = run.arrays_of_draws(), []
     for name in arrays:
         if not (run.path / name / "zarr.json").is_file():
             raise RunError(f"{run.path} is damaged: {name}/zarr.json is missing; {anew}")
@@ -50,7 +50,7 @@ def found_in(run: Run) -> list[Damage]:
         try:
             checkpoint = run.read_checkpoint(chains)
         except RunError as error:
-            found.append(Damage(chains, None, str(error)))
+            damaged.append(Damage(chains, None, str(error)))
             continue
         kept = max(0, (checkpoint.done - run.job.warmup) // run.job.thin)
         if checkpoint.sums is not None:
@@ -58,8 +58,8 @@ def found_in(run: Run) -> list[Damage]:
         else:
             wrong = _first_not_finite(arrays, chains, kept)
         if wrong:
-            found.append(Damage(chains, wrong[0], f"{run.path} is damaged: {wrong[1]}"))
-    return found
+            damaged.append(Damage(chains, wrong[0], f"{run.path} is damaged: {wrong[1]}"))
+    return damaged
 
 
 def go_back(run: Run, damage: Damage) -> None:
@@ -71,10 +71,10 @@ def go_back(run: Run, damage: Damage) -> None:
     for done in sorted((done for done in steps if done <= last), reverse=True):
         earlier = run.earlier_file(damage.chains, done)
         try:
-            found = checkpoints.read(earlier)
+            checkpoint = checkpoints.read(earlier)
         except checkpoints.UNREADABLE:
             continue
-        if (found.run, found.done) == (run.identity, done):
+        if (checkpoint.run, checkpoint.done) == (run.identity, done):
             _clear(run, damage.chains, (done - run.job.warmup) // run.job.thin)
             if file.is_dir():
                 _remove(file)

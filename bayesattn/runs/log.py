@@ -40,7 +40,7 @@ def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _parsed(line: str) -> dict[str, Any] | None:
     """A line that was cut short, or is no event, says nothing."""
     try:
-        found = json.loads(line)
+        event = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("event"), str) else None
+    return event if isinstance(event, dict) and isinstance(event.get("event"), str) else None

@@ -116,15 +116,15 @@ def found_in(folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if not folder.is_dir():
         raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
-    found = []
+    runs = []
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         if "zarr.json" in files or (Path(place) / FOLDER / "lock").exists():
             folders.clear()
-            found.append(Path(place))
-    if not found:
+            runs.append(Path(place))
+    if not runs:
         raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
-    return found
+    return runs
 
 
 def _lock_if_any(folder: Path):

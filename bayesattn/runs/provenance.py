@@ -101,7 +101,7 @@ def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 def digest_of_times(files: Iterable[str]) -> str:
     """Changes when one of the files does, by name, size and time."""
-    return digest_of_text("\n".join(f"{file} {(found := os.stat(file)).st_size} {found.st_mtime_ns}" for file in files))
+    return digest_of_text("\n".join(f"{file} {(stat := os.stat(file)).st_size} {stat.st_mtime_ns}" for file in files))
 
 
 def digest_of_text(text: str) -> str:
@@ -114,10 +114,10 @@ def _git_revision() -> str | None:
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         listed = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)
-        found = subprocess.run(command, capture_output=True, text=True)
+        described = subprocess.run(command, capture_output=True, text=True)
     except OSError:
         return None
-    return found.stdout.strip() if listed.returncode == found.returncode == 0 else None
+    return described.stdout.strip() if listed.returncode == described.returncode == 0 else None
 
 
 def _plain(value: Any) -> Any:

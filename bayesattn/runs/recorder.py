@@ -30,24 +30,24 @@ class Recorder:
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
         """State and steps done by the checkpoint."""
-        variables = sorted(f"{group}/{name}" for group, found in self.arrays.items() for name in found)
+        variables = sorted(f"{group}/{name}" for group, arrays in self.arrays.items() for name in arrays)
         self.sums[chains] = Sums.of_nothing(variables, self.run.draws_per_chunk, chains)
         if not self.run.checkpoint_file(chains).exists():
             return None
-        found = self.run.read_checkpoint(chains)
+        checkpoint = self.run.read_checkpoint(chains)
         leaves, tree = jax.tree.flatten(like)
         raw = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(a.shape, a.dtype) for a in found.leaves] != [(r.shape, r.dtype) for r in raw]:
+        if [(a.shape, a.dtype) for a in checkpoint.leaves] != [(r.shape, r.dtype) for r in raw]:
             raise RunError(
                 f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
                 " draw it anew with overwrite"
             )
-        self.sums[chains] = found.sums
+        self.sums[chains] = checkpoint.sums
         state = [
             jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
-            for array, leaf in zip(found.leaves, leaves, strict=True)
+            for array, leaf in zip(checkpoint.leaves, leaves, strict=True)
         ]
-        return jax.tree.unflatten(tree, state), found.done
+        return jax.tree.unflatten(tree, state), checkpoint.done
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """One region write per array."""

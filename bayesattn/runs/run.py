@@ -63,23 +63,23 @@ class Run:
         except OSError as error:
             raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
         try:
-            found = self.description = dict(root["attributes"][KEY])
+            about = self.description = dict(root["attributes"][KEY])
         except (KeyError, TypeError, ValueError):
             raise RunError(
                 f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
             ) from None
-        if found.get("format") not in READABLE:
-            environment = found.get("environment")
+        if about.get("format") not in READABLE:
+            environment = about.get("environment")
             maker = environment.get("bayesattn") if isinstance(environment, dict) else None
             raise RunError(
-                f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {found.get('format')},"
+                f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {about.get('format')},"
                 f" written by bayesattn {maker or 'of another version'}: open it with that version"
             )
-        if not isinstance(found.get("sums", {}), dict):
+        if not isinstance(about.get("sums", {}), dict):
             raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite")
         kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
         for key, kind in kinds.items():
-            if not isinstance(found.get(key), kind):
+            if not isinstance(about.get(key), kind):
                 raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
         self.members, self.consolidated = self._members(root)
 
@@ -91,20 +91,20 @@ class Run:
         """
         own, damaged = self.description, f"{self.path} is damaged: its zarr.json is not what was written"
         with suppress(KeyError, TypeError):
-            found = dict(root[store.CONSOLIDATED]["metadata"])
-            if "sum" not in own or own["sum"] == store.sum_of_description(own, found):
-                return found, True
+            members = dict(root[store.CONSOLIDATED]["metadata"])
+            if "sum" not in own or own["sum"] == store.sum_of_description(own, members):
+                return members, True
         with self.reading("what its zarr.json says of groups and arrays"):
-            found = store.consolidated(self.path)
-        if "sum" in own and own["sum"] != store.sum_of_description(own, found):
+            members = store.consolidated(self.path)
+        if "sum" in own and own["sum"] != store.sum_of_description(own, members):
             groups = {name.partition("/")[0] for name in own.get("sums", {})}
-            foreign = sorted(name for name in found if name.partition("/")[0] not in groups)
+            foreign = sorted(name for name in members if name.partition("/")[0] not in groups)
             if foreign and own["sum"] == store.sum_of_description(
-                own, {n: found[n] for n in found if n not in foreign}
+                own, {n: members[n] for n in members if n not in foreign}
             ):
                 raise RunError(f"{self.path} holds {foreign[0]}, which is not part of the run: move it elsewhere")
             raise RunError(f"{damaged}; replace it with overwrite")
-        return found, False
+        return members, False
 
     def root(self, mode: Any = "r") -> zarr.Group:
         """The Zarr group that the run is."""
@@ -250,12 +250,12 @@ class Run:
             kept = json.loads(file.read_text())
             if kept["about"] == about | {"sum": _sum_of(kept["value"])}:
                 return restore(kept["value"])
-        found = compute(self.draws())
+        value = compute(self.draws())
         if (self.path / FOLDER).is_dir():
             with suppress(OSError):  # Whoever may only read computes it again.
-                content = {"about": about | {"sum": _sum_of(found)}, "value": found}
+                content = {"about": about | {"sum": _sum_of(value)}, "value": value}
                 replace_file(file, json.dumps(content).encode())
-        return restore(found)
+        return restore(value)
 
     def stamp(self) -> str:
         """Changes when a file of draws or data does."""
@@ -275,20 +275,20 @@ class Run:
         key = self.path.absolute(), self.stamp()
         if key in _sound:
             return
-        if found := damage.found_in(self):
+        if wrong := damage.found_in(self):
             raise RunError(
-                f"{found[0].what}; `bayesattn sample` with --repair (repair=True) draws"
-                f" {' and '.join(named(each.chains) for each in found)} again from the checkpoint before, to the same draws"
+                f"{wrong[0].what}; `bayesattn sample` with --repair (repair=True) draws"
+                f" {' and '.join(named(part.chains) for part in wrong)} again from the checkpoint before, to the same draws"
             )
         _sound.add(key)
 
     def mend(self) -> None:
         """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
-        while found := damage.found_in(self):
+        while wrong := damage.found_in(self):
             self.require_same_environment()
-            for each in found:
-                damage.go_back(self, each)
-                self.log(event="repair", chains=each.chains, what=each.what)
+            for part in wrong:
+                damage.go_back(self, part)
+                self.log(event="repair", chains=part.chains, what=part.what)
 
     def overview(self) -> dict[str, Any]:
         """State, progress, settings and diagnostics, for a table."""
@@ -338,10 +338,10 @@ class Run:
 
     def require_same_environment(self) -> None:
         """Raise RunError, naming the differences, unless draws would go on to the same bits here."""
-        found = provenance.differences(self.description["environment"], provenance.environment())
-        if found:
+        differences = provenance.differences(self.description["environment"], provenance.environment())
+        if differences:
             raise RunError(
-                f"{self.path} was begun with {', '.join(found)}: resumed, its draws would not be those of one run;"
+                f"{self.path} was begun with {', '.join(differences)}: resumed, its draws would not be those of one run;"
                 " resume it with what it was begun with, or choose another folder"
             )
 
@@ -369,19 +369,19 @@ class Run:
         """The last checkpoint of chains."""
         file = self.checkpoint_file(chains)
         try:
-            found = checkpoints.read(file)
+            checkpoint = checkpoints.read(file)
         except checkpoints.UNREADABLE as error:
             raise self._unreadable(chains, error) from None
-        self._require_own(file, found.run, found.done)
-        chunks = -(-max(0, (found.done - self.job.warmup) // self.job.thin) // self.draws_per_chunk)
-        sums = found.sums
+        self._require_own(file, checkpoint.run, checkpoint.done)
+        chunks = -(-max(0, (checkpoint.done - self.job.warmup) // self.job.thin) // self.draws_per_chunk)
+        sums = checkpoint.sums
         if self.description["format"] > 2 and (
             sums is None
             or (sums.values.shape[0], sums.values.shape[2], sums.size) != (len(chains), chunks, self.draws_per_chunk)
             or set(sums.variables) != self.arrays_of_draws().keys()
         ):
             raise self._unreadable(chains, "its sums are not of the draws that it speaks of")
-        return found
+        return checkpoint
 
     def _unreadable(self, chains: Chains, why: Any) -> RunError:
         return RunError(

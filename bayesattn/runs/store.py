@@ -137,25 +137,25 @@ def read_prepared(run: Run) -> dict[str, np.ndarray]:
     """What was computed before sampling began; raises RunError if that is not what was written."""
     try:
         with load_arrays(run.path / FOLDER / PREPARED) as stored:
-            found = dict(stored)
-        if "prepared" in run.description and run.description["prepared"] != sum_of(found):
+            prepared = dict(stored)
+        if "prepared" in run.description and run.description["prepared"] != sum_of(prepared):
             raise ValueError("it is not what was written")
     except checkpoints.UNREADABLE as error:
         raise RunError(
             f"{run.path} is damaged: {PREPARED} cannot be read ({error}); `bayesattn sample` with --repair (repair=True)"
             " computes it again"
         ) from None
-    return found
+    return prepared
 
 
 def sum_of(arrays: Mapping[str, Any]) -> int:
     """CRC-32 of arrays, with their names and shapes."""
-    found = 0
+    crc = 0
     for name, values in sorted(arrays.items()):
         values = np.asarray(values)
-        found = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), found)
-        found = zlib.crc32(values.tobytes(), found)
-    return found
+        crc = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), crc)
+        crc = zlib.crc32(values.tobytes(), crc)
+    return crc
 
 
 def extend(run: Run, job: Job) -> None:
@@ -194,12 +194,12 @@ def _describe(path: Path, description: dict[str, Any], job: Job, members: Member
 
 def consolidated(path: Path) -> Members:
     """What `zarr.consolidate_metadata` would write into the root of a store, which stays as it is meanwhile."""
-    found = {}
+    members = {}
     for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
         about = json.loads(file.read_bytes())
         group = {CONSOLIDATED: INLINE | {"metadata": {}}} if about["node_type"] == "group" else {}
-        found[file.parent.relative_to(path).as_posix()] = about | group
-    return found
+        members[file.parent.relative_to(path).as_posix()] = about | group
+    return members
 
 
 def sum_of_description(description: dict[str, Any], members: Members) -> int:
@@ -210,14 +210,14 @@ def sum_of_description(description: dict[str, Any], members: Members) -> int:
 
 def fixed_sums(arrays: Mapping[str, Any], kept: int) -> dict[str, int]:
     """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
-    found = {}
+    sums = {}
     for name, array in arrays.items():
         if not _of_draws(array):
             values = np.asarray(array[:kept] if name.endswith("/draw") else array[...])
             text = values.dtype.kind not in "biufc"
             content = "\n".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
-            found[name] = zlib.crc32(content)
-    return found
+            sums[name] = zlib.crc32(content)
+    return sums
 
 
 def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:

@@ -142,7 +142,7 @@ class Langevin(MCMCKernel):
         key, program_key, adapt_key, momentum_key = jax.random.split(rng_key, 4)
         kwargs = model_kwargs or {}
         if self._program is not None:
-            found = initialize_model(
+            info = initialize_model(
                 program_key,
                 self._program,
                 dynamic_args=True,
@@ -150,8 +150,8 @@ class Langevin(MCMCKernel):
                 model_args=model_args,
                 model_kwargs=kwargs,
             )
-            self._potential_of, self._postprocess = found.potential_fn, found.postprocess_fn
-            init_params = found.param_info.z if init_params is None else init_params
+            self._potential_of, self._postprocess = info.potential_fn, info.postprocess_fn
+            init_params = info.param_info.z if init_params is None else init_params
         self.warmup = num_warmup
         flat = ravel_pytree(init_params)[0]
         adapt_init, self._adapt = warmup_adapter(

@@ -284,8 +284,8 @@ class Mclmc(Unadjusted):
         tuning, _ = jax.lax.scan(seen, state.tuning, moves.energy_error)
         state = super().adapted(state, moves)
         if self.adapt_step_size:
-            found = (tuning.mean / tuning.weight) ** (-1 / 6)
-            state = state._replace(adapt_state=state.adapt_state._replace(step_size=found))
+            step_size = (tuning.mean / tuning.weight) ** (-1 / 6)
+            state = state._replace(adapt_state=state.adapt_state._replace(step_size=step_size))
         return state._replace(tuning=tuning)
 
     def free(self, state, model_args, model_kwargs) -> LangevinState:

@@ -27,14 +27,14 @@ def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
 
 def option_names(kernel: type) -> list[str]:
     """Options that a kernel's constructor takes, those of its parents included where it hands them on."""
-    found: list[str] = []
-    for each in kernel.__mro__:
-        if "__init__" in vars(each):
-            parameters = inspect.signature(each.__init__).parameters
-            found += [name for name in parameters if name in CHECKS]
+    names: list[str] = []
+    for base in kernel.__mro__:
+        if "__init__" in vars(base):
+            parameters = inspect.signature(base.__init__).parameters
+            names += [name for name in parameters if name in CHECKS]
             if not any(parameter.kind == parameter.VAR_KEYWORD for parameter in parameters.values()):
                 break
-    return sorted(set(found))
+    return sorted(set(names))
 
 
 def _truth(name: str, value: Any) -> None:

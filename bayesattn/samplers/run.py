@@ -203,14 +203,14 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
         model.architecture.widths if "weights" in job.keep and isinstance(model, Model) else None,
         job.chain_method == "vectorised",
     )
-    found: dict[str, Any] = module.prepare(model) if prepared is None else prepared
-    data = module.data(model, **found)
+    computed: dict[str, Any] = module.prepare(model) if prepared is None else prepared
+    data = module.data(model, **computed)
     shapes = compiled.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
-    return Plan(compiled, data, found, shapes, block, key)
+    return Plan(compiled, data, computed, shapes, block, key)
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:

@@ -144,7 +144,7 @@ class Sweep:
     def _planned(self) -> list[Planned]:
         shared = self.table.settings.model_dump(exclude_none=True)
         listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
-        found: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
         for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
             for key in entry.keys() & point.keys() - set(NESTED):
                 raise ValueError(f"{key} must be either in [grid] or in [[runs]], got both")
@@ -155,10 +155,10 @@ class Sweep:
                 raise ValueError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
             if settings["model"].endswith(".toml"):
                 settings["model"] = str((self.file.parent / settings["model"]).absolute())
-            found.append((varied, settings))
-        names = [_name(varied) for varied, _ in found]
+            pairs.append((varied, settings))
+        names = [_name(varied) for varied, _ in pairs]
         planned: dict[str, Planned] = {}
-        for (varied, settings), name in zip(found, names, strict=True):
+        for (varied, settings), name in zip(pairs, names, strict=True):
             # Two runs may differ in what a file name cannot show.
             name = f"{name},{digest(settings)[:8]}" if names.count(name) > 1 else name
             if name in planned:

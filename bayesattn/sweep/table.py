@@ -22,11 +22,11 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
         about |= {"seed": planned.job.seed} | flat(planned.varied)
         error = (errors or {}).get(planned.name)
         try:
-            found: dict[str, Any] = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
-            about |= {key: found[key] for key in ("state", "width", "temperature", "seconds") if key in found}
-            error = error or found.get("error")
-            quantities = runs.Run(planned.out).summary() if found["state"] == "complete" and not error else [{}]
-            diagnostics = found.get("diagnostics") or {}
+            overview: dict[str, Any] = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
+            about |= {key: overview[key] for key in ("state", "width", "temperature", "seconds") if key in overview}
+            error = error or overview.get("error")
+            quantities = runs.Run(planned.out).summary() if overview["state"] == "complete" and not error else [{}]
+            diagnostics = overview.get("diagnostics") or {}
             about["divergences"] = diagnostics.get("divergences")
         except (runs.RunError, OSError) as damage:
             about["state"], error, quantities = "failed", error or str(damage), [{}]

@@ -83,21 +83,21 @@ def load_images(source: str | Path, side: int = 32) -> Images:
     require("images", "a task of images")
     positive_integer("side", side)
     source, wanted = _split(str(source))
-    found = _digits(side) if source == DIGITS else _read(_located(source), side)
+    images = _digits(side) if source == DIGITS else _read(_located(source), side)
     if wanted is not None:
         first, last = wanted
-        if not first <= last < len(found.names):
-            raise ValueError(f"classes of {source} must be within 0-{len(found.names) - 1}, got [{first}-{last}]")
-        found = found.choose(range(first, last + 1))
-    if len(found.names) < FEWEST_CLASSES:
-        raise ValueError(f"images must be of at least {FEWEST_CLASSES} classes, got {len(found.names)} in {source}")
-    counts = np.bincount(found.classes, minlength=len(found.names))
+        if not first <= last < len(images.names):
+            raise ValueError(f"classes of {source} must be within 0-{len(images.names) - 1}, got [{first}-{last}]")
+        images = images.choose(range(first, last + 1))
+    if len(images.names) < FEWEST_CLASSES:
+        raise ValueError(f"images must be of at least {FEWEST_CLASSES} classes, got {len(images.names)} in {source}")
+    counts = np.bincount(images.classes, minlength=len(images.names))
     if counts.min() < FEWEST_IMAGES:
         raise ValueError(
-            f"every class must have at least {FEWEST_IMAGES} images, got {counts.min()} of {found.names[counts.argmin()]!r}"
+            f"every class must have at least {FEWEST_IMAGES} images, got {counts.min()} of {images.names[counts.argmin()]!r}"
             f" in {source}"
         )
-    return found
+    return images
 
 
 def is_named(source: str) -> bool:
@@ -152,9 +152,9 @@ def _located(source: str) -> Path:
 def _read(path: Path, side: int) -> Images:
     """Images of a folder or zip, classes in the order of their names."""
     pixels, names, seen = [], [], 0
-    found = _files(path)
-    require_memory(f"images of {path} at side = {side}", 8 * len(found) * side**2)
-    for name, read in found:
+    files = _files(path)
+    require_memory(f"images of {path} at side = {side}", 8 * len(files) * side**2)
+    for name, read in files:
         parts = PurePosixPath(name).parts
         if len(parts) < 3:
             raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")

@@ -88,8 +88,8 @@ def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
         shapes |= {f"V_{layer}": (count, width, width), f"Q_{layer}": (count, task.key_width, task.width)}
     keys = jax.random.split(key, len(shapes))
     drawn = {
-        name: jax.random.normal(each, shape, jnp.float32)
-        for each, (name, shape) in zip(keys, shapes.items(), strict=True)
+        name: jax.random.normal(subkey, shape, jnp.float32)
+        for subkey, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
     # Logits of order 1.
     queries = {name: value / float(np.sqrt(task.width)) for name, value in drawn.items() if name[0] == "Q"}
@@ -182,16 +182,16 @@ def _train(
     embedding = {name: jnp.asarray(value, jnp.float32) for name, value in task.embedding.items()}
 
     def loss(weights, shown, labels):
-        found = output(weights, embedded(patches[shown], **embedding))
-        return jnp.mean((found - labels) ** 2), jnp.mean(right(found, labels))
+        outputs = output(weights, embedded(patches[shown], **embedding))
+        return jnp.mean((outputs - labels) ** 2), jnp.mean(right(outputs, labels))
 
     @jax.jit
     def block(state, shown, labels):
         def step(state, batch):
             weights, moments = state
-            found, gradient = jax.value_and_grad(loss, has_aux=True)(weights, *batch)
+            loss_and_hits, gradient = jax.value_and_grad(loss, has_aux=True)(weights, *batch)
             updates, moments = optimiser.update(gradient, moments, weights)
-            return (optax.apply_updates(weights, updates), moments), found
+            return (optax.apply_updates(weights, updates), moments), loss_and_hits
 
         return jax.lax.scan(step, state, (shown, labels))
 
@@ -214,17 +214,17 @@ def _train(
             progress(Progress(done, training.steps, float(losses.mean()), float(hits.mean())))
         if done % (BLOCK * CHECKPOINT_BLOCKS) == 0 and done < training.steps:
             _write(checkpoint, _named(state), about | {"done": str(done)})
-    found = {name: np.asarray(value) for name, value in state[0].items()}
-    _write(out, found, about)
+    trained = {name: np.asarray(value) for name, value in state[0].items()}
+    _write(out, trained, about)
     checkpoint.unlink(missing_ok=True)
-    return found
+    return trained
 
 
 def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
     """Share of "train", "validation" or "test" episodes that a trained network gets right."""
     tokens, labels = task.sample(part)
-    found = output({name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(tokens, jnp.float32))
-    return float(np.mean(right(np.asarray(found), labels)))
+    outputs = output({name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(tokens, jnp.float32))
+    return float(np.mean(right(np.asarray(outputs), labels)))
 
 
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
@@ -296,17 +296,17 @@ def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[An
     """State and steps done of a checkpoint; of one that cannot be read, those of the start, for all is drawn from seeds."""
     leaves, tree = jax.tree.flatten(like)
     try:
-        arrays, found = read_arrays("checkpoint of the training", checkpoint)
-        done, stored = int(found["done"]), [arrays[str(number)] for number in range(len(leaves))]
+        arrays, metadata = read_arrays("checkpoint of the training", checkpoint)
+        done, stored = int(metadata["done"]), [arrays[str(number)] for number in range(len(leaves))]
         if [(a.shape, a.dtype) for a in stored] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
             raise ValueError("arrays of other shapes")
     except (OSError, ValueError, KeyError):
         return like, 0
     for name, value in about.items():
-        if found.get(name) != value:
+        if metadata.get(name) != value:
             raise ValueError(
                 f"{checkpoint} is of another {name}: remove it, or choose another out;"
-                f" expected {value}, got {found.get(name)}"
+                f" expected {value}, got {metadata.get(name)}"
             )
     return jax.tree.unflatten(tree, [jnp.asarray(leaf) for leaf in stored]), done
 

@@ -76,7 +76,7 @@ def anneal(
     points = jax.device_get(_prior(jax.random.split(prior_key, ISLANDS * count), problem, shapes))
     hot, before, slopes = np.inf, np.zeros(len(points)), np.zeros(len(points))
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)
-    found = {}
+    estimates = {}
     for level in itertools.count():
         cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
         log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
@@ -88,10 +88,10 @@ def anneal(
         # Of independent particles: what the scatter may not be below, were it small by chance.
         variance += (1 / _effective_share(log_weights) - 1) / len(points)
         if cold == wanted[0]:
-            found[cold] = _mean(log_evidence, variance)
+            estimates[cold] = _mean(log_evidence, variance)
             del wanted[0]
         if not wanted:
-            return found
+            return estimates
         weights = special.softmax(by_island, axis=1)
         metric = _spanning(points, weights.ravel() / ISLANDS)
         chosen = _systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
@@ -101,9 +101,9 @@ def anneal(
         points = moved.reshape(points.shape)
         step *= np.exp(accepted.mean() - ACCEPTANCE)
         hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
-        best = max([best, *(each.log_evidence for each in found.values())])
+        best = max([best, *(estimate.log_evidence for estimate in estimates.values())])
         if _mean(log_evidence, variance).log_evidence < best - within and slopes.mean() > 0:
-            return found
+            return estimates
     raise AssertionError  # never reached
 
 
@@ -137,10 +137,10 @@ def _systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndar
     """Numbers of `count` particles of each island, drawn by weight, one after the other."""
     start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
     heights = (np.arange(count) + start) / count
-    found = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
+    chosen = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
     # A sum of weights may round to less than 1.
     return np.concatenate(
-        [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(found)]
+        [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(chosen)]
     )
 
 
@@ -167,8 +167,8 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
         def value(log_temperature):
             return likelihood.at(jnp.exp(log_temperature)).log_density(factor)
 
-        found, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
-        return jnp.where(likelihood.is_singular(factor), jnp.nan, found), slope
+        log_density, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
+        return jnp.where(likelihood.is_singular(factor), jnp.nan, log_density), slope
 
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(one, points)

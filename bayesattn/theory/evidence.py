@@ -109,8 +109,8 @@ def evidence(
             multiple of 8.
         NotConverged: K + T I is singular in float64.
     """
-    found = evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles, likelihood=likelihood)
-    return found[0]
+    single = evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles, likelihood=likelihood)
+    return single[0]
 
 
 @of_model
@@ -133,8 +133,8 @@ def evidences(
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
     given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
-    found = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles)
-    return [found[each] for each in checked]
+    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles)
+    return [estimates[temperature] for temperature in checked]
 
 
 @of_model
@@ -154,14 +154,14 @@ def competing(
     """
     checked = _checked(temperatures)
     given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
-    found = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, within=FAR)
-    return [found.get(each) for each in checked]
+    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, within=FAR)
+    return [estimates.get(temperature) for temperature in checked]
 
 
 def _checked(temperatures: Sequence[Checked]) -> list[float]:
     if not len(temperatures):
         raise ValueError("temperatures must hold at least one number above 0, got none")
-    return [positive("temperature", each) for each in temperatures]
+    return [positive("temperature", temperature) for temperature in temperatures]
 
 
 def _posterior(path_inputs: Any, labels: Any, arch: Architecture) -> str:
@@ -181,24 +181,25 @@ def _found(
     """Evidences by temperature, without those that annealing has given up."""
     shapes = layer_shapes(arch)
     key = stream(seed_number("seed", seed), "evidence", posterior)
-    found = {}
+    estimates = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
-        for each in set(temperatures):
-            found[each] = _by_importance(likelihood.at(each), arch, shapes, key)
-    found = {hot: each for hot, each in found.items() if each.reliable}
-    if left := [each for each in temperatures if each not in found]:
-        best = max((each.log_evidence for each in found.values()), default=-np.inf)
+        for temperature in set(temperatures):
+            estimates[temperature] = _by_importance(likelihood.at(temperature), arch, shapes, key)
+    estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
+    if left := [temperature for temperature in temperatures if temperature not in estimates]:
+        best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
         ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
         try:
             annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=within)
         except Singular:
             cause = likely_cause(likelihood.at(min(left)), arch)
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
-        found |= {
-            hot: Evidence(*each, method="annealing", reliable=each.error <= RELIABLE) for hot, each in annealed.items()
+        estimates |= {
+            hot: Evidence(*estimate, method="annealing", reliable=estimate.error <= RELIABLE)
+            for hot, estimate in annealed.items()
         }
-    return found
+    return estimates
 
 
 def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:

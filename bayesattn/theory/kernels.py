@@ -120,8 +120,8 @@ def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature
         return
     same = own[:, None] + own - 2 * scale * (flat @ flat.T) <= lost
     apart = np.abs(np.subtract.outer(labels, labels)) > np.sqrt(lost)
-    if len(found := np.argwhere(same & apart)):
-        first, second = found[0]
+    if len(pairs := np.argwhere(same & apart)):
+        first, second = pairs[0]
         raise ValueError(
             f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
             f" {lost:.1g}, below which float64 cannot tell it from 0; got {labels[first]:g} and {labels[second]:g} at"

@@ -97,14 +97,14 @@ def solve(
     networks, temperatures = networks * (count // len(networks)), temperatures * (count // len(temperatures))
     if len({network.heads for network in networks}) > 1 or len({network.variances[0] for network in networks}) > 1:
         raise ValueError("networks solved in one call must have the same heads and input variance s_0^2")
-    found = _solved(
+    solution = _solved(
         likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood),
         networks,
         temperatures,
         max_steps,
         throw,
     )
-    return found if batched else _first(found)
+    return solution if batched else _first(solution)
 
 
 def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True) -> SaddlePoint:
@@ -113,8 +113,8 @@ def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 20
 
 
 def _first(batch: SaddlePoint) -> SaddlePoint:
-    found = jax.tree.map(lambda leaf: leaf[0], batch)
-    return found._replace(converged=bool(found.converged))
+    first = jax.tree.map(lambda leaf: leaf[0], batch)
+    return first._replace(converged=bool(first.converged))
 
 
 def _solved(

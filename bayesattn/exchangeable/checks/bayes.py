@@ -104,12 +104,12 @@ def attention(rng: np.random.Generator) -> Findings:
     shape = (3, 4)  # batch, heads
     keys, queries = ex.uniform(rng, *shape, 20, 3), ex.uniform(rng, *shape, 5, 3)
     values = rng.normal(size=(*shape, 20, 2))
-    found = ex.cme_attention(queries, keys, values, ridge=RIDGE, kernel="linear")
+    cme = ex.cme_attention(queries, keys, values, ridge=RIDGE, kernel="linear")
     exact = [
         [ex.query_posterior(keys[b, h], values[b, h], queries[b, h], NOISE, PRIOR).mean for h in range(4)]
         for b in range(3)
     ]
-    off = float(jnp.max(jnp.abs(found - jnp.array(exact))))
+    off = float(jnp.max(jnp.abs(cme - jnp.array(exact))))
     claims = [Claim(2, "CME attention at sigma^2/tau^2 is the posterior mean", "0", 0.0, off, tolerance=EXACT)]
     gram, cross = (
         ex.gram("exponential", keys[0, 0], keys[0, 0], 0.5),
@@ -117,8 +117,8 @@ def attention(rng: np.random.Generator) -> Findings:
     )
     diagonal = np.diag(ex.gram("exponential", queries[0, 0], queries[0, 0], 0.5))
     process = ex.dual_posterior(gram, cross, diagonal, values[0, 0], NOISE, PRIOR).mean
-    found = ex.cme_attention(queries, keys, values, ridge=RIDGE, bandwidth=0.5)[0, 0]
-    off = float(jnp.max(jnp.abs(found - process)))
+    cme = ex.cme_attention(queries, keys, values, ridge=RIDGE, bandwidth=0.5)[0, 0]
+    off = float(jnp.max(jnp.abs(cme - process)))
     claims.append(Claim(2, "the same for the exponential kernel (a Gaussian process)", "0", 0.0, off, tolerance=EXACT))
     gaussian = ex.cme_attention(queries, keys, values, ridge=RIDGE, kernel="gaussian", bandwidth=0.5)
     same = ex.cme_attention(queries, keys, values, ridge=ex.same_ridge(RIDGE, 0.5), bandwidth=0.5)
@@ -241,9 +241,9 @@ def sufficiency(rng: np.random.Generator) -> Findings:
         )
     )
     features, values = rng.normal(size=(200, 3)), rng.normal(size=(200, 2))
-    found = ex.latent_posterior(features, values, NOISE, PRIOR)
-    precision = np.linalg.inv(found.covariance) * NOISE**2
-    recovered = precision - RIDGE * np.eye(3), np.asarray(found.mean) @ precision
+    gaussian = ex.latent_posterior(features, values, NOISE, PRIOR)
+    precision = np.linalg.inv(gaussian.covariance) * NOISE**2
+    recovered = precision - RIDGE * np.eye(3), np.asarray(gaussian.mean) @ precision
     off = max(np.max(np.abs(recovered[0] - features.T @ features)), np.max(np.abs(recovered[1] - values.T @ features)))
     claims.append(
         Claim(
@@ -264,7 +264,7 @@ def sufficiency(rng: np.random.Generator) -> Findings:
             "E log-odds of the true z: drawn over enumerated, worst of 6 n (25 .. 800)",
             "1",
             [1.0] * len(counts),
-            [each.times(1 / law) for each, law in zip(measured, exact, strict=True)],
+            [mean.times(1 / law) for mean, law in zip(measured, exact, strict=True)],
         )
     )
     growth = (counts[-1] * exact[-1] - counts[-2] * exact[-2]) / (counts[-1] - counts[-2])

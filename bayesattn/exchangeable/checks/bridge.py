@@ -74,23 +74,27 @@ def bridge(rng: np.random.Generator) -> Findings:
     contexts = [draw_context(rng) for _ in range(SEQUENCES)]
     seeds = rng.choice(2**31, SEQUENCES, replace=False).tolist()
     with tempfile.TemporaryDirectory() as folder:
-        readings = [read(each, Path(folder) / str(seed), seed) for seed, each in zip(seeds, contexts, strict=True)]
-    exact = [ex.query_posterior(each.keys, each.values, each.queries, NOISE, PRIOR).variance for each in contexts]
+        readings = [
+            read(context, Path(folder) / str(seed), seed) for seed, context in zip(seeds, contexts, strict=True)
+        ]
+    exact = [
+        ex.query_posterior(context.keys, context.values, context.queries, NOISE, PRIOR).variance for context in contexts
+    ]
     standardised = [
-        (reading.draws - _cme(each)) / np.sqrt(np.asarray(variance))[:, None]
-        for each, reading, variance in zip(contexts, readings, exact, strict=True)
+        (reading.draws - _cme(context)) / np.sqrt(np.asarray(variance))[:, None]
+        for context, reading, variance in zip(contexts, readings, exact, strict=True)
     ]
     laws = "V^T (G + lambda I)^-1 k(q)", "sigma^2 phi^T M phi"
     claims = chain_claims(7, "HMC draws of z q", laws, np.stack(standardised, 2))
-    off = max(np.max(np.abs(r.heads - _with_sink(each))) for each, r in zip(contexts, readings, strict=True))
+    off = max(np.max(np.abs(r.heads - _with_sink(context))) for context, r in zip(contexts, readings, strict=True))
     claims.append(
         Claim(7, "a head of the network is softmax attention with a token at 0", "0", 0.0, off, tolerance=1e-12)
     )
     for kappa in KAPPAS:
         claims += _errors_of_heads(rng, kappa)
     distances = [
-        np.mean(((each.truth - r.draws.mean((0, 1))) / r.draws.std((0, 1))) ** 2, 0)
-        for each, r in zip(contexts, readings, strict=True)
+        np.mean(((context.truth - r.draws.mean((0, 1))) / r.draws.std((0, 1))) ** 2, 0)
+        for context, r in zip(contexts, readings, strict=True)
     ]
     claims.append(
         Claim(
@@ -116,7 +120,7 @@ def bridge(rng: np.random.Generator) -> Findings:
 def _with_sink(drawn: Replicate, kappas: tuple[float, ...] = KAPPAS) -> np.ndarray:
     """Heads as softmax attention with one more token, of key and value 0."""
     pads = [(0, 0)] * (drawn.keys.ndim - 2) + [(0, 1), (0, 0)]
-    keys, values = (np.pad(each, pads) for each in (drawn.keys, drawn.values))
+    keys, values = (np.pad(array, pads) for array in (drawn.keys, drawn.values))
     return np.stack([ex.softmax_attention(drawn.queries, keys, values, bandwidth=1 / kappa) for kappa in kappas])
 
 

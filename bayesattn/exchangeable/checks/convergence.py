@@ -25,8 +25,8 @@ FAR = (10**6, 10**7)
 
 
 def _cme(drawn: Replicate, ridge: float = RIDGE) -> np.ndarray:
-    found = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=ridge, kernel="linear")
-    return np.asarray(found)
+    cme = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=ridge, kernel="linear")
+    return np.asarray(cme)
 
 
 def _softmax(drawn: Replicate, bandwidth: float = 1 / KAPPA) -> np.ndarray:
@@ -37,25 +37,25 @@ def conditional_mean_embedding(rng: np.random.Generator) -> Findings:
     """CME attention: exact error, its limit, effective dimension, the ridge of the published proof."""
     features, query, latent, ridge = ex.uniform(rng, 20, 3), ex.uniform(rng, 3), rng.normal(size=(VALUES, 3)), 1.0
     noise = NOISE * rng.normal(size=(20000, 20, VALUES))
-    found = ex.cme_attention(query[None], features, features @ latent.T + noise, ridge=ridge, kernel="linear")[:, 0]
+    cme = ex.cme_attention(query[None], features, features @ latent.T + noise, ridge=ridge, kernel="linear")[:, 0]
     claims = [
         Claim(
             3,
             "CME error, one z and one set of 20 keys",
             "lambda^2 |z M phi|^2 + d_v sigma^2 phi^T M Phi^T Phi M phi",
             rates.cme_error(features, query, latent, ridge, NOISE),
-            mean_of(np.sum((np.asarray(found) - latent @ query) ** 2, -1)),
+            mean_of(np.sum((np.asarray(cme) - latent @ query) ** 2, -1)),
         )
     ]
     latents = PRIOR * rng.normal(size=(20000, 3, VALUES))
-    found = ex.cme_attention(query[None], features, features @ latents + noise, ridge=RIDGE, kernel="linear")[:, 0]
+    cme = ex.cme_attention(query[None], features, features @ latents + noise, ridge=RIDGE, kernel="linear")[:, 0]
     claims.append(
         Claim(
             3,
             "CME error averaged over the prior, at lambda_B",
             "d_v sigma^2 phi^T M phi",
             rates.mean_cme_error(features, query, RIDGE, NOISE, PRIOR, VALUES),
-            mean_of(np.sum((np.asarray(found) - query @ latents) ** 2, -1)),
+            mean_of(np.sum((np.asarray(cme) - query @ latents) ** 2, -1)),
         )
     )
     tokens = [64, 256, 1024]
@@ -77,8 +77,8 @@ def conditional_mean_embedding(rng: np.random.Generator) -> Findings:
         claims += _against_law(f"CME, linear kernel, lambda = {ridge_name}", "law to order 1/n^2", tokens, squares, law)
         panel.append(_curve(f"CME, lambda = {ridge_name}", tokens, squares, law))
         far, limit = ((1e7, 1e8), -0.5) if number == 0 else ((1e15, 1e16), -0.25)
-        found = law_slope(far, [law_at(n) for n in far])
-        claims.append(Claim(3, f"its law: slope at n = {far[0]:.0e}", f"{limit:g}", limit, found, tolerance=1e-3))
+        rate = law_slope(far, [law_at(n) for n in far])
+        claims.append(Claim(3, f"its law: slope at n = {far[0]:.0e}", f"{limit:g}", limit, rate, tolerance=1e-3))
         if number == 0:
             product = far[0] * law_at(far[0])
             claims.append(
@@ -96,7 +96,7 @@ def _against_law(
 ) -> list[Claim]:
     """Mean squared errors and their slope against a law for any number of tokens."""
     span = f"n = {tokens[0]} .. {tokens[-1]}"
-    measured = [mean_of(each / one) for each, one in zip(squares, law, strict=True)]
+    measured = [mean_of(square / expected) for square, expected in zip(squares, law, strict=True)]
     return [
         worst(3, f"{name}: MSE / law, worst of {len(tokens)} n ({span})", law_name, [1.0] * len(tokens), measured),
         Claim(3, f"{name}: RMS slope ({span})", "slope of the law", law_slope(tokens, law), slope(tokens, squares)),
@@ -107,19 +107,19 @@ def _effective_dimension(rng: np.random.Generator) -> list[Claim]:
     """Posterior variance of a kernel of infinitely many features, by its Fourier features on the circle."""
     tokens, off, (spectrum, counts) = 2**12, np.nan, ex.eigenvalues(KAPPA, 2)
     eigenvalues = np.r_[spectrum, spectrum[1:]]
-    found = []
+    variances = []
     for _ in range(60):
         angles = rng.uniform(0, 2 * np.pi, tokens)
         phases = np.outer(angles, np.arange(1, len(spectrum)))
         features = np.column_stack([np.ones(tokens), np.sqrt(2) * np.cos(phases), np.sqrt(2) * np.sin(phases)])
         features *= np.sqrt(eigenvalues)
-        if not found:
+        if not variances:
             points = np.column_stack([np.cos(angles[:50]), np.sin(angles[:50])])
             kernel = np.asarray(ex.gram("exponential", points, points, 1 / KAPPA))
             off = float(np.max(np.abs(features[:50] @ features[:50].T - kernel)))
         precision = features.T @ features + RIDGE * np.eye(len(eigenvalues))
         # Averaged over queries exactly: E phi phi^T is diagonal.
-        found.append(tokens * VALUES * NOISE**2 * np.sum(eigenvalues * np.diag(np.linalg.inv(precision))))
+        variances.append(tokens * VALUES * NOISE**2 * np.sum(eigenvalues * np.diag(np.linalg.inv(precision))))
     law, _ = rates.spectral_cme_error(tokens, RIDGE, spectrum, counts, NOISE, PRIOR, VALUES)
     far, _ = rates.spectral_cme_error(1e9, RIDGE * 1e9 / tokens, spectrum, counts, NOISE, PRIOR, VALUES)
     limit = VALUES * NOISE**2 * ex.effective_dimension(spectrum, RIDGE / tokens, counts)
@@ -132,7 +132,7 @@ def _effective_dimension(rng: np.random.Generator) -> list[Claim]:
             f"exponential kernel on the circle, n = {tokens}: n x posterior variance",
             "d_v sigma^2 N(lambda_B / n), with its next order",
             tokens * law,
-            mean_of(found),
+            mean_of(variances),
         ),
         Claim(
             3,
@@ -191,11 +191,11 @@ def fixed_bandwidth(rng: np.random.Generator) -> Findings:
         "about": ("softmax about S f", about, "exact at each n"),
         "whole": ("softmax about f, fixed gamma", whole, "exact at each n"),
     }
-    for key, (name, found, law_name) in names.items():
-        claims += _against_law(name, law_name, tokens, found, [laws[key](n) for n in tokens])
+    for key, (name, squared, law_name) in names.items():
+        claims += _against_law(name, law_name, tokens, squared, [laws[key](n) for n in tokens])
     for key in ("gap", "about"):
-        found = law_slope(FAR, [laws[key](n) for n in FAR])
-        claims.append(Claim(3, f"law of {names[key][0]}: slope at n = 1e6", "-1/2", -0.5, found, tolerance=1e-4))
+        rate = law_slope(FAR, [laws[key](n) for n in FAR])
+        claims.append(Claim(3, f"law of {names[key][0]}: slope at n = 1e6", "-1/2", -0.5, rate, tolerance=1e-4))
     plateau = (1 - kept) ** 2 * VALUES * PRIOR**2
     flat = slope(tokens, literal)
     claims += [
@@ -205,7 +205,7 @@ def fixed_bandwidth(rng: np.random.Generator) -> Findings:
             "gap |CME - softmax|^2 / law, worst of 3 n (n = 64 .. 1024)",
             "softmax's error - CME's",
             [1.0] * len(tokens),
-            [mean_of(each / laws["literal"](n)) for each, n in zip(literal, tokens, strict=True)],
+            [mean_of(square / laws["literal"](n)) for square, n in zip(literal, tokens, strict=True)],
         ),
         Claim(
             3,
@@ -251,7 +251,7 @@ def softmax_regression(tokens: int, dimension: int) -> float:
 def _noise_part(rng: np.random.Generator, dimension: int) -> list[Claim]:
     tokens = 256
     drawn = replicates(rng, 2000, tokens, dimension)
-    found = _softmax(drawn._replace(values=NOISE * rng.normal(size=drawn.values.shape)))
+    softmax = _softmax(drawn._replace(values=NOISE * rng.normal(size=drawn.values.shape)))
     law = tokens * _law(tokens, dimension, 1.0, prior=1e-12)
     return [
         Claim(
@@ -259,7 +259,7 @@ def _noise_part(rng: np.random.Generator, dimension: int) -> list[Claim]:
             f"noise part of n x MSE of softmax (n = {tokens})",
             "exact at this n",
             law,
-            mean_of(tokens * np.mean(np.sum(found**2, -1), -1)),
+            mean_of(tokens * np.mean(np.sum(softmax**2, -1), -1)),
         ),
         Claim(
             3,
@@ -281,7 +281,7 @@ def _curved(rng: np.random.Generator, dimension: int) -> list[Claim]:
     def truth(points: np.ndarray) -> np.ndarray:
         return points @ latents + weight * (3 * points[..., 2:] ** 2 - 1) / 2
 
-    found = np.asarray(ex.softmax_attention(queries, keys, truth(keys), bandwidth=1 / KAPPA))[..., 0]
+    softmax = np.asarray(ex.softmax_attention(queries, keys, truth(keys), bandwidth=1 / KAPPA))[..., 0]
     # Powers of both parts; the constant c that is best leaves p1 (1 - c a_1)^2 + p2 (1 - c a_2)^2.
     powers, degrees = np.array([PRIOR**2, weight**2 / 5]), np.array([1, 2])
     kept, twice = (ex.bessel_ratio(degrees, factor * KAPPA, dimension) for factor in (1, 2))
@@ -290,7 +290,7 @@ def _curved(rng: np.random.Generator, dimension: int) -> list[Claim]:
     # Variance, and bias times the bias of a ratio of means, as in `rates.softmax_error`.
     variance = best**2 * (1 - 2 * kept * twice + kept**2) - 2 * best * (1 - best * kept) * (twice - kept)
     finite = left + float(powers @ variance) * ex.noise_factor(KAPPA, dimension) / tokens
-    measured = mean_of(np.mean((best * found - truth(queries)[..., 0]) ** 2, 1))
+    measured = mean_of(np.mean((best * softmax - truth(queries)[..., 0]) ** 2, 1))
     return [
         Claim(
             3,
@@ -353,8 +353,8 @@ def _cme_shrinking(rng: np.random.Generator) -> Claim:
         laws.append(rates.spectral_cme_error(tokens, RIDGE, *spectrum, NOISE, PRIOR, 2)[1])
 
         def error(drawn: Replicate, bandwidth: float = bandwidth) -> np.ndarray:
-            found = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=RIDGE, bandwidth=bandwidth)
-            return np.asarray(found) - drawn.truth
+            cme = ex.cme_attention(drawn.queries, drawn.keys, drawn.values, ridge=RIDGE, bandwidth=bandwidth)
+            return np.asarray(cme) - drawn.truth
 
         measured.append(mean_of(squared_errors(rng, count, tokens, 2, error, 2) / laws[-1]))
     statement = (

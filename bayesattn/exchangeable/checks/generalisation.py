@@ -36,12 +36,12 @@ def supervised(rng: np.random.Generator) -> Findings:
         optimum = learning.population_optimum(tokens)
         batches = [learning.draw_sequences(rng, population // BATCHES, tokens) for _ in range(BATCHES)]
         averaged = [learning.expected_targets(batch) for batch in batches]
-        moments = [learning.moments(optimum.parameters, *each) for each in averaged]
-        hessians, seconds = (np.array(each) for each in zip(*moments, strict=True))
+        moments = [learning.moments(optimum.parameters, *pair) for pair in averaged]
+        hessians, seconds = (np.array(matrices) for matrices in zip(*moments, strict=True))
         losses = np.concatenate([_losses(optimum.parameters, batch) for batch in batches])
         approximation.append((VALUES * NOISE**2 + optimum.approximation, mean_of(losses)))
         gradients = np.array([_slope(optimum.parameters, batch) for batch, _ in averaged])
-        slopes += [mean_of(each) for each in gradients.T]
+        slopes += [mean_of(column) for column in gradients.T]
         trace = jackknife(learning.trace, [hessians, seconds])
         traces.append(trace)
         suprema += _suprema(rng, optimum.parameters, batches)
@@ -159,7 +159,7 @@ def _lipschitz() -> list[Claim]:
         first, second = np.concatenate([np.zeros(4), start[4:]]), np.concatenate([[1e-4, 0, 0, 0], start[4:]])
         along_a.append(_over_bound(_sequence(key, signs * key, signs * value), first, second))
     of = f"n = {_listed(TOKENS)}"
-    off_w, off_a = (max(found, key=lambda one, at=at: abs(one - at)) for found, at in ((along_w, 1.0), (along_a, 0.5)))
+    off_w, off_a = (max(along, key=lambda one, at=at: abs(one - at)) for along, at in ((along_w, 1.0), (along_a, 0.5)))
     return [
         Claim(
             5,
@@ -187,7 +187,7 @@ def _sequence(query: np.ndarray, keys: np.ndarray, values: np.ndarray) -> learni
 def _over_bound(data: learning.Sequences, first: np.ndarray, second: np.ndarray) -> float:
     change = np.asarray(learning.attend(first, data) - learning.attend(second, data))
     (a, w), (a_other, w_other) = ((p[:4].reshape(2, 2), p[4:].reshape(2, 2)) for p in (first, second))
-    most_value, most_key = (float(np.linalg.norm(each, axis=-1).max()) for each in (data.values, data.keys))
+    most_value, most_key = (float(np.linalg.norm(vectors, axis=-1).max()) for vectors in (data.values, data.keys))
     norm = float(max(np.linalg.norm(w, 2), np.linalg.norm(w_other, 2)))
     apart = (float(np.linalg.norm(a - a_other, 2)), float(np.linalg.norm(w - w_other, 2)))
     return float(np.linalg.norm(change, axis=-1).max()) / learning.lipschitz_bound(*apart, most_value, most_key, norm)
@@ -209,12 +209,12 @@ def _suprema(
     top = losses[np.argmax(losses.var(1))]
     spread = mean_of((top - top.mean()) ** 2)
     own = np.hypot(normal.error / normal.value, spread.error / spread.value / 2)
-    centred, found = losses - losses.mean(1, keepdims=True), []
+    centred, pairs = losses - losses.mean(1, keepdims=True), []
     for count in (100, 400):
         groups = centred.reshape(THETAS, size // count, count).mean(2)
         measured = mean_of(np.max(np.abs(groups), 0) / (normal.value * np.sqrt(1 / count - 1 / size)))
-        found.append((Mean(1.0, float(own)), measured))
-    return found
+        pairs.append((Mean(1.0, float(own)), measured))
+    return pairs
 
 
 CONDITIONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e8, 1e10)
@@ -244,14 +244,14 @@ def pretrained(rng: np.random.Generator) -> Findings:
         excess = pretraining.pretraining_excess(learnt, variances, known, VALUES)
         downstream = pretraining.downstream_excess(learnt, weak, known)
         best = int(np.argmin(excess.mean(0)))
-        for name, found in (("pretraining", excess[:, 0]), ("downstream", downstream[:, 0])):
-            squares[name].append(mean_of(found))
+        for name, excesses in (("pretraining", excess[:, 0]), ("downstream", downstream[:, 0])):
+            squares[name].append(mean_of(excesses))
         squares["best ridge"].append(mean_of(downstream[:, best]))
         zero.append(Mean(known.posterior[2, 2], known.posterior_error[2, 2]))
         bayes.append(MASKED["prior"] ** 2 - known.posterior[2, 2])
     growth = {
-        name: [exponent(CONDITIONS[i : i + 2], found[i : i + 2]) for i in range(len(CONDITIONS) - 1)]
-        for name, found in squares.items()
+        name: [exponent(CONDITIONS[i : i + 2], means[i : i + 2]) for i in range(len(CONDITIONS) - 1)]
+        for name, means in squares.items()
     }
     at = CONDITIONS.index(1e4)
     least_squares, ridge = (squares[name][at].value for name in ("downstream", "best ridge"))
@@ -302,7 +302,7 @@ def pretrained(rng: np.random.Generator) -> Findings:
         ),
     ]
     x = np.array(CONDITIONS)
-    curves = {name: np.array(found)[:, :2].T for name, found in squares.items()}
+    curves = {name: np.array(means)[:, :2].T for name, means in squares.items()}
     panel = [
         Curve("least squares: pretraining excess", x, *curves["pretraining"]),
         Curve(
@@ -369,12 +369,12 @@ def _bound(weak: np.ndarray) -> list[Claim]:
 def _finite(rng: np.random.Generator) -> list[Claim]:
     """Finite latents: what masked prediction identifies."""
     emission, readout = rng.dirichlet(np.ones(5), size=4).T, rng.normal(size=(2, 4))
-    found = ex.transfer(emission, readout)
+    transfer = ex.transfer(emission, readout)
     # The same maximum over changes that sum to 0 as a generalised eigenvalue, with another basis of them.
     basis = np.eye(4)[:, :3] - np.eye(4)[:, 1:]
     largest = linalg.eigh(*((matrix @ basis).T @ (matrix @ basis) for matrix in (readout, emission)), eigvals_only=True)
     most = float(np.sqrt(largest[-1]))
-    attained = np.linalg.norm(readout @ found.direction) / np.linalg.norm(emission @ found.direction)
+    attained = np.linalg.norm(readout @ transfer.direction) / np.linalg.norm(emission @ transfer.direction)
     blind = emission.copy()
     blind[:, 3] = blind[:, 2]
     unseen = ex.transfer(blind, readout).direction
@@ -384,11 +384,11 @@ def _finite(rng: np.random.Generator) -> list[Claim]:
             6,
             "finite z: largest |H d| / |T d|, as a generalised eigenvalue",
             law,
-            found.factor,
+            transfer.factor,
             most,
             tolerance=1e-8 * most,
         ),
-        Claim(6, "the worst direction by SVD attains it", law, found.factor, attained, tolerance=1e-8 * most),
+        Claim(6, "the worst direction by SVD attains it", law, transfer.factor, attained, tolerance=1e-8 * most),
         Claim(
             6,
             "sigma_min(T Q) = 0: masked prediction is blind to a change of pi",
