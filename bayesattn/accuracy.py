@@ -298,7 +298,11 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
     return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))
 
 
-def alignment_over_draws(model: Model, saddle: np.ndarray, order_parameters: np.ndarray) -> Alignment:
+def alignment_over_draws(
+    model: Model,
+    saddle: Float[np.ndarray | Array, "path path"],
+    order_parameters: Float[np.ndarray, "chain draw path path"],
+) -> Alignment:
     """Alignment of the kernel with the labels, at finite width against the GP limit.
 
     Args:
@@ -357,7 +361,9 @@ def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example
     return mean_predictor(model, _gp_of_group(model, paths))
 
 
-def mean_predictor(model: Model, order_parameter: Float[np.ndarray, "path path"]) -> Float[np.ndarray, " test_example"]:
+def mean_predictor(
+    model: Model, order_parameter: Float[np.ndarray | Array, "path path"]
+) -> Float[np.ndarray, " test_example"]:
     """Mean of f on the test examples given U."""
     [readout] = readouts(order_parameter[None], model.likelihood, model.architecture)
     return np.tensordot(model.test_path_inputs, readout, 2)

@@ -488,7 +488,7 @@ def _along_directions(
         names=list(directions),
         difference=projected.mean(0),
         error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
-        freedom=same(len(batches) - 1),
+        freedom=same(len(batches) - 1.0),
         allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
         size=same(size),
         level=_level_of_each(level, with_predictor=True),

@@ -1,6 +1,7 @@
 """Verdicts: a right theory holds, a wrong one is caught, poor draws cannot tell; levels and power by simulation."""
 
 import json
+from unittest.mock import Mock
 
 import arviz_stats
 import numpy as np
@@ -201,9 +202,9 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
         assert found.statement().startswith("cannot tell: ")
 
 
-def test_verdict_of_several_widths(reference_validation):
+def test_verdict_of_several_widths():
     def fake(verdict):
-        return type("V", (), {"verdict": verdict})()
+        return Mock(spec=ba.Validation, verdict=verdict)
 
     for verdicts, expected in (
         ((HOLDS, HOLDS), HOLDS),

@@ -90,7 +90,7 @@ def population_optimum(
     return Optimum(np.concatenate([matrix.ravel() for matrix in matrices]), left)
 
 
-def attend(parameters: Parameters, data: Sequences) -> Float[Array, "*batch sequence value"]:
+def attend(parameters: Parameters, data: Sequences) -> Float[Array, "*batch value"]:
     """f_theta on each sequence."""
     dimension, value_features = data.keys.shape[-1], data.values.shape[-1]
     scores, readout = jnp.split(parameters, [dimension**2])

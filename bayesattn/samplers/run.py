@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -66,6 +66,7 @@ class Plan(NamedTuple):
     key: Key[Array, ""]
 
 
+@runtime_checkable
 class Recorder(Protocol):
     """Where draws and sampler states go; methods are called from the threads of the chains."""
 

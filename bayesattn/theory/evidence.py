@@ -16,14 +16,14 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn._checks import Checked, positive, positive_integer, seed_number
+from bayesattn._checks import Checked, is_traced, positive, positive_integer, seed_number
 from bayesattn._random import branch, digest, stream
 from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Singular, anneal
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mode import find_mode
-from bayesattn.theory.of_model import of_model
+from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, saddle_point
 
@@ -55,8 +55,8 @@ class Evidence(NamedTuple):
 @of_model
 def gp_evidence(
     path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, *, likelihood: Likelihood | None = None
-) -> float:
-    """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact.
+) -> Any:
+    """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact. JAX can trace it.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
@@ -69,7 +69,8 @@ def gp_evidence(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    return float(_log_density_of(given, gp_order_parameter(arch)))
+    log_evidence = _log_density_of(given, gp_order_parameter(arch))
+    return log_evidence if is_traced(log_evidence) else float(log_evidence)
 
 
 @jax.jit
@@ -78,6 +79,7 @@ def _log_density_of(likelihood: Likelihood, order_parameter: Any) -> Float[Array
 
 
 @of_model
+@not_traced
 def evidence(
     path_inputs: Any,
     labels: Any,
@@ -105,8 +107,8 @@ def evidence(
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, particles that are no
-            multiple of 8.
+        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0,
+            particles that are no multiple of 8.
         NotConverged: K + T I is singular in float64.
     """
     single = evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles, likelihood=likelihood)
@@ -114,6 +116,7 @@ def evidence(
 
 
 @of_model
+@not_traced
 def evidences(
     path_inputs: Any,
     labels: Any,

@@ -29,7 +29,7 @@ from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.kernels import checked_path_inputs, input_scale
 from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.mode import Mode, find_mode, spanning
-from bayesattn.theory.of_model import of_model
+from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of
 from bayesattn.theory.saddle_point import NotConverged, likely_cause, saddle_point
 
@@ -59,6 +59,7 @@ class FiniteWidth(NamedTuple):
 
 
 @of_model
+@not_traced
 def finite_width(
     path_inputs: Any,
     labels: Any,
@@ -86,7 +87,7 @@ def finite_width(
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
         NotConverged: the mode was not found.
     """
     likelihood, full = likelihood_of(path_inputs, labels, arch, temperature, likelihood), layer_shapes(arch, full=True)

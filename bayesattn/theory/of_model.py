@@ -1,9 +1,13 @@
-"""Theory functions take arrays, or a posterior in their place."""
+"""Theory functions take arrays, or a posterior in their place; some of them nothing that JAX traces."""
 
 import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
+
+import jax
+
+from bayesattn._checks import is_traced
 
 Result = TypeVar("Result")
 DATA = ("path_inputs", "labels", "arch", "temperature")
@@ -44,6 +48,23 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
         return function(**held | asked)
 
     return with_model
+
+
+def not_traced(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Let a function refuse what JAX traces: its search decides by the numbers when to end."""
+    names = list(inspect.signature(function).parameters)
+
+    @wraps(function)
+    def with_numbers(*arguments: Any, **named: Any) -> Result:
+        for name, value in (dict(zip(names, arguments, strict=False)) | named).items():
+            if any(map(is_traced, jax.tree.leaves(value))):
+                raise ValueError(
+                    f"{name} must be numbers: {function.__name__} cannot be traced by JAX (jit, grad, vmap), as action,"
+                    " kernel, predict and gp_evidence can"
+                )
+        return function(*arguments, **named)
+
+    return with_numbers
 
 
 def _kernels_are_those(model: Any, arch: Any) -> bool:

@@ -14,7 +14,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.minimise import minimum
-from bayesattn.theory.of_model import of_model
+from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
@@ -57,6 +57,7 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
 
 
 @of_model
+@not_traced
 def solve(
     path_inputs: Any,
     labels: Any,
@@ -79,7 +80,7 @@ def solve(
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
         NotConverged: the relative gradient stayed above 1e-8.
     """
     batched = not isinstance(arch, Architecture) or np.ndim(temperature) > 0

@@ -1,6 +1,7 @@
 """Theory beyond the saddle point: order of its error, agreement with exact integrals and with draws."""
 
 import dataclasses
+from unittest.mock import Mock
 
 import arviz_stats
 import jax
@@ -117,7 +118,7 @@ def test_scaling_of_draws_at_fixed_load():
 
 def test_scaling_recovers_a_power_law():
     def fake(width, deviation, error):
-        return type("V", (), {"width": width, "relative_deviation": deviation, "relative_error": error})()
+        return Mock(spec=ba.Validation, width=width, relative_deviation=deviation, relative_error=error)
 
     fit = ba.validation.scaling([fake(n, 2.0 * n**-1.3, 1e-4) for n in (10, 30, 100)] + [fake(1000, 1e-5, 1e-4)])
     assert fit.slope == pytest.approx(-1.3, abs=1e-9)

@@ -142,6 +142,26 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     assert ba.theory.gp_evidence(again) == ba.theory.gp_evidence(other)
 
 
+@pytest.mark.parametrize("search", ["solve", "finite_width", "evidence"])
+def test_what_searches_by_the_numbers_cannot_be_traced(two_layers, search):
+    xi, labels, arch = two_layers.path_inputs, two_layers.labels, two_layers.arch
+
+    def value(temperature):
+        return getattr(ba.theory, search)(xi, labels, arch, temperature)[0]
+
+    with pytest.raises(ValueError, match=f"temperature must be numbers: {search} cannot be traced by JAX"):
+        jax.grad(value)(0.5)
+
+
+def test_evidence_of_the_gp_limit_can_be_differentiated(two_layers):
+    def value(temperature):
+        return ba.theory.gp_evidence(two_layers.path_inputs, two_layers.labels, two_layers.arch, temperature)
+
+    change = (value(0.5 + 1e-5) - value(0.5 - 1e-5)) / 2e-5
+    assert isinstance(value(0.5), float)
+    assert jax.grad(value)(0.5) == pytest.approx(change, rel=1e-6)
+
+
 def test_models_of_the_same_examples_share_their_kernels():
     rng = np.random.default_rng(0)
     xi, labels, arch = rng.normal(size=(3, 2, 9)), rng.normal(size=3), ba.Architecture((2,), (5, 5), (1.0,) * 3)
