@@ -61,6 +61,20 @@ def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(case):
     assert relative_error(ours, theirs) < 1e-9
 
 
+@pytest.mark.parametrize("examples", [48, 49, 200, 513])
+@pytest.mark.parametrize("smallest", [0.1, 1e-9])
+def test_its_slope_by_halves_is_the_inverse(examples, smallest):
+    """As exact as the condition of K + T I allows."""
+    rng = np.random.default_rng(0)
+    vectors = np.linalg.qr(rng.normal(size=(examples, examples)))[0]
+    eigenvalues = np.geomspace(smallest, 1, examples) - smallest / 2
+    labels = jnp.asarray(vectors[:, -1])  # A^{-1} Y is of the size of Y.
+    _, slope, solution = module._energy_and_slope(jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2)
+    expected = vectors / (eigenvalues + smallest / 2) @ vectors.T
+    assert relative_error(slope + jnp.outer(solution, solution), expected) < 100 * np.finfo(float).eps / smallest
+    assert relative_error(slope, slope.T) < 1e-15
+
+
 @pytest.mark.parametrize("block", [12, 5])
 def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block):
     """Slope and curvature along symmetric changes of U, with all 12 features at once and in blocks of 5, 5 and 2."""
