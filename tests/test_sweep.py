@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pandas as pd
 import pytest
+from dask.base import get_scheduler
 
 from bayesattn import runs, sweep
 from bayesattn.sweep import clusters, estimate, execute
@@ -108,6 +109,7 @@ def test_no_scheduler_at_the_address(file, tmp_path, monkeypatch):
         ConnectionError, match=r"scheduler must be the address of a running Dask scheduler.*got 'tcp://127"
     ):
         sweep.run(plan, scheduler="tcp://127.0.0.1:9")
+    assert get_scheduler() is None  # xarray asks for it whenever it writes a file.
 
 
 class KillAWorker:

@@ -22,12 +22,15 @@ CONNECT_SECONDS = 10
 def client(
     sweep: Sweep, workers: int | None, scheduler: str | None, security: Mapping[str, Any] | None, pending: int
 ) -> Iterator[tuple[Any, int]]:
-    """A Dask client, and how many threads each run may use."""
+    """A Dask client, and how many threads each run may use.
+
+    It does not become Dask's default: one that was left behind there kept xarray from writing files.
+    """
     from distributed import Client
 
     if scheduler is not None:
         try:
-            client = Client(scheduler, timeout=CONNECT_SECONDS, security=_security(security))
+            client = Client(scheduler, timeout=CONNECT_SECONDS, security=_security(security), set_as_default=False)
         except (OSError, ValueError, RuntimeError, TypeError) as error:
             raise ConnectionError(
                 f"scheduler must be the address of a running Dask scheduler, such as tcp://host:8786, got {scheduler!r}:"
@@ -42,7 +45,7 @@ def client(
             cluster.scale(jobs=sweep.table.cluster.jobs)
         else:
             cluster, threads = embedded(workers, pending, scratch)
-        with cluster, Client(cluster) as client:
+        with cluster, Client(cluster, set_as_default=False) as client:
             yield client, threads
 
 

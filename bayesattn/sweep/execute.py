@@ -112,7 +112,8 @@ def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], 
     at_rest = sum(planned.steps_done for planned in sweep.runs if planned.name not in started)
     while waiting:
         try:
-            finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
+            with client.as_current():
+                finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
         except TimeoutError:
             finished = set()
         for future in finished:

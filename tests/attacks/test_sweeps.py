@@ -229,9 +229,11 @@ def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
 @pytest.fixture
 def here(monkeypatch):
     """Runs of a sweep in this process, as its workers would do them."""
-    from contextlib import contextmanager
+    from contextlib import contextmanager, nullcontext
 
     class Client:
+        as_current = nullcontext
+
         def submit(self, work, planned, pure):
             self.__class__.done.append(planned.name)
             from concurrent.futures import Future
