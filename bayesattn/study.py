@@ -6,12 +6,9 @@ samplers draw from its posterior? Each result has a figure, and plain values for
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-from threadpoolctl import threadpool_limits
 
 from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import one_of, positive, positive_integer, shown
@@ -142,41 +139,15 @@ def validate(
         chosen = {width: by_evidence(curve[width]).temperature for width in widths}
         cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
     theory_seconds = time.perf_counter() - start
-    pairs = _judged_beside(cases, also_on or {}, margin, sampling, settings)
-    validations = [judged for judged, _ in pairs]
-    elsewhere = {name: [on[name] for _, on in pairs] for name in also_on or {}}
-    return ValidationStudy(validations, curve, elsewhere, theory_seconds)
-
-
-def _judged_beside(
-    cases: list[Model],
-    also_on: Mapping[str, Model],
-    margin: float,
-    sampling: Callable[[int], Callable[[Progress], None]] | None,
-    settings: dict[str, Any],
-) -> list[tuple[Validation, dict[str, Accuracy]]]:
-    """Validation and accuracies elsewhere of each case: one thread solves and judges while the next case is drawn."""
-
-    def judge(case: Model, draws: Any, prediction: Any) -> tuple[Validation, dict[str, Accuracy]]:
-        # A level for all cases together.
-        level = LEVEL / len(cases)
-        judged = validation.validate(case, draws, margin=margin, level=level, prediction=prediction.result())
+    validations, elsewhere = [], {name: [] for name in also_on or {}}
+    for case, width in zip(cases, widths, strict=True):
+        draws = sample(case, progress=sampling and sampling(width), **settings)
+        # A level for all widths together.
+        validations.append(validation.validate(case, draws, margin=margin, level=LEVEL / len(cases)))
         same = {"architecture": case.architecture, "temperature": case.temperature}
-        return judged, {name: accuracy_on(other.replace(**same), judged) for name, other in also_on.items()}
-
-    futures, judge_thread = [], ThreadPoolExecutor(1)
-    try:
-        # Sums of several BLAS threads would depend on what else runs.
-        with threadpool_limits(1, user_api="blas"):
-            for case in cases:
-                prediction = judge_thread.submit(validation.predicted, case)
-                draws = sample(case, progress=sampling and sampling(case.architecture.widths[0]), **settings)
-                for earlier in futures:
-                    earlier.result()  # No more than two cases' draws are held.
-                futures.append(judge_thread.submit(judge, case, draws, prediction))
-            return [future.result() for future in futures]
-    finally:
-        judge_thread.shutdown(wait=False, cancel_futures=True)
+        for name, other in (also_on or {}).items():
+            elsewhere[name].append(accuracy_on(other.replace(**same), validations[-1]))
+    return ValidationStudy(validations, curve, elsewhere, theory_seconds)
 
 
 @dataclass(frozen=True)
