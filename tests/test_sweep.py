@@ -4,11 +4,11 @@ import os
 import signal
 import threading
 
+import dask
 import jax
 import numpy as np
 import pandas as pd
 import pytest
-from dask.base import get_scheduler
 
 from bayesattn import runs, sweep
 from bayesattn.sweep import clusters, estimate, execute
@@ -109,7 +109,12 @@ def test_no_scheduler_at_the_address(file, tmp_path, monkeypatch):
         ConnectionError, match=r"scheduler must be the address of a running Dask scheduler.*got 'tcp://127"
     ):
         sweep.run(plan, scheduler="tcp://127.0.0.1:9")
-    assert get_scheduler() is None  # xarray asks for it whenever it writes a file.
+
+
+def test_a_client_is_not_the_default_of_dask(file, tmp_path):
+    """xarray asks for that one whenever it writes a file."""
+    with clusters.client(sweep.Sweep(file(), tmp_path / "out"), 1, None, None, 1):
+        assert dask.config.get("scheduler", None) is None
 
 
 class KillAWorker:

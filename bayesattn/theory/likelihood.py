@@ -368,7 +368,8 @@ def _energy_and_slope(kernel, labels, temperature):
     whitened = jax.scipy.linalg.solve_triangular(cholesky, labels, lower=True)
     solution = jax.scipy.linalg.solve_triangular(cholesky, whitened, lower=True, trans=1)
     energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + whitened @ whitened
-    inverse = _gram_of_lower(_lower_inverse(cholesky, len(labels)), len(labels))
+    leaf = _leaf(len(labels))
+    inverse = _gram_of_lower(_lower_inverse(cholesky, leaf), leaf)
     return energy, inverse - jnp.outer(solution, solution), solution
 
 
@@ -376,26 +377,26 @@ def _energy_and_slope(kernel, labels, temperature):
 # solve for every column takes twice as long (100 and 300 examples, one core).
 
 
-def _lower_inverse(lower: Float[Array, "row row"], examples: int) -> Float[Array, "row row"]:
+def _lower_inverse(lower: Float[Array, "row row"], leaf: int) -> Float[Array, "row row"]:
     size, half = len(lower), len(lower) // 2
-    if size <= _leaf(examples):
+    if size <= leaf:
         return jax.scipy.linalg.solve_triangular(lower, jnp.eye(size), lower=True)
-    first, last = _lower_inverse(lower[:half, :half], examples), _lower_inverse(lower[half:, half:], examples)
+    first, last = _lower_inverse(lower[:half, :half], leaf), _lower_inverse(lower[half:, half:], leaf)
     below = -last @ (lower[half:, :half] @ first)
     return jnp.block([[first, jnp.zeros((half, size - half))], [below, last]])
 
 
-def _gram_of_lower(lower: Float[Array, "row row"], examples: int) -> Float[Array, "row row"]:
+def _gram_of_lower(lower: Float[Array, "row row"], leaf: int) -> Float[Array, "row row"]:
     """W^T W of a lower triangular W."""
     size, half = len(lower), len(lower) // 2
-    if size <= _leaf(examples):
+    if size <= leaf:
         return lower.T @ lower
     first, below, last = lower[:half, :half], lower[half:, :half], lower[half:, half:]
     across = below.T @ last
     return jnp.block(
         [
-            [_gram_of_lower(first, examples) + below.T @ below, across],
-            [across.T, _gram_of_lower(last, examples)],
+            [_gram_of_lower(first, leaf) + below.T @ below, across],
+            [across.T, _gram_of_lower(last, leaf)],
         ]
     )
 
