@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
     from bayesattn.models import Model, collapsed, load_model
+    from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
     from bayesattn.validation import Validation, validate
 
@@ -34,12 +35,14 @@ __all__ = [
     "exchangeable",
     "load_model",
     "models",
+    "predict",
     "runs",
     "sample",
     "samplers",
     "tasks",
     "theory",
     "validate",
+    "with_groups",
 ]
 _HOMES = {
     "Architecture": "architecture",
@@ -47,8 +50,10 @@ _HOMES = {
     "Validation": "validation",
     "collapsed": "models",
     "load_model": "models",
+    "predict": "predictive",
     "sample": "samplers",
     "validate": "validation",
+    "with_groups": "predictive",
 }
 """Modules of what stands at the top without being a module there."""
 

@@ -19,7 +19,7 @@ FLOORS = [
     ["models"],
     ["samplers"],
     ["accuracy", "calibration", "diagnostics", "pruning", "temperature"],
-    ["runs", "validation"],
+    ["predictive", "runs", "validation"],
     ["plots"],
     ["exchangeable", "study", "sweep"],
     ["report"],

@@ -17,11 +17,12 @@ import tomli_w
 
 from bayesattn._files import digest_of
 from bayesattn.models import LatentModel, Model
+from bayesattn.models.description import plain_table
 from bayesattn.samplers import Job
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
-DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine")
+DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine", "XLA_FLAGS")
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
 SHAPING = tuple(
     PACKAGE / f"{name}.py"
@@ -44,12 +45,12 @@ SHOWN = ("test_labels",)
 
 def model_table(model: Model | LatentModel) -> dict[str, Any]:
     """The resolved model, in the form of a model file where there is one."""
-    return _plain(model.table())
+    return plain_table(model.table())
 
 
 def job_table(job: Job) -> dict[str, Any]:
     """Every setting of the job."""
-    return _plain(vars(job))
+    return plain_table(vars(job))
 
 
 def to_toml(table: dict[str, Any]) -> str:
@@ -78,7 +79,9 @@ def identity(model: Model | LatentModel, job: Job, store: int = 3) -> str:
 
 def shown_names(model: Model | LatentModel) -> dict[str, Any]:
     """Names that results are shown under."""
-    return _plain({"path": model.path_names, "groups": dict(model.path_groups)}) if isinstance(model, Model) else {}
+    return (
+        plain_table({"path": model.path_names, "groups": dict(model.path_groups)}) if isinstance(model, Model) else {}
+    )
 
 
 def environment() -> dict[str, Any]:
@@ -89,6 +92,7 @@ def environment() -> dict[str, Any]:
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
         "machine": platform.machine(),
+        "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         "source": digest_of(SHAPING),
         "git": _git_revision(),
     }
@@ -96,7 +100,8 @@ def environment() -> dict[str, Any]:
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Deciding parts of two environments that differ, as phrases."""
-    return [f"{name} {begun.get(name)} (now {now.get(name)})" for name in DECIDING if begun.get(name) != now.get(name)]
+    # Those of earlier versions do not tell XLA_FLAGS, which are rarely set.
+    return [f"{name} {begun.get(name)} (now {now[name]})" for name in DECIDING if begun.get(name, "") != now[name]]
 
 
 def digest_of_times(files: Iterable[str]) -> str:
@@ -118,12 +123,3 @@ def _git_revision() -> str | None:
     except OSError:
         return None
     return described.stdout.strip() if listed.returncode == described.returncode == 0 else None
-
-
-def _plain(value: Any) -> Any:
-    """Lists and dictionaries of plain values, without None, which TOML lacks."""
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items() if part is not None}
-    if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
-    return value.item() if isinstance(value, np.generic) else value

@@ -20,6 +20,7 @@ from zarr.errors import ZarrUserWarning
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
 from bayesattn.models import LatentModel, Model
+from bayesattn.models.description import restored
 from bayesattn.runs import checkpoints, damage, log, places, provenance, store
 from bayesattn.runs.checkpoints import Checkpoint
 from bayesattn.runs.store import EARLIER, FOLDER, KEY, READABLE, RunBusy, RunError, named
@@ -29,7 +30,6 @@ from bayesattn.samplers.run import Chains, units
 if TYPE_CHECKING:
     from bayesattn.diagnostics import Diagnostics
 
-MODELS = {kind.__name__: kind for kind in (Model, LatentModel)}
 COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
 """Version of diagnostics that are kept with a run: those of other code are computed anew."""
 _sound: set[tuple[Path, str]] = set()
@@ -131,8 +131,7 @@ class Run:
         tree = self.root()
         for group in ("observed_data", "constant_data"):
             arrays |= {name: np.asarray(array[...]) for name, array in tree[group].arrays()}  # pyright: ignore
-        kind = MODELS[self.description["kind"]]
-        return kind.restored(tomllib.loads(self.description["model"]), self.description["about_model"], arrays)
+        return restored(self.description, arrays)
 
     @property
     def done(self) -> list[int]:

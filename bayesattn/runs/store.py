@@ -26,6 +26,7 @@ import zarr
 
 from bayesattn._files import replace_file, sync, sync_folder
 from bayesattn.models import LatentModel, Model
+from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.runs import checkpoints, provenance
 from bayesattn.runs.checkpoints import load_arrays, write_arrays
 from bayesattn.samplers import Job
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 FORMAT = 3
 READABLE = (2, FORMAT)
 """Format 2 has no sums of its draws, which are checked for NaN alone."""
-KEY = "bayesattn"
+KEY = ATTRIBUTE
 """Attribute of the store's root that holds the run's description."""
 CONSOLIDATED = "consolidated_metadata"
 INLINE = {"kind": "inline", "must_understand": False}
@@ -93,12 +94,9 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
             description = {
                 "format": FORMAT,
                 "identity": provenance.identity(model, job),
-                "model": provenance.to_toml(provenance.model_table(model)),
                 "environment": provenance.environment(),
-                "kind": type(model).__name__,
-                "about_model": model.about(job.parameterisation == "token"),
                 "prepared": sum_of(ready.prepared),
-            }
+            } | described(model, job.parameterisation == "token")
             root = zarr.create_group(new, zarr_format=3)
             _write_groups(root, model, job, ready)
             write_arrays(new / FOLDER / PREPARED, ready.prepared)

@@ -6,6 +6,7 @@ block, so a chain continued from a state is bit-identical to one that never stop
 `Recorder`'s business: memory here, a Zarr store in `bayesattn.runs`.
 """
 
+import json
 import os
 import queue
 import threading
@@ -23,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from bayesattn._checks import one_of
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
+from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
 
@@ -113,7 +115,8 @@ def sample(
         posterior["prediction"] (chain, draw, test_example) where the model has test examples, the weights if kept,
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
         also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
-        posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"].
+        posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"]. The tree's attribute
+        "bayesattn" describes the model, for `bayesattn.predict` and `bayesattn.with_groups`.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
@@ -134,11 +137,13 @@ def sample(
     advance(ready, job, recorder, progress)
     import arviz_base  # which imports Matplotlib
 
-    return arviz_base.from_dict(
+    tree = arviz_base.from_dict(
         recorder.outputs | model.groups(),
         coords=model.coords() | {"draw": job.draw_numbers},
         dims=model.dims(),
     )
+    tree.attrs[ATTRIBUTE] = json.dumps(described(model))
+    return tree
 
 
 class InMemory:

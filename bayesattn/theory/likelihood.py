@@ -161,6 +161,19 @@ class Likelihood:
         variance = jnp.sum(mixed * test, axis=1) - jnp.sum(whitened[:, 1:] ** 2, axis=0)
         return Prediction(whitened[:, 1:].T @ whitened[:, 0], variance)
 
+    def leave_one_out_of(self, order_parameter: OrderParameter) -> Float[Array, " example"]:
+        """log p(Y_i | Y of all other examples, U) of each example, without a solve for each of them.
+
+        With A = K + T I it is that of a normal law of mean Y_i - (A^{-1} Y)_i / (A^{-1})_ii and variance 1 / (A^{-1})_ii
+        (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, equations 5.10 to 5.12).
+        """
+        cholesky = self._cholesky(self.kernel_of(order_parameter))
+        both = jnp.column_stack([jnp.eye(len(cholesky)), self.labels])
+        whitened = jax.scipy.linalg.solve_triangular(cholesky, both, lower=True)
+        solution = whitened[:, :-1].T @ whitened[:, -1]
+        precision = jnp.sum(whitened[:, :-1] ** 2, axis=0)
+        return (jnp.log(precision / (2 * np.pi)) - solution**2 / precision) / 2
+
     def sample_projection(
         self, key: Key[Array, ""], factor: Factor, prior: Float[Array, "column feature"] | None = None
     ) -> Float[Array, "column feature"]:

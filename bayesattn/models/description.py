@@ -1,0 +1,39 @@
+"""A model as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
+
+import tomllib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import tomli_w
+
+from bayesattn.models.latent import LatentModel
+from bayesattn.models.posterior import Model
+
+ATTRIBUTE = "bayesattn"
+"""Of the root of a tree of draws: under it stands what `described` gives."""
+_KINDS = {kind.__name__: kind for kind in (Model, LatentModel)}
+
+
+def described(model: Model | LatentModel, tokens: bool = False) -> dict[str, Any]:
+    """Kind, table (as TOML) and names of a model; `tokens` says whether its groups hold tokens too."""
+    return {
+        "kind": type(model).__name__,
+        "model": tomli_w.dumps(plain_table(model.table())),
+        "about_model": model.about(tokens),
+    }
+
+
+def restored(description: Mapping[str, Any], arrays: Mapping[str, Any]) -> Model | LatentModel:
+    """The model that was described, with the arrays of its groups; KeyError, TypeError or ValueError if none was."""
+    kind = _KINDS[description["kind"]]
+    return kind.restored(tomllib.loads(description["model"]), description["about_model"], arrays)
+
+
+def plain_table(value: Any) -> Any:
+    """Lists and dictionaries of plain values, without None, which TOML lacks."""
+    if isinstance(value, dict):
+        return {key: plain_table(part) for key, part in value.items() if part is not None}
+    if isinstance(value, list | tuple):
+        return [plain_table(part) for part in value]
+    return value.item() if isinstance(value, np.generic) else value

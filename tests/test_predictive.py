@@ -1,0 +1,242 @@
+"""Predictions at new inputs and further groups for ArviZ, against quadrature, refits, closed forms and draws."""
+
+import warnings
+
+import arviz_stats
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn import predictive, runs
+from bayesattn.models.description import ATTRIBUTE
+from tests.posteriors import exact_scalar_posterior, tiny_model
+
+WIDTHS = (1, 3, 10)
+SETTINGS = {"chains": 4, "warmup": 300, "draws": 1000}
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = tiny_model(temperature=0.3)
+    return model.replace(labels=np.sign(model.labels))
+
+
+@pytest.fixture(scope="module")
+def drawn(model):
+    return {width: ba.sample(model.replace(width=width), seed=width, **SETTINGS) for width in WIDTHS}
+
+
+def given_u(model, order_parameter, count):
+    """Draws that are one U, many times over."""
+    drawn = xr.Dataset({"order_parameter": (("chain", "draw", "path", "other_path"), [[order_parameter] * count])})
+    return xr.DataTree.from_dict({"posterior": drawn})
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_predictions_are_those_of_quadrature_and_of_the_draws(model, drawn, width):
+    predicted = ba.predict(drawn[width], model.test_path_inputs)
+    _, exact, _ = exact_scalar_posterior(model.replace(width=width))
+    assert np.all(np.abs(predicted.mean - exact) < 5 * predicted.error)
+    assert np.all(predicted.error < 0.02 * np.sqrt(predicted.variance))
+    sampled = drawn[width]["posterior"].to_dataset()["prediction"]
+    error, spread = arviz_stats.mcse(sampled).values, arviz_stats.mcse(sampled, method="sd").values
+    assert np.all(np.abs(predicted.mean - sampled.mean(("chain", "draw"))) < 4 * error)
+    deviation = sampled.std(("chain", "draw")).values
+    assert np.all(np.abs(np.sqrt(predicted.variance) - deviation) < 4 * spread)
+    above = np.mean(sampled.values > 0, axis=(0, 1))
+    binomial = np.sqrt(above * (1 - above) / arviz_stats.ess(sampled).values)
+    assert np.all(np.abs(predicted.probabilities - above) < 4 * binomial)
+    assert predicted.draws is None
+
+
+def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
+    settings = {"chains": 2, "warmup": 20, "draws": 30, "seed": 1, "parameterisation": "path"}
+    memory, run = ba.sample(model, **settings), runs.sample(model, tmp_path / "run", **settings)
+    inputs = np.random.default_rng(5).normal(size=(7, *model.path_inputs.shape[1:]))
+    whole = ba.predict(memory, inputs, keep_draws=True, seed=4)
+    assert whole.draws.shape == (2, 30, 7)
+    names = ("mean", "variance", "error", "probabilities", "draws")
+    for draws in (run, str(run.path), run.path):
+        other = ba.predict(draws, inputs, keep_draws=True, seed=4)
+        assert all(np.array_equal(getattr(other, name), getattr(whole, name)) for name in names)
+    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 60 * 3)
+    parts = ba.predict(memory, inputs, keep_draws=True, seed=4)
+    for name in names:
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-12)
+    thinned = ba.predict(memory, inputs, thin=15)
+    kept = memory["posterior"].to_dataset().isel(draw=slice(14, None, 15))
+    at_once = ba.predict(xr.DataTree.from_dict({"posterior": kept}), inputs, model=model)
+    np.testing.assert_allclose(thinned.mean, at_once.mean, rtol=1e-12)
+    # A tree that was written and read again still says what model it is of.
+    memory.to_netcdf(tmp_path / "copy.nc", engine="h5netcdf")
+    with xr.open_datatree(tmp_path / "copy.nc", engine="h5netcdf") as copy:
+        np.testing.assert_array_equal(ba.predict(copy, inputs).mean, ba.predict(memory, inputs).mean)
+
+
+def test_draws_given_u_have_the_moments_of_theory():
+    """Jointly on all examples, with U of rank 2 and 4 paths: 40,000 draws of f against its Gaussian law."""
+    model, count = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8)), 40_000
+    factor = np.random.default_rng(0).normal(size=(4, 2))
+    order_parameter, test = factor @ factor.T, model.test_path_inputs
+    predicted = ba.predict(given_u(model, order_parameter, count), test, model=model, keep_draws=True)
+    exact = ba.theory.predict(order_parameter, model)
+    np.testing.assert_allclose(predicted.mean, exact.mean, rtol=1e-10)
+    np.testing.assert_allclose(predicted.variance, exact.variance, rtol=1e-10)
+    kernel = [
+        ba.theory.kernel(order_parameter, *pair, model.architecture) for pair in pairs_of(model.path_inputs, test)
+    ]
+    noisy = np.asarray(kernel[0]) + model.temperature * np.eye(len(model.labels))
+    covariance = np.asarray(kernel[2]) - np.asarray(kernel[1]).T @ np.linalg.solve(noisy, np.asarray(kernel[1]))
+    [draws] = predicted.draws
+    assert np.all(np.abs(draws.mean(0) - exact.mean) < 4 * np.sqrt(np.diag(covariance) / count))
+    error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / count)
+    assert np.all(np.abs(np.cov(draws.T) - covariance) < 4 * error)
+
+
+def pairs_of(first, second):
+    return (first, first), (first, second), (second, second)
+
+
+def exact_leave_one_out(model):
+    """log p(Y_i | Y of the others) of each example, by quadrature with and without it."""
+    whole = exact_scalar_posterior(model)[2]
+    without = []
+    for example in range(len(model.labels)):
+        rest = np.delete(np.arange(len(model.labels)), example)
+        fewer = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest], tokens=None)
+        without.append(exact_scalar_posterior(fewer)[2])
+    return whole - np.array(without)
+
+
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
+def test_leave_one_out_and_comparison_are_those_of_refits(model, drawn):
+    """Pointwise and summed, at three widths; the error of the estimate shows between sixteen batches of draws."""
+    scored, exact = {}, {}
+    for width, draws in drawn.items():
+        extended = ba.with_groups(draws, "log_likelihood")
+        scored[f"N = {width}"], exact[width] = extended, exact_leave_one_out(model.replace(width=width))
+        whole = arviz_stats.loo(extended, pointwise=True)
+        assert np.all(whole.pareto_k < 0.7)
+        log_likelihood = extended["log_likelihood"].to_dataset()["labels"]
+        assert log_likelihood.dims == ("chain", "draw", "example")
+        # 1 / p(Y_i | others) is the mean of 1 / p(Y_i | others, U) over draws; their batches show how well it is known.
+        batches = -np.log(np.mean(np.exp(-log_likelihood.values).reshape(16, -1, len(model.labels)), axis=1))
+        error = batches.std(0, ddof=1) / 4
+        assert np.all(np.abs(whole.elpd_i.values - exact[width]) < 5 * error)
+        total = batches.sum(1).std(ddof=1) / 4
+        assert abs(whole.elpd - exact[width].sum()) < 4 * total
+        assert total < 0.1
+    compared = arviz_stats.compare(scored)
+    right = sorted(exact, key=lambda width: -exact[width].sum())
+    assert list(compared.index) == [f"N = {width}" for width in right]
+
+
+def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
+    """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
+    model = hidden_markov_model(10)
+    for order_parameter in (np.eye(4) + 0.3, np.outer([1.0, 0.5, 0.2, 0.1], [1.0, 0.5, 0.2, 0.1])):
+        given = np.asarray(model.likelihood.leave_one_out_of(order_parameter))
+        for example in (0, 57, 99):
+            rest = np.delete(np.arange(100), example)
+            one = ba.theory.predict(
+                order_parameter,
+                model.path_inputs[rest],
+                model.labels[rest],
+                model.path_inputs[[example]],
+                model.architecture,
+                model.temperature,
+            )
+            law = stats.norm(one.mean[0], np.sqrt(one.variance[0] + model.temperature))
+            assert given[example] == pytest.approx(law.logpdf(model.labels[example]), rel=1e-8)
+
+
+def test_replicated_labels_have_the_moments_of_predictions(model, drawn):
+    draws = drawn[3]
+    replicated = ba.with_groups(draws, "posterior_predictive", seed=2)["posterior_predictive"].to_dataset()["labels"]
+    assert replicated.dims == ("chain", "draw", "example")
+    np.testing.assert_array_equal(replicated["draw"], draws["posterior"]["draw"])
+    predicted = ba.predict(draws, model.path_inputs)
+    assert np.all(np.abs(replicated.mean(("chain", "draw")) - predicted.mean) < 4 * arviz_stats.mcse(replicated))
+    spread = arviz_stats.mcse(replicated, method="sd").values
+    deviation = np.sqrt(predicted.variance + model.temperature)
+    assert np.all(np.abs(replicated.std(("chain", "draw")) - deviation) < 4 * spread)
+
+
+def test_the_prior_has_the_moments_of_the_gp_limit():
+    """E U is the GP limit's, at any width; labels and f on test inputs have the covariance of one function."""
+    model, count = tiny_model(heads=(2,), widths=(3, 2)), 20_000
+    draws = given_u(model, np.eye(2), 2)
+    prior = ba.with_groups(draws, "prior", "prior_predictive", model=model, prior_draws=count, seed=3)
+    assert set(prior.children) == {"posterior", "prior", "prior_predictive"}
+    drawn = prior["prior"].to_dataset()["order_parameter"].values[0]
+    error = drawn.std(0) / np.sqrt(count)
+    assert np.all(np.abs(drawn.mean(0) - ba.theory.gp_order_parameter(model.architecture)) < 4 * error)
+    both = np.hstack(
+        [
+            prior["prior_predictive"].to_dataset()["labels"].values[0],
+            prior["prior"].to_dataset()["prediction"].values[0],
+        ]
+    )
+    inputs = np.concatenate([model.path_inputs, model.test_path_inputs])
+    gp = ba.theory.gp_order_parameter(model.architecture)
+    noise = model.temperature * (np.arange(len(inputs)) < len(model.labels))
+    covariance = np.asarray(ba.theory.kernel(gp, inputs, inputs, model.architecture)) + np.diag(noise)
+    products = both[:, :, None] * both[:, None, :]
+    assert np.all(np.abs(products.mean(0) - covariance) < 4.5 * products.std(0) / np.sqrt(count))
+
+
+def test_other_groups_stay_and_draws_are_left_alone(model, drawn):
+    draws = drawn[1]
+    before = set(draws.children)
+    extended = ba.with_groups(draws, prior_draws=5)
+    assert set(extended.children) == before | set(predictive.GROUPS)
+    assert set(draws.children) == before
+    again = ba.with_groups(extended, "prior", prior_draws=7)
+    assert again["prior"].sizes["draw"] == 7
+    assert again["log_likelihood"].identical(extended["log_likelihood"])
+    xr.testing.assert_equal(
+        ba.with_groups(draws, "posterior_predictive")["posterior_predictive"].to_dataset(),
+        extended["posterior_predictive"].to_dataset(),
+    )
+
+
+def test_labels_of_other_sizes_have_no_probabilities(model, drawn):
+    other = model.replace(labels=1.5 * model.labels)
+    assert ba.predict(given_u(model, [[1.0]], 4), model.test_path_inputs, model=other).probabilities is None
+
+
+def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
+    draws, inputs = drawn[3], model.test_path_inputs
+    anonymous = draws.copy()
+    anonymous.attrs = {}
+    latent = ba.models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
+    of_latent = ba.sample(latent, parameterisation="latent", chains=1, warmup=5, draws=5)
+    bare = xr.DataTree.from_dict({"posterior": xr.Dataset({"a": 1.0})})
+    wrong = draws.copy()
+    wrong.attrs = {ATTRIBUTE: "{"}
+    cases = [
+        (lambda: ba.predict([1, 2], inputs), r"draws must be the result of bayesattn.sample, .* got \[1, 2\]"),
+        (lambda: ba.predict(anonymous, inputs), "draws must say what model they are of, .* hand over the model"),
+        (lambda: ba.predict(wrong, inputs), "draws must say what model they are of"),
+        (lambda: ba.predict(of_latent, inputs), "draws must be of a network, .* got those of a LatentModel"),
+        (lambda: ba.predict(bare, inputs, model=model), r"draws must have posterior\['order_parameter'\]"),
+        (lambda: ba.predict(given_u(model, np.eye(2), 3), inputs, model=model), "network of 1 paths, got U of shape"),
+        (lambda: ba.predict(draws, inputs[:, :, :2]), r"new_path_inputs must have shape \(.*\), got \(3, 1, 2\)"),
+        (lambda: ba.predict(draws, inputs * np.nan), "new_path_inputs must be finite"),
+        (lambda: ba.predict(draws, inputs, thin=0), "thin must be a whole number of at least 1, got 0"),
+        (lambda: ba.predict(draws, inputs, thin=2000), "draws must be at least as many as thin, got 1000"),
+        (lambda: ba.predict(draws, inputs, seed=-1), "seed must be a whole number"),
+        (lambda: ba.with_groups(draws, "likelihood"), "group must be one of .*did you mean 'log_likelihood'"),
+        (lambda: ba.with_groups(draws, "prior", prior_draws=0), "prior_draws must be a whole number of at least 1"),
+    ]
+    for call, message in cases:
+        with pytest.raises(ValueError, match=message):
+            call()
+    with pytest.raises(runs.RunError, match="does not exist"):
+        ba.predict(tmp_path / "none", inputs)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        single = ba.predict(given_u(model, [[1.0]], 1), inputs, model=model)
+    assert np.isnan(single.error).all()
