@@ -1,4 +1,5 @@
 import os
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,12 +15,22 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
 COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "compiled"))
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+# Half of the time without a cache is XLA's: these settings compile in less than half of it, to the same functions but for
+# rounding. Long tests, which run more than they compile, and other versions of XLA, which may not know them, do without.
+QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
 DATA = Path(__file__).parent / "data"
 OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 """Omniglot's small sets, which are not part of the repository."""
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
+
+
+def pytest_configure(config):
+    """Before anything is compiled, in this process and in those that it begins."""
+    heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
+    if "XLA_FLAGS" not in os.environ and version("jaxlib").startswith("0.10.") and not heavy:
+        os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE
 
 
 def relative_error(value, reference):
