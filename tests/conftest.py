@@ -1,4 +1,5 @@
 import os
+import shutil
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,6 +19,8 @@ SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0
 # Half of the time without a cache is XLA's: these settings compile in less than half of it, to the same functions but for
 # rounding. Long tests, which run more than they compile, and other versions of XLA, which may not know them, do without.
 QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
+ROOM = 2**32
+"""Bytes that tests leave behind at most, with much to spare: some 300 MB."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
 DATA = Path(__file__).parent / "data"
@@ -31,6 +34,10 @@ def pytest_configure(config):
     heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
     if "XLA_FLAGS" not in os.environ and version("jaxlib").startswith("0.10.") and not heavy:
         os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE
+    # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
+    memory = Path("/dev/shm")
+    if not heavy and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def relative_error(value, reference):

@@ -209,7 +209,7 @@ def test_a_failed_run_is_recorded_and_the_others_go_on(file, tmp_path):
             n_workers=1,
             threads_per_worker=1,
             processes=False,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",
             local_directory=tmp_path / "dask",
         ) as cluster:
             table = sweep.run(plan, scheduler=cluster.scheduler_address, progress=told.append)

@@ -150,7 +150,7 @@ def test_a_scheduler_over_tls(tmp_path):
         processes=False,
         protocol="tls://",
         host="127.0.0.1",
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",  # Even without a dashboard there is a server, by default at one port for all.
         security=Security(**both, require_encryption=True),
         local_directory=tmp_path,
     ) as cluster:
