@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +18,9 @@ from scipy import stats
 
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
 from bayesattn._random import fingerprint, stream
+from bayesattn.diagnostics import moments
 from bayesattn.models import Model
-from bayesattn.models.description import ATTRIBUTE, restored
+from bayesattn.models.description import ATTRIBUTE, described, restored
 from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import checked_path_inputs, input_scale
 from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
@@ -31,10 +32,8 @@ if TYPE_CHECKING:
     from bayesattn.runs import Run
 
 GROUPS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
-BATCHES = 4
-"""Of consecutive draws of each chain; between them the Monte Carlo error shows."""
 BLOCK_ENTRIES = 2**23
-"""Most entries of an array that predictions are made in: 64 MiB."""
+"""Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
 DRAWS_AT_ONCE = 16
 PRIOR_DRAWS = 1000
 
@@ -47,8 +46,8 @@ class PosteriorPrediction:
     Args:
         mean: of f, shape (example,).
         variance: of f, shape (example,): that given U, and that of the mean given U, over draws.
-        error: Monte Carlo standard error of the mean, shape (example,), between batches of consecutive draws, four a chain;
-            NaN of a single batch.
+        error: Monte Carlo standard error of the mean, shape (example,), by its effective sample size over all chains; NaN of
+            fewer than four draws a chain.
         probabilities: that f is above 0, shape (example,), where all labels are +1 or -1; else None.
         draws: of f, shape (chain, draw, example), if they were asked for; jointly of all examples.
     """
@@ -69,7 +68,7 @@ def predict(
     model: Model | None = None,
     seed: int = 0,
 ) -> PosteriorPrediction:
-    """What the posterior says of the network's outputs at new inputs, in memory that does not grow with their number.
+    """What the posterior says of the network's outputs at new inputs, which are taken in blocks.
 
     Given a draw of U, f is Gaussian: mean k_*^T (K + T I)^{-1} Y, variance k_** - k_*^T (K + T I)^{-1} k_* (THEORY section
     5). Over draws, moments add up by the law of total variance.
@@ -83,9 +82,10 @@ def predict(
         seed: of the draws of f.
 
     Raises:
-        ValueError: draws that are not those of a network or have no order_parameter, inputs of another shape or not finite,
-            draws of f that memory cannot hold.
-        RunError: a folder that is not a run that can be read, or one without draws.
+        ValueError: draws that are not those of a network, or of another than `model`, or have no order_parameter, inputs of
+            another shape or not finite, draws of f that memory cannot hold.
+        RunError: a folder that is not a run that can be read.
+        FloatingPointError: a prediction is not finite, as where K + T I is singular in float64.
     """
     model, tree = _opened(draws, model)
     order_parameters = _order_parameters(tree, model, thin)
@@ -99,14 +99,18 @@ def predict(
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
-    size = max(1, min(len(inputs), BLOCK_ENTRIES // max(len(flat), DRAWS_AT_ONCE * len(model.labels))))
-    # All blocks have one shape, and with it one compiled program.
-    padded = np.pad(inputs * scale, ((0, -len(inputs) % size), (0, 0), (0, 0)))
+    # Entries for each input, of its kernels with the labels and of its features times U.
+    entries = max(len(flat), DRAWS_AT_ONCE * len(model.labels), DRAWS_AT_ONCE * inputs[0].size)
+    size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
     blocks = []
-    for block in np.split(padded, len(padded) // size):
-        outputs = _outputs(flat, model.likelihood, jnp.asarray(block), keys)
+    for first in range(0, len(inputs), size):
+        block = inputs[first : first + size] * scale
+        # All blocks have one shape, and with it one compiled program.
+        padded = jnp.asarray(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))))
+        outputs = _outputs(flat, model.likelihood, padded, keys)
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
-        blocks.append(_over_draws(mean, variance, sampled, signs))
+        _require_finite("prediction", mean, variance)
+        blocks.append(_over_draws(mean, np.maximum(variance, 0), sampled, signs))
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., : len(inputs)], *blocks)
 
 
@@ -137,8 +141,10 @@ def with_groups(
         A new tree; groups of these names that `draws` has are not in it, the others are.
 
     Raises:
-        ValueError: another group, draws that are not those of a network or have no order_parameter.
-        RunError: a folder that is not a run that can be read, or one without draws.
+        ValueError: another group, draws that are not those of a network, or of another than `model`, or have no
+            order_parameter.
+        RunError: a folder that is not a run that can be read.
+        FloatingPointError: a value is not finite.
     """
     for name in names:
         one_of("group", name, GROUPS)
@@ -152,6 +158,7 @@ def with_groups(
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
         made["log_likelihood"] = {"labels": _by_chain(_log_likelihood(flat, likelihood), chains)}
+        _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), len(flat))
         made["posterior_predictive"] = {"labels": _by_chain(_replicated(flat, likelihood, keys), chains)}
@@ -172,11 +179,11 @@ def with_groups(
         coords: Any = model.coords() | of_draws
         groups |= arviz_base.from_dict({name: made[name]}, coords=coords, dims=model.dims()).children
     result = xarray.DataTree(children={name: group.copy() for name, group in groups.items()})
-    result.attrs = dict(tree.attrs)
+    result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model))}
     return result
 
 
-def _opened(draws: Any, model: Model | None) -> tuple[Model, "xr.DataTree"]:
+def _opened(draws: Any, model: Any) -> tuple[Model, "xr.DataTree"]:
     """The network, and draws of it in memory or on disk."""
     import xarray
 
@@ -189,12 +196,15 @@ def _opened(draws: Any, model: Model | None) -> tuple[Model, "xr.DataTree"]:
             raise ValueError(
                 f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}"
             )
-        model, draws = model or draws.model, draws.draws()
-    if model is None:
-        model = _described_in(draws)
-    if not isinstance(model, Model):
-        raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(model).__name__}")
-    return model, draws
+        own, draws = draws.model, draws.draws()
+    else:
+        own: Any = None if ATTRIBUTE not in draws.attrs and model is not None else _described_in(draws)
+    for of in (own, model):
+        if of is not None and not isinstance(of, Model):
+            raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(of).__name__}")
+    if own is not None and model is not None and fingerprint(own) != fingerprint(model):
+        raise ValueError("model must be the one that draws are of, got one of other data, temperature or architecture")
+    return cast(Model, own if model is None else model), draws
 
 
 def _described_in(draws: "xr.DataTree") -> Any:
@@ -205,11 +215,16 @@ def _described_in(draws: "xr.DataTree") -> Any:
             for group in ("observed_data", "constant_data")
             for name, array in draws[group].to_dataset().data_vars.items()
         }
-        return restored(json.loads(about) if isinstance(about, str) else about, arrays)
-    except (KeyError, TypeError, ValueError):
+        about = json.loads(about) if isinstance(about, str) else about
+        model = restored(about, arrays)
+        if about.get("fingerprint", fingerprint(model)) != fingerprint(model):
+            raise ValueError("other data")
+        return model
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise ValueError(
             f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
-            " constant_data, got a tree that does not: hand over the model too, as model"
+            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
+            " over the model"
         ) from None
 
 
@@ -218,16 +233,37 @@ def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Floa
     positive_integer("thin", thin)
     if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
         raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
-    drawn = draws["posterior"].to_dataset()["order_parameter"].values[:, thin - 1 :: thin]
-    if drawn.shape[2:] != (model.architecture.paths,) * 2:
+    drawn = draws["posterior"].to_dataset()["order_parameter"]
+    axes, paths = ("chain", "draw", "path", "other_path"), model.architecture.paths
+    if set(drawn.dims) != {*axes}:
+        named = ", ".join(map(str, drawn.dims))
         raise ValueError(
-            f"draws must be of a network of {model.architecture.paths} paths, got U of shape {drawn.shape[2:]}"
+            f"order_parameter of draws must have axes {', '.join(axes)}, got {named}; isel(chain=[0]) keeps one"
         )
+    drawn = drawn.transpose(*axes).isel(draw=slice(thin - 1, None, thin))
+    for axis in axes[2:]:
+        named = [*map(str, drawn[axis].values)] if axis in drawn.coords else model.path_names
+        if drawn.sizes[axis] != paths or (named != model.path_names and axis in drawn.coords and not _numbered(named)):
+            raise ValueError(
+                f"draws must be of a network of paths {', '.join(model.path_names)}, got {', '.join(named)}"
+            )
     if not drawn.size:
-        raise ValueError(
-            f"draws must be at least as many as thin, got {draws['posterior'].sizes['draw']} of each chain"
+        raise ValueError(f"draws must hold at least {thin} of each chain, got {draws['posterior'].sizes['draw']}")
+    if not np.isfinite(drawn.values).all():
+        raise ValueError("order_parameter of draws must be finite, got entries that are not")
+    return drawn.values
+
+
+def _numbered(named: list[str]) -> bool:
+    """Whether an axis has numbers for want of names."""
+    return named == [str(number) for number in range(len(named))]
+
+
+def _require_finite(what: str, *values: np.ndarray) -> None:
+    if not all(np.isfinite(value).all() for value in values):
+        raise FloatingPointError(
+            f"a {what} is not finite: K + T I of a draw is likely singular in float64; raise the temperature"
         )
-    return drawn
 
 
 def _by_chain(values: Any, chains: int) -> Any:
@@ -246,12 +282,9 @@ def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | No
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw example"]) -> Float[np.ndarray, " example"]:
-    chains, draws, examples = values.shape
-    batches = min(BATCHES, draws)
-    kept = values[:, draws % batches :].reshape(chains * batches, -1, examples).mean(1)
-    if len(kept) < 2:
-        return np.full(examples, np.nan)
-    return kept.std(0, ddof=1) / np.sqrt(len(kept))
+    import xarray
+
+    return moments(xarray.DataArray(values, dims=("chain", "draw", "example")))["error"]
 
 
 def _probability_above_zero(mean: np.ndarray, variance: np.ndarray) -> Float[np.ndarray, " example"]:

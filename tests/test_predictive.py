@@ -62,14 +62,24 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     for draws in (run, str(run.path), run.path):
         other = ba.predict(draws, inputs, keep_draws=True, seed=4)
         assert all(np.array_equal(getattr(other, name), getattr(whole, name)) for name in names)
-    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 60 * 3)
+    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 16 * len(model.labels))
+    seen, outputs = [], predictive._outputs
+    monkeypatch.setattr(predictive, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
     parts = ba.predict(memory, inputs, keep_draws=True, seed=4)
+    assert seen == [(3, 1, 4)] * 3
     for name in names:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-12)
     thinned = ba.predict(memory, inputs, thin=15)
     kept = memory["posterior"].to_dataset().isel(draw=slice(14, None, 15))
     at_once = ba.predict(xr.DataTree.from_dict({"posterior": kept}), inputs, model=model)
     np.testing.assert_allclose(thinned.mean, at_once.mean, rtol=1e-12)
+    turned = memory.copy()
+    turned["posterior"] = xr.DataTree(memory["posterior"].to_dataset().transpose("draw", "chain", ...))
+    np.testing.assert_allclose(ba.predict(turned, inputs).error, whole.error, rtol=1e-12)
+    # What is made of a run can be written too.
+    ba.with_groups(run, "log_likelihood").to_netcdf(tmp_path / "more.nc", engine="h5netcdf")
+    with xr.open_datatree(tmp_path / "more.nc", engine="h5netcdf") as more:
+        np.testing.assert_array_equal(ba.predict(more, inputs).mean, ba.predict(memory, inputs).mean)
     # A tree that was written and read again still says what model it is of.
     memory.to_netcdf(tmp_path / "copy.nc", engine="h5netcdf")
     with xr.open_datatree(tmp_path / "copy.nc", engine="h5netcdf") as copy:
@@ -212,6 +222,9 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     draws, inputs = drawn[3], model.test_path_inputs
     anonymous = draws.copy()
     anonymous.attrs = {}
+    singular = model.replace(path_inputs=np.repeat(model.path_inputs[:1], 6, 0), labels=np.ones(6), temperature=1e-18)
+    with pytest.raises(FloatingPointError, match="a prediction is not finite: K"):
+        ba.predict(given_u(model, [[1.0]], 2), inputs, model=singular.replace(tokens=None))
     latent = ba.models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
     of_latent = ba.sample(latent, parameterisation="latent", chains=1, warmup=5, draws=5)
     bare = xr.DataTree.from_dict({"posterior": xr.Dataset({"a": 1.0})})
@@ -223,11 +236,21 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
         (lambda: ba.predict(wrong, inputs), "draws must say what model they are of"),
         (lambda: ba.predict(of_latent, inputs), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: ba.predict(bare, inputs, model=model), r"draws must have posterior\['order_parameter'\]"),
-        (lambda: ba.predict(given_u(model, np.eye(2), 3), inputs, model=model), "network of 1 paths, got U of shape"),
+        (lambda: ba.predict(given_u(model, np.eye(2), 3), inputs, model=model), "network of paths head0, got "),
         (lambda: ba.predict(draws, inputs[:, :, :2]), r"new_path_inputs must have shape \(.*\), got \(3, 1, 2\)"),
         (lambda: ba.predict(draws, inputs * np.nan), "new_path_inputs must be finite"),
         (lambda: ba.predict(draws, inputs, thin=0), "thin must be a whole number of at least 1, got 0"),
-        (lambda: ba.predict(draws, inputs, thin=2000), "draws must be at least as many as thin, got 1000"),
+        (lambda: ba.predict(draws, inputs, thin=2000), "draws must hold at least 2000 of each chain, got 1000"),
+        (lambda: ba.predict(draws.isel(chain=0), inputs), "must have axes chain, draw, path, other_path, got draw"),
+        (lambda: ba.predict(draws.isel(example=slice(0, 2)), inputs), "draws must say what model they are of"),
+        (
+            lambda: ba.predict(draws, inputs, model=model.replace(temperature=9.0)),
+            "model must be the one that draws are of",
+        ),
+        (
+            lambda: ba.predict(given_u(model, [[np.nan]], 2), inputs, model=model),
+            "order_parameter of draws must be finite",
+        ),
         (lambda: ba.predict(draws, inputs, seed=-1), "seed must be a whole number"),
         (lambda: ba.with_groups(draws, "likelihood"), "group must be one of .*did you mean 'log_likelihood'"),
         (lambda: ba.with_groups(draws, "prior", prior_draws=0), "prior_draws must be a whole number of at least 1"),

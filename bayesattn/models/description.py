@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from bayesattn._random import fingerprint
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 
@@ -16,11 +17,12 @@ _KINDS = {kind.__name__: kind for kind in (Model, LatentModel)}
 
 
 def described(model: Model | LatentModel, tokens: bool = False) -> dict[str, Any]:
-    """Kind, table (as TOML) and names of a model; `tokens` says whether its groups hold tokens too."""
+    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups hold tokens too."""
     return {
         "kind": type(model).__name__,
         "model": tomli_w.dumps(plain_table(model.table())),
         "about_model": model.about(tokens),
+        "fingerprint": fingerprint(model),
     }
 
 
