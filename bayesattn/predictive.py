@@ -125,7 +125,7 @@ def with_groups(
 
     - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not independent
       given U, so this, not the density of each label alone, is what leave-one-out cross-validation of `arviz_stats.loo` and
-      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021, section 2).
+      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021).
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
     - prior["order_parameter"], and prior["prediction"] where the model has test examples: drawn from the prior, one chain.
     - prior_predictive["labels"] (chain, draw, example): labels of the same draws.
@@ -217,7 +217,8 @@ def _described_in(draws: "xr.DataTree") -> Any:
         }
         about = json.loads(about) if isinstance(about, str) else about
         model = restored(about, arrays)
-        if about.get("fingerprint", fingerprint(model)) != fingerprint(model):
+        # Runs of earlier versions have none.
+        if "fingerprint" in about and about["fingerprint"] != fingerprint(model):
             raise ValueError("other data")
         return model
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -242,21 +243,17 @@ def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Floa
         )
     drawn = drawn.transpose(*axes).isel(draw=slice(thin - 1, None, thin))
     for axis in axes[2:]:
-        named = [*map(str, drawn[axis].values)] if axis in drawn.coords else model.path_names
-        if drawn.sizes[axis] != paths or (named != model.path_names and axis in drawn.coords and not _numbered(named)):
+        named = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
+        if drawn.sizes[axis] != paths or (axis in drawn.coords and named != model.path_names):
             raise ValueError(
                 f"draws must be of a network of paths {', '.join(model.path_names)}, got {', '.join(named)}"
             )
     if not drawn.size:
         raise ValueError(f"draws must hold at least {thin} of each chain, got {draws['posterior'].sizes['draw']}")
-    if not np.isfinite(drawn.values).all():
+    values = drawn.values  # Read from the disk, if they are there.
+    if not np.isfinite(values).all():
         raise ValueError("order_parameter of draws must be finite, got entries that are not")
-    return drawn.values
-
-
-def _numbered(named: list[str]) -> bool:
-    """Whether an axis has numbers for want of names."""
-    return named == [str(number) for number in range(len(named))]
+    return values
 
 
 def _require_finite(what: str, *values: np.ndarray) -> None:

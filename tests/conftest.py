@@ -20,7 +20,7 @@ SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0
 # rounding. Long tests, which run more than they compile, and other versions of XLA, which may not know them, do without.
 QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 ROOM = 2**32
-"""Bytes that tests leave behind at most, with much to spare: some 300 MB."""
+"""Free bytes that a disk in memory must have; tests leave some 300 MB behind."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
 DATA = Path(__file__).parent / "data"

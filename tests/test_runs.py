@@ -449,3 +449,16 @@ def test_opening_a_stranger_s_run_executes_nothing(interrupted):
     with pytest.raises(runs.RunError):
         runs.Run(interrupted).draws()
     assert not Bomb.exploded
+
+
+def test_flags_of_the_compiler_are_part_of_the_environment(monkeypatch):
+    """They change a draw's last bits; runs of earlier versions do not tell them."""
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    begun = provenance.environment()
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
+    now = provenance.environment()
+    assert provenance.differences(begun, begun) == []
+    assert provenance.differences(begun, now) == ["XLA_FLAGS  (now --xla_backend_optimization_level=1)"]
+    del begun["XLA_FLAGS"]
+    assert provenance.differences(begun, now) == ["XLA_FLAGS None (now --xla_backend_optimization_level=1)"]
+    assert provenance.differences(begun, now | {"XLA_FLAGS": ""}) == []

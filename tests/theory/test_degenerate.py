@@ -58,7 +58,7 @@ def test_labels_of_absurd_size_are_named():
         except ba.theory.NotConverged as error:
             failed += 1
             assert "labels are 1e+06 times larger than the prior expects" in str(error)  # noqa: PT017
-    assert failed < 15
+    assert failed < 10  # 2 or 7 by how it is compiled; the others are solved.
 
 
 def test_sampling_a_singular_posterior_names_the_cause_too():
