@@ -222,7 +222,8 @@ def monte_carlo_error(
     normals = np.random.default_rng(seed).normal(size=(RESAMPLES, count))
     stated = share_right(mean, labels)
     changes = [
-        right(mean + block @ deviations, labels).mean(1) - stated for block in np.array_split(normals, RESAMPLING_BLOCKS)
+        right(mean + block @ deviations, labels).mean(1) - stated
+        for block in np.array_split(normals, RESAMPLING_BLOCKS)
     ]
     return float(np.sqrt(np.mean(np.square(changes))))
 
