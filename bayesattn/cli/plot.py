@@ -13,7 +13,7 @@ from bayesattn.plots.run import lacking, run_figure
 from bayesattn.plots.style import checked_file, save
 from bayesattn.runs import Run
 
-Kind = StrEnum("Kind", {kind: kind for kind in KINDS})
+Kind = StrEnum("Kind", list(zip(KINDS, KINDS, strict=True)))
 
 
 def plot(

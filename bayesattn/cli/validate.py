@@ -110,7 +110,8 @@ def validate(
         if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
             option = given[0].replace("_", "-")
             raise ValueError(
-                f"validate exchangeable takes --seed, --out, --overwrite and for output --figure and --json, got --{option} too"
+                "validate exchangeable takes --seed, --out, --overwrite and for output --figure and --json, got"
+                f" --{option} too"
             )
         from bayesattn.cli.exchangeable import validate_claims
 

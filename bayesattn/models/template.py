@@ -7,7 +7,6 @@ from pathlib import Path
 from bayesattn.models.load import load_model, must_train
 from bayesattn.models.memory import bytes_needed
 from bayesattn.models.posterior import Model
-from bayesattn.samplers import SAMPLERS
 
 TEMPLATE = Path(__file__).with_name("template.toml.txt")
 MOST_NAMED = 6
@@ -16,9 +15,7 @@ MOST_NAMED = 6
 
 def template(file: str = "model.npz") -> str:
     """A commented model file, in which every key stands with its default; `file` holds the arrays."""
-    samplers = ", ".join(sorted(SAMPLERS))
-    text = TEMPLATE.read_text(encoding="utf-8")
-    return text.replace('"{{file}}"', json.dumps(file, ensure_ascii=False)).replace("{{samplers}}", samplers)
+    return TEMPLATE.read_text(encoding="utf-8").replace('"{{file}}"', json.dumps(file, ensure_ascii=False))
 
 
 def described(name: str | Path) -> tuple[list[str], list[str]]:

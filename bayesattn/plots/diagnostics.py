@@ -32,7 +32,7 @@ def scalars(draws: xr.DataTree) -> dict[str, Values]:
     """Log posterior and the largest entries of U, or of z, by the names that figures show."""
     posterior, chosen = draws["posterior"].to_dataset(), {}
     if "sample_stats" in draws.children and "lp" in draws["sample_stats"]:
-        chosen["log posterior"] = draws["sample_stats"]["lp"].values
+        chosen["log posterior"] = draws["sample_stats"].to_dataset()["lp"].values
     if "order_parameter" in posterior:
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))
@@ -128,7 +128,7 @@ def energy(figure: Any, values: Values) -> None:
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     centred, changes = (values - values.mean()).ravel(), np.diff(values, axis=1).ravel()
     edges = np.histogram_bin_edges(np.concatenate([centred, changes]), 40)
-    style: dict[str, Any] = {"bins": edges, "density": True, "alpha": 0.45}
+    style: dict[str, Any] = {"bins": edges.tolist(), "density": True, "alpha": 0.45}
     left.hist(centred, color=colors.blue, label="energy - mean", **style)
     left.hist(changes, color=colors.orange, label="change from draw to draw", **style)
     left.set(title="Energy", xlabel="energy", ylabel="density")

@@ -21,6 +21,9 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
 }
 
 
+NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained network"}
+
+
 def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
     """Head scores, what each network loses without each head, and accuracy as heads go; one comparison for each seed."""
     networks, model = list(comparisons[0].networks), comparisons[0].model
@@ -64,7 +67,7 @@ def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) 
     axes.set(
         xlabel="head score by theory",
         ylabel="accuracy lost without the head (points)",
-        title=f"{name.capitalize()} network: {said}",
+        title=f"{NETWORKS[name]}: {said}",
     )
 
 
@@ -77,14 +80,10 @@ def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> Non
         settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "color": colors[order], "label": f"by {order}"}
         settings["label"] = "at random, mean" if order == "random" else settings["label"]
         axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | ORDER_STYLES[order])
-    least = 100 * np.mean([network.accuracy - MOST_LOST for network in pruned])
+    least = float(100 * np.mean([network.accuracy - MOST_LOST for network in pruned]))
     allowed = f"{100 * MOST_LOST:g} points below the whole network"
     axes.axhline(least, color=palette().grey, linewidth=1, linestyle=(0, (1, 1)), label=allowed)
     whole_numbers(axes.xaxis)
-    what = f": mean ± sd over {len(pruned)} seeds" if len(pruned) > 1 else ""
-    axes.set(
-        xlabel="heads removed, lowest score first",
-        ylabel="test accuracy (%)",
-        title=f"{name.capitalize()} network{what}",
-    )
+    what = f", mean ± sd over {len(pruned)} seeds" if len(pruned) > 1 else ""
+    axes.set(xlabel="heads removed, lowest score first", ylabel=f"test accuracy (%){what}", title=NETWORKS[name])
     legend_below(axes, 2, title="heads removed in the order of scores")

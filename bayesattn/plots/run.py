@@ -13,7 +13,7 @@ from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
 from bayesattn.diagnostics import FEWEST_DRAWS, moments
 from bayesattn.plots import diagnostics
-from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers
+from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
 from bayesattn.runs import Run
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
@@ -70,7 +70,7 @@ def run_title(run: Run) -> str:
 def draw(figure: Any, kind: str, draws: xr.DataTree) -> None:
     """One kind of figure of some draws, into a figure or a part of one."""
     if kind == "energy":
-        diagnostics.energy(figure, draws["sample_stats"]["energy"].values)
+        diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
     elif kind == "U":
         central(figure, draws)
     elif kind == "prediction":
@@ -120,7 +120,8 @@ def central(figure: Any, draws: xr.DataTree) -> None:
     limit = float(np.max(np.abs(of["mean"]))) or 1.0
     errors = of["error"] if np.isfinite(of["error"]).all() else None
     image = heat_map(left, of["mean"], rows, columns, limit, errors)
-    left.set_title(f"Posterior mean of {name}" + ("" if errors is None else " ± Monte Carlo error"), fontsize=10)
+    numbered = errors is not None and max(errors.shape) <= MOST_NUMBERED
+    left.set_title(f"Posterior mean of {name}" + (" ± Monte Carlo error" if numbered else ""), fontsize=10)
     figure.colorbar(image, ax=left, shrink=0.85)
     intervals(right, of_entries.reshape(-1, of_entries.shape[2]), entries)
     right.set_title(f"Posterior of the {title}", fontsize=10)
@@ -145,7 +146,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
 
 def prediction(figure: Any, draws: xr.DataTree) -> None:
     """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
-    sampled = draws["posterior"]["prediction"].values
+    sampled = draws["posterior"].to_dataset()["prediction"].values
     flat = sampled.reshape(-1, sampled.shape[2])
     mean = flat.mean(0)
     order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
@@ -178,7 +179,7 @@ def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray) -> None:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]
-            axes.hist(some, edges, color=color, alpha=0.5, label=f"label {value:g} ({len(some)} examples)")
+            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"label {value:g} ({len(some)} examples)")
         right = 100 * share_right(mean, labels)
         title = f"By label: {right:.1f} % have its sign" if values[0] < 0 < values[-1] else "By label"
         axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")

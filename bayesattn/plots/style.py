@@ -25,7 +25,8 @@ MOST_NUMBERED = 8
 """Rows up to which each entry of a matrix is written out."""
 MOST_NAMED = 32
 """Ticks up to which each has its name."""
-LONGEST_NAME = 28
+LONGEST_NAME, UPRIGHT = 28, 3
+"""Characters that are shown of a name, and of names that need not be tilted."""
 BELOW = 36
 """Points from the axes to a legend below them: ticks and a name are between."""
 MOST_TICKS = 6
@@ -66,7 +67,7 @@ def short(name: str) -> str:
 def name_ticks(axis: Axis, names: Sequence[str], tilted: bool = False) -> None:
     """Names at 0, 1, ..; of many, every so many."""
     places = range(0, len(names), -(-len(names) // MOST_NAMED))
-    many = len(names) > MOST_NUMBERED
+    many, tilted = len(names) > MOST_NUMBERED, tilted and max(map(len, names)) > UPRIGHT
     tilt: dict[str, Any] = {"rotation": 90} if many else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     size = 6.5 if many else 8
     axis.set_ticks(list(places), [short(names[place]) for place in places], fontsize=size, **tilt if tilted else {})
@@ -74,7 +75,7 @@ def name_ticks(axis: Axis, names: Sequence[str], tilted: bool = False) -> None:
 
 def whole_numbers(axis: Axis) -> None:
     """Ticks at whole numbers: of what is counted, there is none between two."""
-    axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10]))
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def width_axis(axes: Axes, widths: Sequence[float]) -> None:

@@ -116,7 +116,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
         draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
         error = np.array([v.error[path, path] for v in validations]) / saddle
         axes.plot(widths, 100 * corrected, color=color, linestyle=":", marker="x", markersize=5)
-        shift = 1 + 0.05 * (number - 1.5)  # beside each other, so that error bars can be told apart
+        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars can be told apart
         style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
         axes.errorbar(shift * widths, 100 * draws, 100 * error, **style)
     width_axis(axes, [v.width for v in validations])
