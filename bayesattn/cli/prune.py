@@ -9,11 +9,24 @@ from rich.table import Table
 
 import bayesattn as ba
 from bayesattn import pruning, study
-from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
+from bayesattn.cli.options import (
+    HMC,
+    Chains,
+    Draws,
+    FigureFile,
+    Json,
+    ModelName,
+    Overwrite,
+    SamplerName,
+    Seed,
+    Temperature,
+    Warmup,
+)
 from bayesattn.cli.screen import (
     free_folder,
     print_json,
     refuse_to_overwrite,
+    require_free_figure,
     sampling_progress,
     save_results,
     screen,
@@ -41,6 +54,7 @@ def prune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for figure and results; by default out/prune-MODEL, numbered if taken.")
     ] = None,
+    figure: FigureFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -50,6 +64,7 @@ def prune(
     """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    require_free_figure(figure, overwrite)
     # Bad settings of the sampler are found before any training.
     settings: dict[str, Any] = {
         "sampler": sampler.value,
@@ -74,7 +89,7 @@ def prune(
             ).comparisons
     outcome = study.PruningStudy(comparisons)
     content = {"model": model, "width": width, "data_seeds": seeds} | outcome.to_dict()
-    save_results(folder, content, outcome.figure())
+    save_results(folder, content, outcome.figure(), figure)
     if as_json:
         print_json(content)
     else:
