@@ -1,8 +1,10 @@
 """Figures of theory against draws, readable without the code; Okabe and Ito's colours, safe for colour-blind readers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from itertools import cycle
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -16,7 +18,9 @@ from bayesattn.accuracy import Alignment
 from bayesattn.calibration import Calibration, ecdf_band, ecdf_difference
 from bayesattn.pruning import MOST_LOST, Comparison, heads_of
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
-from bayesattn.validation import Validation
+
+if TYPE_CHECKING:
+    from bayesattn.validation import Validation
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666"
 COLORS, MARKERS = (BLUE, ORANGE, GREEN, PURPLE, GREY), "os^Dv"
