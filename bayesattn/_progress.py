@@ -43,7 +43,8 @@ def _count(task: Task) -> str:
 
 
 def _note(task: Task) -> str:
-    return task.fields["note"] or (f"{task.speed:.3g}/s" if task.speed else "")
+    digits = ".0f" if (task.speed or 0) >= 10 else ".2g"
+    return task.fields["note"] or (f"{task.speed:{digits}}/s" if task.speed else "")
 
 
 def _elapsed(task: Task) -> str:
@@ -93,7 +94,7 @@ class Bars:
             self._over.set()
             self._thread.join()
             if self.notebook or self.wanted:
-                self._tell()
+                self._tell(last=True)
 
     def add(self, description: str, total: float | None = None, unit: str = "", note: str = "") -> "Bar":
         """A bar for work that begins now; where `total` is None, it is gone when the next one begins."""
@@ -116,14 +117,14 @@ class Bars:
         while not self._over.wait(NOTEBOOK_SECONDS if self.notebook else LINE_SECONDS):
             self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self, last: bool = False) -> None:
         if self.notebook and self._handle is None:
             from IPython.display import display
 
             self._handle = display(self.progress, display_id=True)
         elif self.notebook:
             self._handle.update(self.progress)
-        elif self.progress.tasks:
+        elif self.progress.tasks and (last or not self.progress.tasks[-1].finished):
             task = self.progress.tasks[-1]
             words = ", ".join(filter(None, (part(task) for part in (_count, _note, _elapsed, _left))))
             line = f"bayesattn: {_description(task)}: {words}"

@@ -31,9 +31,10 @@ def with_error(value: float, error: float, sign: str = "") -> str:
 
     An error of 0 belongs to an exact number; where it is not known, it says so.
     """
-    if not math.isfinite(value) or not math.isfinite(error) or error == 0:
-        shown_error = "0" if error == 0 else UNKNOWN if not math.isfinite(error) else f"{error:.2g}"
-        return f"{rounded(value, error, sign)} ± {shown_error}"
+    if not math.isfinite(value):
+        return UNKNOWN
+    if not math.isfinite(error) or error == 0:
+        return f"{rounded(value, error, sign)} ± {'0' if error == 0 else UNKNOWN}"
     power = _power(max(abs(value), error))
     if not LEAST <= power < MOST:
         scale = 10.0**power
