@@ -14,6 +14,7 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
+from bayesattn._text import rounded, with_error
 from bayesattn.models import Model
 from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.predictor import readouts, right
@@ -78,11 +79,12 @@ class Gain:
 
     def verdict(self, limit: str = "the GP limit") -> str:
         """The outcome in words, with its error."""
-        size = f"{100 * self.error:.1f} points (McNemar p = {self.p_value:.1g})"
+        size = with_error(100 * self.difference, 100 * self.error, "+")
+        told = f" points (McNemar p = {self.p_value:.1g})"
         if self.outcome == "cannot tell":
-            return f"finite width and {limit} cannot be told apart: {100 * self.difference:+.1f} ± {size}"
+            return f"finite width and {limit} cannot be told apart: {size}{told}"
         first, second = ("finite width", limit) if self.outcome == "higher" else (limit, "finite width")
-        return f"{first} beats {second} by {100 * abs(self.difference):.1f} ± {size}"
+        return f"{first} beats {second} by {size.lstrip('+-')}{told}"
 
     def to_dict(self) -> dict[str, Any]:
         """Counts, errors, p-value and outcome, for JSON."""
@@ -150,8 +152,8 @@ class Alignment:
         """The outcome in words, with its error."""
         words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be told apart from"}
         return (
-            f"kernel-target alignment {self.draws:.4f} ± {self.error:.4f} {words[self.outcome]}"
-            f" {self.gp:.4f} in the GP limit"
+            f"kernel-target alignment {with_error(self.draws, self.error)} {words[self.outcome]}"
+            f" {rounded(self.gp, self.error)} in the GP limit"
         )
 
     def to_dict(self) -> dict[str, Any]:

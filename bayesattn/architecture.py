@@ -77,12 +77,12 @@ class Architecture:
         return list(itertools.product(*map(range, self.heads)))
 
     def path_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[str]:
-        """Names of the paths, such as "same_token -> uniform"; heads are numbered where `head_names` is None.
+        """Names of the paths, such as "same_token -> uniform"; heads are numbered from 1 where `head_names` is None.
 
         Of paths that would have one name, as those of two random heads, all are numbered.
         """
         if head_names is None:
-            head_names = [[str(h) for h in range(count)] for count in self.heads]
+            head_names = self.numbered_heads()
         head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
         if tuple(map(len, head_names)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
@@ -95,6 +95,10 @@ class Architecture:
             met[name] += 1
             numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
         return numbered
+
+    def numbered_heads(self, first: int = 1) -> list[list[str]]:
+        """Names of the heads of each layer where they have no others: their numbers."""
+        return [[str(first + head) for head in range(count)] for count in self.heads]
 
     def number_of_weights(self, features: int) -> int:
         """Entries of V_0, V_1, .., V_L, a for inputs of so many features N_0."""

@@ -9,6 +9,7 @@ import arviz_stats
 import numpy as np
 import xarray as xr
 
+from bayesattn._text import with_error
 from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
 from bayesattn.models import CENTRAL
 
@@ -111,8 +112,8 @@ class Diagnostics:
             )
         if abs(self.bias) > 2 * self.bias_error and abs(self.bias) > MOST_BIAS:
             notes.append(
-                f"the sampler is biased by its step size: means by {self.bias:+.2g} standard deviations"
-                f" (± {self.bias_error:.1g}): lower step_size, with adapt_step_size = false, or use an adjusted sampler"
+                f"the sampler is biased by its step size: means by {with_error(self.bias, self.bias_error, '+')}"
+                f" standard deviations: lower step_size, with adapt_step_size = false, or use an adjusted sampler"
             )
         return notes
 

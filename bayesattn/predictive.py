@@ -18,6 +18,7 @@ from scipy import stats
 
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
 from bayesattn._random import fingerprint, stream
+from bayesattn._text import Described
 from bayesattn.diagnostics import moments
 from bayesattn.models import Model
 from bayesattn.models.description import ATTRIBUTE, described, restored
@@ -39,8 +40,8 @@ PRIOR_DRAWS = 1000
 
 
 @jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False)
-class PosteriorPrediction:
+@dataclass(frozen=True, eq=False, repr=False)
+class PosteriorPrediction(Described):
     """The posterior of the network's outputs f at new inputs, without the label noise T.
 
     Args:
@@ -57,6 +58,19 @@ class PosteriorPrediction:
     error: Float[np.ndarray, " example"]
     probabilities: Float[np.ndarray, " example"] | None
     draws: Float[np.ndarray, "chain draw example"] | None
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {np.max(self.error):.2g}"}
+        rows["deviation"] = f"{_range(np.sqrt(self.variance))}, that of f without label noise"
+        if self.probabilities is not None:
+            rows["probability"] = f"{_range(self.probabilities)}, that f is above 0"
+        if self.draws is not None:
+            rows["draws"] = f"{self.draws.shape[1]} of each of {self.draws.shape[0]} chains"
+        return f"PosteriorPrediction of {len(self.mean)} examples", rows
+
+
+def _range(values: np.ndarray) -> str:
+    return f"{np.min(values):.3g} to {np.max(values):.3g}"
 
 
 def predict(

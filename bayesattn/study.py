@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import one_of, positive, positive_integer, shown
 from bayesattn._files import finite
+from bayesattn._text import Described
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
 from bayesattn.models import JOINT, Model
@@ -24,12 +25,14 @@ from bayesattn.validation import HOLDS, LEVEL, MARGIN, Slope, Validation, overal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+MOST_SHOWN = 4
+"""Widths whose statement a study shows."""
 Curve = dict[int, list[Candidate]]
 """By width, what theory says at each of some temperatures."""
 
 
-@dataclass(frozen=True)
-class ValidationStudy:
+@dataclass(frozen=True, repr=False)
+class ValidationStudy(Described):
     """Theory against draws at several widths.
 
     Args:
@@ -43,6 +46,13 @@ class ValidationStudy:
     curve: Curve
     elsewhere: dict[str, list[Accuracy]]
     theory_seconds: float
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        results = self.validations
+        rows = {f"N = {result.width}": result.statement() for result in results[:MOST_SHOWN]}
+        if len(results) > MOST_SHOWN:
+            rows["widths"] = ", ".join(f"N = {result.width}: {result.verdict}" for result in results[MOST_SHOWN:])
+        return f"ValidationStudy of {results[0].model.name!r}: {self.verdict}", rows
 
     @property
     def verdict(self) -> str:

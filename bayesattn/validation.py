@@ -9,15 +9,15 @@ differences, as all must pass (Berger 1982), and that few draws do not pass. Els
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
-from scipy import stats
 
 from bayesattn import theory
-from bayesattn._checks import one_of, positive
+from bayesattn._checks import positive
+from bayesattn._text import Described, with_error
 from bayesattn.accuracy import (
     Accuracy,
     Alignment,
@@ -28,9 +28,32 @@ from bayesattn.accuracy import (
     outputs_of,
     readout_batches,
 )
+from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each
 from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.models import Model
+from bayesattn.scaling import Slope, scaling
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "CANNOT_TELL",
+    "DOES_NOT_HOLD",
+    "HOLDS",
+    "LEVEL",
+    "MARGIN",
+    "VERDICTS",
+    "Compared",
+    "Predicted",
+    "Slope",
+    "Validation",
+    "doubts_about",
+    "overall",
+    "predicted",
+    "scaling",
+    "validate",
+]
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
 """In the order of the exit statuses of `bayesattn validate`."""
 LEVEL = 0.01
@@ -42,56 +65,14 @@ USABLE_RHAT = 1.05
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
 DRAWS_PER_FREEDOM = 3
 """Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
-PRINCIPAL_DIRECTIONS = 3
 MOST_NAMED = 5
 """Entries that differ, named one by one."""
-SEEN_ERRORS = 3.0
-"""Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""
 
 Matrix = Float[np.ndarray, "path path"]
 
 
-@dataclass(frozen=True, eq=False)
-class Compared:
-    """Draws against theory, a family of quantities: entries of U, or the mean predictor along directions.
-
-    `difference` is draws minus corrected theory, `error` its Monte Carlo error with `freedom` degrees of freedom of
-    Student's t, `allowance` the size of what the theory leaves out, `size` that of the quantity itself. `level` is the
-    probability that a right theory fails in any of them, `confidence_level` the one at which `bound` may be wrong.
-    """
-
-    names: list[str]
-    difference: Float[np.ndarray, " quantity"]
-    error: Float[np.ndarray, " quantity"]
-    freedom: Float[np.ndarray, " quantity"]
-    allowance: Float[np.ndarray, " quantity"]
-    size: Float[np.ndarray, " quantity"]
-    level: float
-    confidence_level: float
-
-    @property
-    def noise(self) -> Float[np.ndarray, " quantity"]:
-        """Difference that Monte Carlo error explains, the number of quantities accounted for (Bonferroni)."""
-        return stats.t.isf(self.level / 2 / len(self.names), self.freedom) * self.error
-
-    @property
-    def agrees(self) -> Bool[np.ndarray, " quantity"]:
-        """Whether allowance and Monte Carlo error explain each difference; NaN they do not."""
-        return np.abs(self.difference) <= self.allowance + self.noise
-
-    @property
-    def bound(self) -> Float[np.ndarray, " quantity"]:
-        """Upper confidence bound of each difference, relative to the quantity."""
-        return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers and lists, for JSON."""
-        columns = ("difference", "error", "freedom", "allowance", "size", "bound", "agrees")
-        return {"names": self.names} | {name: getattr(self, name).tolist() for name in columns}
-
-
-@dataclass(frozen=True, eq=False)
-class Validation:
+@dataclass(frozen=True, eq=False, repr=False)
+class Validation(Described):
     """One model's theory held against its draws.
 
     `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point,
@@ -171,7 +152,7 @@ class Validation:
             freedom=self.ess[pairs] / DRAWS_PER_FREEDOM,
             allowance=self.allowance[pairs],
             size=_size(self.corrected)[pairs],
-            level=_level_of_each(self.level, self.directions is not None),
+            level=level_of_each(self.level, self.directions is not None),
             confidence_level=self.level,
         )
 
@@ -213,8 +194,8 @@ class Validation:
         apart = np.flatnonzero(~entries.agrees)
         excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
         sentences = [
-            f"{entries.names[entry]} is {draws[entry]:.4g} +- {entries.error[entry]:.2g} by the draws,"
-            f" {draws[entry] - entries.difference[entry]:.4g} +- {entries.allowance[entry]:.2g} by the theory"
+            f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
+            f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
             for entry in sorted(apart, key=lambda entry: -excess[entry])[:MOST_NAMED]
         ]
         if len(apart) > MOST_NAMED:
@@ -228,8 +209,9 @@ class Validation:
         if self.directions is not None:
             along = self.directions
             sentences += [
-                f"mean predictors differ along {along.names[direction]} by {along.difference[direction]:.2g} +-"
-                f" {along.error[direction]:.2g}, of which {along.allowance[direction]:.2g} are allowed"
+                f"mean predictors differ along {along.names[direction]} by"
+                f" {with_error(along.difference[direction], along.error[direction])}, of which"
+                f" {along.allowance[direction]:.2g} are allowed"
                 for direction in np.flatnonzero(~along.agrees)
             ]
         return sentences
@@ -247,8 +229,8 @@ class Validation:
             values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
         )
         said = (
-            f"{family.names[worst]} differs by {_percent(difference)} +- {_percent(error)}, so by at most {_percent(bound)},"
-            f" and the margin is {_percent(self.margin)}"
+            f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
+            f" {_percent(bound)}, and the margin is {_percent(self.margin)}"
         )
         # The lower confidence bound lies beyond the margin.
         if 2 * difference - bound > self.margin and allowance > noise:
@@ -282,6 +264,37 @@ class Validation:
         worst = int(np.argmax((family.allowance + family.noise) / family.size))
         allowance, noise = (values[worst] / family.size[worst] for values in (family.allowance, family.noise))
         return float(allowance), float(noise)
+
+    def summary(self) -> "pd.DataFrame":
+        """U on and below the diagonal, a row for each entry.
+
+        Columns: `saddle` (theory at the saddle point), `corrected` (to first order in 1/N), `draws` (their mean), `error`
+        (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (difference in errors, whatever the theory
+        leaves out), `rhat` and `ess` of the entry, and `agrees`, whether theory and draws do by that entry.
+        """
+        import pandas as pd
+
+        pairs, entries = np.tril_indices(len(self.corrected)), self.entries
+        drawn = {"saddle": self.saddle, "corrected": self.corrected, "draws": self.order_parameter, "error": self.error}
+        columns = {name: matrix[pairs] for name, matrix in drawn.items()}
+        columns |= {"difference": entries.difference, "z": entries.z, "rhat": self.rhat[pairs], "ess": self.ess[pairs]}
+        return pd.DataFrame(columns | {"agrees": entries.agrees}, index=pd.Index(entries.names, name="entry"))
+
+    def plot(self) -> "Figure":
+        """Accuracy, deviations, U and alignment, as `bayesattn validate` draws them; a Matplotlib figure."""
+        from bayesattn.plots import validation_figure
+
+        return validation_figure([self])
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        diagnostics = self.diagnostics
+        rows = {
+            "statement": self.statement().removeprefix(f"{self.verdict}: "),
+            "draws": f"{diagnostics.draws} of each of {diagnostics.chains} chains; of U, R-hat is at most"
+            f" {np.max(self.rhat):.3f}, ESS at least {np.min(self.ess):.0f}",
+        }
+        model = self.model
+        return f"Validation of {model.name!r}, N = {self.width}, T = {model.temperature:g}: {self.verdict}", rows
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
@@ -380,7 +393,7 @@ def validate(
     if mean_predictors is not None:
         by_batch = readout_batches(model, sampled.values)
         batches = outputs_of(model, by_batch)
-        directions = _along_directions(mean_predictors, batches, relative_variance, level)
+        directions = along_directions(mean_predictors, batches, relative_variance, level)
         if model.test_labels is not None:
             accuracy = accuracy_of(model, mean_predictors, batches)
     direction = corrected - saddle
@@ -413,7 +426,7 @@ def validate(
         level=level,
     )
     by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
-    return dataclasses.replace(validation, joint_p=_joint_p(validation.entries, by_entry))
+    return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
 
 
 def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
@@ -439,63 +452,6 @@ def overall(validations: Sequence[Validation]) -> str:
     return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
 
 
-def _level_of_each(level: float, with_predictor: bool) -> float:
-    """Level of each test: of single entries, of these jointly, and of the mean predictor."""
-    return level / (3 if with_predictor else 2)
-
-
-def _joint_p(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> float:
-    """p-value of sum_i z_i^2, z_i what the allowance leaves of each difference, in Monte Carlo errors.
-
-    If the theory is right the sum is at most one of chi^2(1) weighed by the eigenvalues lambda of the entries' correlations,
-    which those of the draws stand for: about F with (sum lambda)^2 / sum lambda^2 degrees of freedom (Satterthwaite 1946).
-    """
-    excess = np.maximum(np.abs(entries.difference) - entries.allowance, 0) / entries.error
-    with np.errstate(invalid="ignore", divide="ignore"):
-        correlations = np.corrcoef(draws, rowvar=False).reshape(len(excess), -1)
-    freedom = len(excess) ** 2 / np.sum(correlations**2)
-    return float(stats.f.sf(np.mean(excess**2), freedom, np.min(entries.freedom)))
-
-
-def _along_directions(
-    mean_predictors: dict[str, Float[np.ndarray, " test_example"]],
-    batches: Float[np.ndarray, "batch test_example"],
-    relative_variance: float,
-    level: float,
-) -> Compared:
-    """Mean predictors of draws and corrected theory along directions of unit root mean square.
-
-    The allowance is the first-order change times the relative variance of U: a mean over the fluctuations of U is a series
-    in their variance, whose terms shrink by about that factor.
-    """
-    saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
-    directions = {
-        "the first-order change": corrected - saddle,
-        "the finite-width effect": saddle - gp,
-        "the mean predictor": corrected,
-    }
-    principal = np.linalg.svd(batches - batches.mean(0), full_matrices=False)[2][:PRINCIPAL_DIRECTIONS]
-    directions |= {f"principal direction {number}": vector for number, vector in enumerate(principal, 1)}
-    directions = {name: vector / _root_mean_square(vector) for name, vector in directions.items() if np.any(vector)}
-    units = np.array(list(directions.values()))
-    projected = (batches - corrected) @ units.T / len(corrected)
-    size = _root_mean_square(corrected)
-
-    def same(value: float) -> np.ndarray:
-        return np.full(len(units), value)
-
-    return Compared(
-        names=list(directions),
-        difference=projected.mean(0),
-        error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
-        freedom=same(len(batches) - 1.0),
-        allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
-        size=same(size),
-        level=_level_of_each(level, with_predictor=True),
-        confidence_level=level,
-    )
-
-
 def _size(order_parameter: Matrix) -> Matrix:
     """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
     own = np.diag(order_parameter)
@@ -504,46 +460,3 @@ def _size(order_parameter: Matrix) -> Matrix:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.2g} %"
-
-
-class Slope(NamedTuple):
-    """Exponent of a power law in the width, its standard error, and the widths that had a say in it."""
-
-    slope: float
-    error: float
-    widths: tuple[int, ...]
-
-
-def scaling(validations: Sequence[Validation], of: str = "relative_deviation") -> Slope | None:
-    """Log-log slope of the theory's deviation from the draws against the width: finite-size scaling.
-
-    At a fixed load P / N of a task that looks alike at all sizes, the saddle point's deviation falls as 1/N (slope -1) and
-    that of the corrected theory faster. At fixed P the slope drifts: at widths far above P, U itself tends to its prior,
-    and the deviation falls as 1/N^2.
-
-    Args:
-        validations: of one task at several widths.
-        of: "relative_deviation" (from the saddle point) or "relative_remaining" (from the corrected theory).
-
-    Returns:
-        The weighted least-squares slope, its error from the Monte Carlo errors, inflated where the points do not lie on a
-        line; None unless at least two widths deviate by 3 Monte Carlo errors or more.
-    """
-    one_of("of", of, ("relative_deviation", "relative_remaining"))
-    seen = [v for v in validations if abs(getattr(v, of)) >= SEEN_ERRORS * v.relative_error]
-    if len({v.width for v in seen}) < 2:
-        return None
-    deviations = np.array([abs(getattr(v, of)) for v in seen])
-    errors = np.array([v.relative_error for v in seen]) / deviations
-    logs = np.log([v.width for v in seen])
-    centred = logs - np.average(logs, weights=errors**-2)
-    slope = np.sum(centred * np.log(deviations) / errors**2) / np.sum((centred / errors) ** 2)
-    residuals = np.log(deviations) - slope * centred
-    residuals -= np.average(residuals, weights=errors**-2)
-    misfit = np.sum((residuals / errors) ** 2) / max(1, len(seen) - 2)
-    error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
-    return Slope(float(slope), float(error), tuple(v.width for v in seen))
-
-
-def _root_mean_square(values: np.ndarray) -> float:
-    return float(np.sqrt(np.mean(values**2)))

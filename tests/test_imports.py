@@ -12,15 +12,14 @@ from bayesattn.tasks import load_images
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
-    ["_checks", "_extras", "_files", "_input_files", "_random"],
+    ["_checks", "_extras", "_files", "_input_files", "_progress", "_random", "_text"],
     ["architecture", "attention"],
     ["theory"],
     ["network", "tasks"],
     ["models"],
     ["samplers"],
-    ["accuracy", "calibration", "diagnostics", "pruning", "temperature"],
-    ["predictive", "runs", "validation"],
-    ["plots"],
+    ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
+    ["plots", "predictive", "runs", "validation"],
     ["exchangeable", "study", "sweep"],
     ["report"],
     ["cli"],

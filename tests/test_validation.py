@@ -13,6 +13,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import plots, validation
 from bayesattn.accuracy import accuracy_on
+from bayesattn.comparison import along_directions, joint_p_of
 from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
 
 GOOD_PATH = {"path": 0, "other_path": 0}
@@ -241,7 +242,7 @@ def test_levels_of_single_and_joint_tests(entries, factors):
                 confidence_level=level,
             )
             rejected[shift, "single"] += not found.agrees.all()
-            rejected[shift, "joint"] += validation._joint_p(found, draws) < level
+            rejected[shift, "joint"] += joint_p_of(found, draws) < level
     most = level + 3.3 * np.sqrt(level * (1 - level) / simulations)
     assert rejected[0, "single"] / simulations < most
     assert 0.02 < rejected[0, "joint"] / simulations < most
@@ -276,13 +277,13 @@ def test_predictors_are_compared_along_the_finite_width_effect():
     gp, effect = rng.normal(size=(2, 1000))
     predictors = {"gp": gp, "theory": gp + 0.1 * effect, "corrected": gp + 0.1 * effect + 1e-6 * rng.normal(size=1000)}
     batches = gp + 0.05 * effect + rng.normal(size=(16, 1000))
-    found = validation._along_directions(predictors, batches, 0.01, level=0.01)
+    found = along_directions(predictors, batches, 0.01, level=0.01)
     apart = np.sqrt(np.mean((batches.mean(0) - predictors["corrected"]) ** 2))
     assert apart < 4 * np.sqrt(np.mean(batches.var(0, ddof=1) / 16))
     assert [name for name, agrees in zip(found.names, found.agrees, strict=True) if not agrees] == [
         "the finite-width effect"
     ]
-    right = validation._along_directions(predictors, batches + 0.05 * effect, 0.01, level=0.01)
+    right = along_directions(predictors, batches + 0.05 * effect, 0.01, level=0.01)
     assert right.agrees.all()
 
 

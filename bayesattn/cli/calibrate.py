@@ -4,8 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress
-from rich.table import Table
 
 from bayesattn import calibration, study
 from bayesattn._checks import one_of, seed_number
@@ -25,9 +23,11 @@ from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
-    errors,
+    bars,
     free_folder,
+    new_table,
     print_json,
+    print_table,
     refuse_to_overwrite,
     require_free_figure,
     save_results,
@@ -91,13 +91,14 @@ def calibrate(
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
-    with Progress(console=errors, disable=as_json or not errors.is_terminal) as bars:
-        task = bars.add_task("simulating", total=len(names) * sum(count for _, count in cases.values()))
+    with bars(quiet=as_json) as shown:
+        total = len(names) * sum(count for _, count in cases.values())
+        bar = shown.add("simulating", total, "simulations", "compiling")
         done: dict[tuple[str, str], int] = {}
 
         def tell(title: str, name: str, count: int) -> None:
             done[title, name] = count
-            bars.update(task, completed=sum(done.values()), description=f"{title}: {name}")
+            bar.update(sum(done.values()), description=f"{title}: {name}", note="")
 
         outcome = study.calibrate(
             cases,
@@ -128,22 +129,26 @@ def calibrate(
 
 
 def _print(results: Results, title: str, thin: int) -> None:
-    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
-    numbers = ("least p", "effective", "z-score", "step bias (sd)")
-    for heading in ("sampler", "ranks", "least p", "effective", "joint law", "z-score", "step bias (sd)"):
-        table.add_column(heading, justify="right" if heading in numbers else "left")
+    headings = ("sampler", "ranks", "least p", "of", "effective", "of ", "step bias (sd)")
+    ranks = new_table(*headings, text=("sampler", "ranks", "of", "of "))
+    joint_law = new_table("sampler", "joint law", "z-score", "of", text=("sampler", "joint law", "of"))
     for name, (ranked, joint) in results.items():
-        table.add_row(
+        style = None if ranked.holds and joint.holds else "red"
+        ranks.add_row(
             name,
             {True: "uniform", False: "NOT uniform", None: "cannot tell"}[ranked.holds],
-            f"{ranked.p_values.min():.2g} ({ranked.names[ranked.p_values.argmin()]})",
-            f"{100 * ranked.effective.min():.0f} % ({ranked.names[ranked.effective.argmin()]})",
-            "preserved" if joint.holds else "NOT preserved",
-            f"{abs(joint.z_scores).max():.1f}",
+            f"{ranked.p_values.min():.2g}",
+            ranked.names[ranked.p_values.argmin()],
+            f"{100 * ranked.effective.min():.0f} %",
+            ranked.names[ranked.effective.argmin()],
             "" if ranked.bias is None else f"{ranked.bias:+.3f}",
-            style=None if ranked.holds and joint.holds else "red",
+            style=style,
         )
-    screen.print(table)
+        greatest = abs(joint.z_scores).argmax()
+        law = "preserved" if joint.holds else "NOT preserved"
+        joint_law.add_row(name, law, f"{abs(joint.z_scores[greatest]):.1f}", joint.names[greatest], style=style)
+    print_table(title, ranks)
+    print_table("joint law of weights and labels", joint_law)
     ranked, joint = next(iter(results.values()))
     screen.print(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
     screen.print(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
@@ -154,7 +159,6 @@ def _print(results: Results, title: str, thin: int) -> None:
                 f" ranked among, below {100 * calibration.INDEPENDENT:.0f} %: draws depend on each other;"
                 f" raise --thin above {thin}",
                 style="yellow",
-                soft_wrap=True,
             )
     biased = [name for name in results if name in BIASED]
     if biased:

@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn.cli.screen import FAILS, HOLDS, errors, print_json, save_results, screen
+from bayesattn.cli.screen import FAILS, HOLDS, print_json, save_results, screen, working
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
@@ -15,8 +15,8 @@ from bayesattn.exchangeable.validation import SECTIONS, validate
 def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None) -> None:
     """Check every claim, print the table, draw the figure; ends with exit status 0 if all is as it should be."""
     start = time.perf_counter()
-    with errors.status("checking") as status:
-        findings = validate(seed, progress=lambda name: status.update(f"checking: {name}"))
+    with working("checking", as_json) as bar:
+        findings = validate(seed, progress=lambda name: bar.update(description=f"checking: {name}"))
     content = {"model": "exchangeable", "seed": seed} | findings.to_dict()
     from bayesattn.exchangeable import plots
 

@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 import bayesattn as ba
 from bayesattn import pruning, study
+from bayesattn._text import with_error
 from bayesattn.cli.options import (
     HMC,
     Chains,
@@ -23,11 +23,13 @@ from bayesattn.cli.options import (
     Warmup,
 )
 from bayesattn.cli.screen import (
+    bars,
     free_folder,
+    new_table,
     print_json,
+    print_table,
     refuse_to_overwrite,
     require_free_figure,
-    sampling_progress,
     save_results,
     screen,
     training_progress,
@@ -79,12 +81,14 @@ def prune(
         with training_progress(f"training, seed {task_seed}", quiet=as_json) as trained:
             case = ba.load_model(model, width=width, temperature=temperature, seed=task_seed, progress=trained)
         networks = [(case, training.weights_of(case.task.get("attention")))]
-        with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
+        with bars(quiet=as_json) as shown:
             comparisons += study.prune(
                 networks,
                 choose_temperature=temperature is None,
-                choosing=lambda _, task_seed=task_seed: bar(f"temperature by evidence, seed {task_seed}", None),
-                sampling=lambda _, task_seed=task_seed: bar(f"sampling, seed {task_seed}"),
+                choosing=lambda _, seed=task_seed, shown=shown: shown.add(f"temperature by evidence, seed {seed}"),
+                sampling=lambda _, seed=task_seed, shown=shown: shown.sampling(
+                    f"sampling, seed {seed}", chains * (warmup + draws)
+                ),
                 **settings,
             ).comparisons
     outcome = study.PruningStudy(comparisons)
@@ -99,39 +103,33 @@ def prune(
 def _print(compared: list[Comparison], model: str, folder: Path) -> None:
     networks = compared[0].networks
     heads = pruning.heads_of(compared[0].model.architecture)
-    temperatures = ", ".join(f"{comparison.model.temperature:g}" for comparison in compared)
-    title = (
-        f"Heads of {model}, N = {compared[0].model.architecture.widths[0]}, {len(compared)} seeds, T = {temperatures}"
-    )
-    table = Table(title=title, box=None)
-    for heading in ("layer", "head", "by theory", "by draws", *(f"lost, {name}" for name in networks)):
-        table.add_column(heading, justify="right")
+    temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(comparison.model.temperature for comparison in compared))
+    seeds = f"{len(compared)} seeds" if len(compared) > 1 else "1 seed"
+    table = new_table("layer.head", "by theory", "by draws", *(f"lost, {name}" for name in networks))
     for number, (layer, head) in enumerate(heads):
         scores = [
             [np.concatenate(comparison.scores[name])[number] for comparison in compared] for name in ("theory", "draws")
         ]
         drops = [[100 * comparison.networks[name].drops[number] for comparison in compared] for name in networks]
-        cells = [_mean(values, ".2f") for values in scores] + [_mean(values, ".1f") for values in drops]
-        table.add_row(str(layer + 1), str(head + 1), *cells)
-    screen.print(table)
-    table = Table(title="Accuracy (%), and how many heads go in which order", box=None)
-    for heading in ("network", "accuracy", "rank corr.", *(order for order in _orders(compared))):
-        table.add_column(heading, justify="right" if heading != "network" else "left")
+        table.add_row(f"{layer + 1}.{head + 1}", *map(_mean, scores), *map(_mean, drops))
+    width = compared[0].model.architecture.widths[0]
+    print_table(f"Heads of {model}, N = {width}, T = {temperatures}, {seeds}", table)
+    orders = _orders(compared)
+    table = new_table("network", "accuracy", "rank corr.", *orders, text=("network",))
     for name in networks:
         pruned = [comparison.networks[name] for comparison in compared]
         go = [
-            _mean([network.dispensable(order) for network in pruned], ".1f") if order in pruned[0].accuracies else ""
-            for order in _orders(compared)
+            _mean([network.dispensable(order) for network in pruned]) if order in pruned[0].accuracies else ""
+            for order in orders
         ]
-        accuracy = _mean([100 * network.accuracy for network in pruned], ".1f")
-        table.add_row(
-            name, accuracy, _mean([comparison.correlation(name, "theory") for comparison in compared], ".2f"), *go
-        )
-    screen.print(table)
+        correlation = _mean([comparison.correlation(name, "theory") for comparison in compared])
+        table.add_row(name, _mean([100 * network.accuracy for network in pruned]), correlation, *go)
+    print_table("Accuracy (%), and how many heads go in which order", table)
+    errors = f"; ±: standard error over {seeds}" if len(compared) > 1 else ""
     screen.print(
         "by theory, by draws: head scores; lost: points of test accuracy without the head alone; rank corr.: Spearman's, of"
         f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
-        f" {100 * pruning.MOST_LOST:.0f} points are lost; ±: standard error over {len(compared)} seeds"
+        f" {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
     )
     screen.print(f"figure and results in {folder}")
 
@@ -140,6 +138,7 @@ def _orders(compared: list[Comparison]) -> list[str]:
     return list(dict.fromkeys(order for network in compared[0].networks.values() for order in network.accuracies))
 
 
-def _mean(values: list[float], form: str) -> str:
-    error = f" ± {np.std(values, ddof=1) / np.sqrt(len(values)):{form}}" if len(values) > 1 else ""
-    return f"{np.mean(values):{form}}{error}"
+def _mean(values: list[float]) -> str:
+    if len(values) < 2:
+        return f"{values[0]:.3g}"
+    return with_error(float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values))))

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import cell, print_json, screen
+from bayesattn.cli.screen import cell, new_table, print_json, screen
 from bayesattn.diagnostics import WATCHED
 
 STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
@@ -47,11 +46,9 @@ def runs(
 
 
 def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
-    table = Table(title=f"runs in {folder}", box=None, padding=(0, 1, 0, 0))
-    table.add_column("run", overflow="fold")
-    for heading in ("model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div."):
-        text = heading in ("model", "sampler", "state")
-        table.add_column(heading, justify="left" if text else "right", no_wrap=heading != "model", overflow="fold")
+    headings = ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div.")
+    table = new_table(*headings, text=("run", "model", "sampler", "state"))
+    table.padding = (0, 1, 0, 0)
     advice: dict[str, list[str]] = {}
     notes = []
     for row in rows:
@@ -88,7 +85,7 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         notes.append(Text(warnings[0] + more, style="yellow"))
     if any(row.get("diagnostics") for row in rows):
         notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED}"))
-    return Group(table, *notes)
+    return Group(Text(f"runs in {folder}", style="italic"), table, *notes)
 
 
 def _cell(number: float | None) -> str:

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 from bayesattn import runs
 from bayesattn._checks import shown
+from bayesattn._text import with_error
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -24,7 +24,11 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import cell, errors, print_json, sampling_progress, screen
+from bayesattn.cli.screen import bars, cell, errors, new_table, numbered, print_json, print_table, screen
+from bayesattn.models import Model
+
+LEAST_ESS = 3
+"""Entries of U between different paths that are shown."""
 
 
 def sample(
@@ -57,6 +61,7 @@ def sample(
     repair: Annotated[
         bool, typer.Option(help="Draw what is damaged again, from the checkpoint before it, to the same draws.")
     ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
     as_json: Json = False,
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
@@ -77,12 +82,12 @@ def sample(
     if keep:
         settings["keep"] = keep
     before = _done(out)
-    with sampling_progress(chains * (warmup + draws), quiet=as_json) as progress:
+    with bars(quiet=as_json) as bar:
         try:
             run = runs.sample(
                 case,
                 out,
-                progress=progress(f"N = {case.architecture.widths[0]}"),
+                progress=bar.sampling(f"sampling, N = {case.architecture.widths[0]}", chains * (warmup + draws)),
                 threads=threads,
                 overwrite=overwrite,
                 repair=repair,
@@ -100,28 +105,41 @@ def sample(
             {"out": str(out), "identity": run.identity, "order_parameter": rows, "diagnostics": diagnostics.to_dict()}
         )
         return
-    table = Table(
-        title=f"{case.name}, N = {case.architecture.widths[0]}: order parameter", box=None, padding=(0, 2, 0, 0)
-    )
-    columns = {"mean": "mean", "sd": "sd", "error": "MC error", "rhat": "R-hat", "ess": "ESS"}
-    if rows and "bias" in rows[0]:
-        columns |= {"bias": "step bias", "bias_error": "± MC error"}
-    for heading in ("entry", *columns.values()):
-        table.add_column(heading, justify="left" if heading == "entry" else "right")
-    names = {name: number for number, name in enumerate(case.path_names, 1)}
-    for row in rows:
-        entry = f"{names[row['path']]},{names[row['other_path']]}"
-        table.add_row(entry, *(cell(row[name], ".4g") for name in columns))
     if rows:
-        screen.print(table)
-        screen.print("paths: " + ", ".join(f"{number} {name}" for name, number in names.items()))
+        _print_entries(case, rows, show_all)
     screen.print(diagnostics.overall())
     for warning in diagnostics.warnings():
-        screen.print(f"warning: {warning}", style="yellow", soft_wrap=True)
+        screen.print(f"warning: {warning}", style="yellow")
     complete = before == chains * (warmup + draws) and not overwrite
     screen.print(
         f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains"
     )
+
+
+def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
+    biased = "bias" in rows[0]
+    table = new_table("entry", "mean", "sd", "R-hat", "ESS", *(["step bias"] if biased else []))
+    numbers = {name: number for number, name in enumerate(case.path_names, 1)}
+    off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
+    fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
+    chosen = [row for row in rows if show_all or row["path"] == row["other_path"] or row in fewest]
+    for row in chosen:
+        cells = [_with_error(row["mean"], row["error"])]
+        cells += [cell(row[name], form) for name, form in (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"))]
+        cells += [_with_error(row["bias"], row["bias_error"])] if biased else []
+        table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
+    print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
+    screen.print("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
+    screen.print(numbered(case.path_names))
+    if len(chosen) < len(rows):
+        screen.print(
+            f"{len(rows) - len(chosen)} entries between paths, of greater ESS, are not shown: --all shows them"
+        )
+
+
+def _with_error(value: float | None, error: float | None) -> str:
+    known, of_known = (float("nan") if number is None else number for number in (value, error))
+    return with_error(known, of_known)
 
 
 def _parsed_option(text: str) -> tuple[str, Any]:

@@ -1,26 +1,21 @@
-"""What commands share to print: consoles, progress bars, JSON."""
+"""What commands share to print: consoles, tables, progress bars, JSON."""
 
 import json
-import re
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
 from rich.text import Text
 
 from bayesattn._files import finite, replace_file
+from bayesattn._progress import Bar, Bars
+from bayesattn._text import printable
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""Characters that move the cursor, colour the screen or turn the direction of text."""
-
-
-def printable(text: str) -> str:
-    """Text without control characters, which names of files and heads may hold."""
-    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 class Screen(Console):
@@ -35,58 +30,53 @@ class Screen(Console):
 
 
 screen, errors = Screen(), Screen(stderr=True)
-DESCRIPTION = TextColumn("{task.description}", markup=False)
-SAMPLE_COLUMNS = (
-    DESCRIPTION,
-    BarColumn(),
-    MofNCompleteColumn(),
-    TextColumn("{task.fields[rate]}"),
-    TimeElapsedColumn(),
-    TextColumn("left"),
-    TimeRemainingColumn(),
-)
+
+
+def bars(quiet: bool = False) -> Bars:
+    """Bars on standard error for the work of a command."""
+    return Bars(False if quiet else None, errors)
 
 
 @contextmanager
-def sampling_progress(total: int, quiet: bool):
-    """A progress bar for each sampling; yields a function from a description to a callback for `sample`.
-
-    Work of unknown length has a total of None, and its bar is gone when the next begins.
-    """
-    with Progress(*SAMPLE_COLUMNS, console=errors, disable=quiet or not errors.is_terminal) as bars:
-
-        def add(description: str, total: int | None = total):
-            for task in bars.tasks:
-                if task.total is None:
-                    bars.remove_task(task.id)
-            task = bars.add_task(description, total=total, rate="compiling" if total else "")
-            done: dict[int, int] = {}
-
-            def tell(event: Any) -> None:
-                done[event.chain] = event.done
-                [speed] = [bar.speed for bar in bars.tasks if bar.id == task]
-                rate = f"{speed:.0f} draws/s" if speed else ""
-                bars.update(task, completed=sum(done.values()), rate=rate)
-
-            return tell
-
-        yield add
+def working(description: str, quiet: bool = False) -> Iterator[Bar]:
+    """A bar for work of unknown length."""
+    with bars(quiet) as shown:
+        yield shown.add(description)
 
 
 @contextmanager
 def training_progress(description: str, quiet: bool):
-    """A progress bar that shows up once training begins; yields a callback for `bayesattn.tasks.training.train`."""
-    columns = (DESCRIPTION, BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[loss]}"))
-    columns = (*columns, TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-    with Progress(*columns, console=errors, disable=quiet or not errors.is_terminal) as bars:
+    """A bar that shows up once training begins; yields a callback for `bayesattn.tasks.training.train`."""
+    with bars(quiet) as shown:
+        begun: list[Bar] = []
 
         def tell(event: Any) -> None:
-            if not bars.tasks:
-                bars.add_task(description, total=event.total, loss="")
-            loss = f"loss {event.loss:.3f}, accuracy {100 * event.accuracy:.1f} %"
-            bars.update(bars.tasks[0].id, completed=event.done, loss=loss)
+            if not begun:
+                begun.append(shown.add(description, event.total))
+            note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
+            begun[0].update(event.done, note=note)
 
         yield tell
+
+
+def new_table(*headings: str, text: Collection[str] = ()) -> Table:
+    """A table whose numbers never break; columns of text, named in `text`, do where the screen is narrow."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in headings:
+        words = heading in text
+        table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
+    return table
+
+
+def print_table(title: str, table: Table) -> None:
+    """A title over a table, which may be narrower."""
+    screen.print(title, style="italic")
+    screen.print(table)
+
+
+def numbered(names: Sequence[str]) -> str:
+    """The paths that rows and entries of U are numbered by."""
+    return "paths: " + ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
 
 
 def to_json(content: Any) -> str:

@@ -5,11 +5,9 @@ from typing import Annotated, Any
 
 import typer
 from rich.filesize import decimal
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
 
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import FAILS, errors, print_json, screen
+from bayesattn.cli.screen import FAILS, bars, errors, new_table, print_json, print_table, screen, working
 from bayesattn.samplers.run import cores
 
 
@@ -71,19 +69,13 @@ def sweep(
 def _run(plan: Any, options: dict[str, Any], quiet: bool) -> Any:
     from bayesattn import sweep as sweeps
 
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.percentage:>3.0f} %"),
-        TimeElapsedColumn(),
-    )
-    with Progress(*columns, TextColumn("left"), TimeRemainingColumn(), console=errors, disable=quiet) as bars:
-        task = bars.add_task("starting workers", total=None)
+    with bars(quiet) as shown:
+        bar = shown.add("starting workers", unit="steps")
 
         def tell(standing: dict[str, Any]) -> None:
             failed = f", {standing['failed']} failed" if standing["failed"] else ""
             text = f"{standing['complete']} of {standing['runs']} runs{failed}"
-            bars.update(task, description=text, completed=standing["done"], total=standing["total"])
+            bar.update(standing["done"], description=text, total=standing["total"])
 
         try:
             return sweeps.run(plan, **options, progress=tell)
@@ -95,7 +87,7 @@ def _run(plan: Any, options: dict[str, Any], quiet: bool) -> Any:
 def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> None:
     from bayesattn import sweep as sweeps
 
-    with errors.status("timing each kind of run for some seconds"):
+    with working("timing each kind of run for some seconds", as_json):
         rows = list(sweeps.estimates(plan, threads))
         started = sweeps.start_up() if any(row.steps for row in rows) else 0.0
     # At worst each worker meets each kind of run, and compiles it.
@@ -104,12 +96,10 @@ def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> No
     if as_json:
         print_json({"runs": [row._asdict() for row in rows], "workers": workers, "start": before, "seconds": seconds})
         return
-    table = Table(title=f"{len(rows)} runs in {plan.out}", box=None, padding=(0, 2, 0, 0))
-    for heading in ("run", "state", "steps to go", "time on one worker", "on disk"):
-        table.add_column(heading, justify="left" if heading in ("run", "state") else "right", overflow="fold")
+    table = new_table("run", "state", "steps to go", "time", "on disk", text=("run", "state"))
     for row in rows:
         table.add_row(row.run, row.state, str(row.steps), _duration(row.seconds), decimal(row.bytes))
-    screen.print(table)
+    print_table(f"{len(rows)} runs in {plan.out}; time on one worker", table)
     total = decimal(sum(row.bytes for row in rows))
     screen.print(
         f"about {_duration(seconds)} on {workers} workers, {_duration(before)} of it to start and to compile, and {total}"

@@ -4,13 +4,15 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 import bayesattn as ba
 from bayesattn._checks import seed_number
+from bayesattn._text import rounded, with_error
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
-from bayesattn.cli.screen import print_json, screen
+from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, screen
 from bayesattn.models import Model
+
+MOST_PATHS_SHOWN = 8
 
 
 def theory(
@@ -27,29 +29,36 @@ def theory(
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
     seed_number("--seed", seed)
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
-    rows = [_theory_row(case) for case in cases]
-    if evidence:
-        _add_evidence(rows, cases, seed)
+    with bars(quiet=as_json) as shown:
+        rows = [_theory_row(case, shown) for case in cases]
+        if evidence:
+            _add_evidence(rows, cases, seed, shown)
     if as_json:
         print_json(rows)
         return
-    table = Table(
-        title=f"{model}: diagonal entry of U for each path (saddle point | first order in 1/N)",
-        box=None,
-        padding=(0, 2, 0, 0),
-    )
-    for heading in ("N", "T", *rows[0]["paths"]):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        pairs = zip(np.diag(row["order_parameter"]), np.diag(row["corrected_order_parameter"]), strict=True)
-        entries = (f"{saddle:.3f} | {corrected:.3f}" for saddle, corrected in pairs)
-        table.add_row(str(row["width"]), f"{row['temperature']:g}", *entries)
-    screen.print(table)
+    _print_diagonals(model, rows)
     if evidence:
         _print_evidence(rows)
 
 
-def _theory_row(case: Model) -> dict[str, Any]:
+def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
+    headings = ("N", "T", "path", "saddle point", "to first order in 1/N")
+    table, paths = new_table(*headings, text=("path",)), len(rows[0]["paths"])
+    for row in rows:
+        own, corrected = (np.diag(row[name]) for name in ("order_parameter", "corrected_order_parameter"))
+        greatest = np.sort(np.argsort(-own, kind="stable")[:MOST_PATHS_SHOWN])
+        case = (str(row["width"]), f"{row['temperature']:g}")
+        for path in greatest:
+            numbers = (f"{values[path]:#.4g}" for values in (own, corrected))
+            table.add_row(*case, f"{path + 1} {row['paths'][path]}", *numbers)
+            case = ("", "")
+    print_table(f"{model}: diagonal entry of U for each path", table)
+    if paths > MOST_PATHS_SHOWN:
+        screen.print(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json", soft_wrap=True)
+
+
+def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
+    shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
     corrected = ba.theory.finite_width(case, None)
     return {
@@ -67,9 +76,10 @@ def _theory_row(case: Model) -> dict[str, Any]:
     }
 
 
-def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int) -> None:
+def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int, shown: Bars) -> None:
     """To each row, its case's; all temperatures of a width in one run."""
     for width in {case.architecture for case in cases}:
+        shown.add(f"evidence, N = {width.widths[0]}")
         same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]
         evidences = ba.theory.evidences(same[0][1], [case.temperature for _, case in same], seed=seed)
         for (row, case), evidence in zip(same, evidences, strict=True):
@@ -78,16 +88,13 @@ def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int) -> 
 
 def _print_evidence(rows: list[dict[str, Any]]) -> None:
     best = max(rows, key=lambda row: row["evidence"]["log_evidence"])
-    table = Table(title="\nlog evidence, log p(Y | N, T)", box=None, padding=(0, 2, 0, 0))
-    for heading in ("N", "T", "log p(Y) ± error", "method", "GP limit", ""):
-        table.add_column(heading, justify="right")
+    table = new_table("N", "T", "log p(Y)", "method", "GP limit", "", text=("method",))
     for row in rows:
         evidence = row["evidence"]
-        value = f"{evidence['log_evidence']:.3f} ± {evidence['error']:.3f}{'' if evidence['reliable'] else ' ?'}"
-        mark = "best" if row is best else ""
-        table.add_row(
-            str(row["width"]), f"{row['temperature']:g}", value, evidence["method"], f"{evidence['gp']:.3f}", mark
-        )
-    screen.print(table)
+        value = with_error(evidence["log_evidence"], evidence["error"]) + ("" if evidence["reliable"] else " ?")
+        gp, mark = rounded(evidence["gp"], evidence["error"]), "best" if row is best else ""
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", value, evidence["method"], gp, mark)
+    screen.print()
+    print_table("log evidence, log p(Y | N, T)", table)
     if not all(row["evidence"]["reliable"] for row in rows):
         screen.print("?: not reliable, the error understates itself", style="yellow")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.table import Table
 
 import bayesattn as ba
 from bayesattn import study, validation
 from bayesattn._checks import positive
+from bayesattn._text import rounded, with_error
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
 from bayesattn.cli.options import (
     COLLAPSED,
@@ -30,11 +30,14 @@ from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
+    bars,
     free_folder,
+    new_table,
+    numbered,
     print_json,
+    print_table,
     refuse_to_overwrite,
     require_free_figure,
-    sampling_progress,
     save_results,
     screen,
     training_progress,
@@ -45,7 +48,7 @@ from bayesattn.samplers import Job
 from bayesattn.study import ValidationStudy
 from bayesattn.tasks.images import is_named
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
-from bayesattn.validation import LEVEL, MARGIN
+from bayesattn.validation import LEVEL, MARGIN, Compared, Validation
 
 EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
 ANSWERS = {
@@ -55,7 +58,8 @@ ANSWERS = {
 }
 EXCHANGEABLE = "exchangeable"
 FOR_CLAIMS = ("context", "model", "seed", "out", "figure", "overwrite", "as_json")
-MOST_PATHS_SHOWN = 4
+MOST_DIFFERENT, FARTHEST = 10, 3
+"""Entries of U between different paths that are shown: of those that differ, and of greatest |z| in any case."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 
 
@@ -91,6 +95,7 @@ def validate(
     ] = None,
     figure: FigureFile = None,
     overwrite: Overwrite = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
     as_json: Json = False,
 ) -> None:
     """Does the theory hold? Draw the posterior at several widths and compare.
@@ -143,7 +148,7 @@ def validate(
         case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
     start = time.perf_counter()
     choose = temperature is None and case.validation_labels is not None
-    with sampling_progress(chains * (warmup + draws), quiet=as_json) as bar:
+    with bars(quiet=as_json) as shown:
         outcome = study.validate(
             case,
             widths,
@@ -151,8 +156,8 @@ def validate(
             theory_widths=theory_width or usual.theory_widths,
             also_on=elsewhere,
             margin=margin,
-            solving=lambda width: bar(f"theory, N = {width}", None),
-            sampling=lambda width: bar(f"N = {width}"),
+            solving=lambda width: shown.add(f"theory, N = {width}"),
+            sampling=lambda width: shown.sampling(f"sampling, N = {width}", chains * (warmup + draws)),
             **settings,
         )
     seconds = time.perf_counter() - start
@@ -165,11 +170,11 @@ def validate(
         for name, shares in outcome.elsewhere.items():
             drawn = [result.model for result in outcome.validations]
             _print_accuracy(shares, drawn, f"Accuracy on {name} (% of test examples)")
-        _print_validation(outcome, model, seconds, folder)
+        _print_validation(outcome, model, seconds, folder, show_all)
     raise typer.Exit(EXIT_STATUSES[outcome.verdict])
 
 
-def _print_validation(outcome: ValidationStudy, model: str, seconds: float, folder: Path) -> None:
+def _print_validation(outcome: ValidationStudy, model: str, seconds: float, folder: Path, show_all: bool) -> None:
     results, slopes = outcome.validations, outcome.scaling
     shares = [result.accuracy for result in results if result.accuracy is not None]
     if shares:
@@ -180,34 +185,10 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
         alignment = result.alignment and result.alignment.verdict()
         if said := "; ".join(verdict for verdict in (gain, alignment) if verdict):
             screen.print(f"N = {result.width}: {said}")
-    names = results[0].model.path_names
-    table = Table(title="Order parameter U", box=None, padding=(0, 2, 0, 0))
-    for heading in ("N", "entry", "saddle", "1/N theory", "draws", "MC error", "difference", "R-hat", "ESS"):
-        table.add_column(heading, justify="right")
-    for result in results:
-        agrees = result.agrees
-        for entry, (row, column) in enumerate(zip(*np.tril_indices(len(names)), strict=True)):
-            if len(names) > MOST_PATHS_SHOWN and row != column and agrees[row, column]:
-                continue
-            numbers = (result.saddle, result.corrected, result.order_parameter, result.error)
-            table.add_row(
-                str(result.width) if entry == 0 else "",
-                f"{row + 1},{column + 1}",
-                *(f"{matrix[row, column]:.4f}" for matrix in numbers),
-                f"{result.remaining[row, column]:+.4f}" + (" " if agrees[row, column] else "!"),
-                f"{result.rhat[row, column]:.3f}",
-                f"{result.ess[row, column]:.0f}",
-                style=None if agrees[row, column] else "red",
-            )
-        table.add_section()
-    screen.print(table)
-    numbered = ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
-    screen.print(f"difference: draws - 1/N theory; paths: {numbered}")
-    if len(names) > MOST_PATHS_SHOWN:
-        screen.print("entries between different paths are shown where they differ; all are in result.json")
+    _print_entries(results, show_all)
     for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
         fit = slopes[of]
-        text = "not seen at two widths" if fit is None else f"~ N^({fit.slope:.2f} ± {fit.error:.2f})"
+        text = "not seen at two widths" if fit is None else f"~ N^({with_error(fit.slope, fit.error)})"
         widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
         screen.print(f"relative deviation of draws from the {name}: {text}{widths}")
     for result in results:
@@ -227,67 +208,108 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
     screen.print(f"{seconds:.0f} s; figure and results in {folder}")
 
 
+def _print_entries(results: list[Validation], show_all: bool) -> None:
+    headings = ("N", "entry", "saddle", "1/N theory", "draws", "z", "R-hat", "ESS")
+    table, left_out = new_table(*headings), 0
+    for result in results:
+        entries, pairs = result.entries, np.tril_indices(len(result.corrected))
+        every = range(len(entries.names))
+        chosen = every if show_all else _telling(entries, pairs)
+        width, left_out = str(result.width), left_out + len(every) - len(chosen)
+        for entry in chosen:
+            at, agrees = (pairs[0][entry], pairs[1][entry]), entries.agrees[entry]
+            drawn, error = float(result.order_parameter[at]), float(result.error[at])
+            table.add_row(
+                width,
+                f"{at[0] + 1},{at[1] + 1}",
+                *(rounded(float(theory[at]), error) for theory in (result.saddle, result.corrected)),
+                with_error(drawn, error),
+                f"{entries.z[entry]:+.1f}" + (" " if agrees else "!"),
+                f"{result.rhat[at]:.3f}",
+                f"{result.ess[at]:.0f}",
+                style=None if agrees else "red",
+            )
+            width = ""
+    print_table("Order parameter U", table)
+    screen.print(
+        "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
+        " error explain; R-hat, ESS: of the draws of that entry"
+    )
+    screen.print(numbered(results[0].model.path_names))
+    if left_out:
+        screen.print(f"{left_out} entries of lesser |z| are not shown: --all shows them, result.json has them")
+
+
+def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
+    """Numbers of the entries on the diagonal, and of those off it that differ or lie farthest from the theory."""
+    excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
+    apart = [entry for entry in np.argsort(-excess, kind="stable") if not entries.agrees[entry]][:MOST_DIFFERENT]
+    off = np.flatnonzero(pairs[0] != pairs[1])
+    farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST]
+    return sorted(map(int, {*np.flatnonzero(pairs[0] == pairs[1]), *apart, *farthest}))
+
+
 def _found_from_here(source: str) -> str:
     """A file's path from the folder of the command, not of the model file."""
     return source if is_named(source) else str(Path(source).absolute())
 
 
 def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> None:
-    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
-    for column in ("N", "T", "saddle point", "1/N theory", "draws", "± Monte Carlo", "± test set", "GP limit"):
-        table.add_column(column, justify="right")
-    against = Table(
-        title="Finite width less GP limit (points), on the same test examples", box=None, padding=(0, 2, 0, 0)
-    )
-    for column in ("N", "GP limit of", "draws", "McNemar p", "saddle point", "draws are"):
-        against.add_column(column, justify="left" if column == "GP limit of" else "right")
+    table = new_table("N", "T", "GP limit", "saddle", "1/N theory", "draws ± Monte Carlo", "± test set")
+    against = new_table("N", "GP limit of", "draws", "McNemar p", "saddle", "draws are", text=("GP limit of",))
     for share, case in zip(shares, cases, strict=True):
-        width = str(case.architecture.widths[0])
-        numbers = (share.theory, share.corrected, share.draws, share.error, share.test_error, share.gp)
-        table.add_row(width, f"{case.temperature:g}", *(f"{100 * number:.2f}" for number in numbers))
+        width, error = str(case.architecture.widths[0]), 100 * share.error
+        others = (rounded(100 * number, error) for number in (share.gp, share.theory, share.corrected))
+        drawn = with_error(100 * share.draws, error)
+        table.add_row(width, f"{case.temperature:g}", *others, drawn, f"± {100 * share.test_error:.2g}")
         for limit, gain in share.gains.items():
             cells = (_points(gain), f"{gain.p_value:.1g}", _points(share.theory_gains[limit]), OUTCOMES[gain.outcome])
             against.add_row(width, limit, *cells)
             width = ""
-    screen.print(table)
-    screen.print(against)
+    print_table(title, table)
+    print_table("Finite width less GP limit (points), on the same test examples", against)
 
 
 def _points(gain: Gain) -> str:
-    return f"{100 * gain.difference:+.1f} ± {100 * gain.error:.1f}"
+    return with_error(100 * gain.difference, 100 * gain.error, "+")
 
 
 def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, seconds: float) -> None:
     if not curve:
         return
-    how = "temperature by evidence, and by accuracy on validation (val.) examples" if choose else "saddle point"
-    title = f"Theory: {how}; ± by the size of the test or validation set"
-    table = Table(title=title, box=None, padding=(0, 2, 0, 0))
-    columns = ["N", "T", "log p(Y) ± error", "test %"]
-    columns += ["T by val.", "val. %", "test %", "T of GP", "GP test %"] if choose else ["GP test %"]
-    for column in columns:
-        table.add_column(column, justify="right", no_wrap=column.startswith("log p"))
+    how = "temperature by evidence, and by accuracy on validation examples" if choose else "saddle point, and GP limit"
+    table = new_table("N", "by", "T", "log p(Y)", "validation %", "test %", text=("by",))
     for width, tried in curve.items():
         evident, accurate, gp = by_evidence(tried), by_validation(tried), by_gp_evidence(tried)
-        log_evidence = f"{evident.log_evidence:.2f} ± {evident.error:.2f}{'' if evident.reliable else ' ?'}"
-        cells = [f"{evident.temperature:g}", log_evidence, _percent(evident.test_accuracy, model.test_labels)]
+        rows = {"evidence" if choose else "theory": (evident, _evidence(evident), _shares(evident, model))}
         if choose and accurate is not None:
-            cells += [
-                f"{accurate.temperature:g}",
-                _percent(accurate.validation_accuracy, model.validation_labels),
-                _percent(accurate.test_accuracy, model.test_labels),
-                f"{gp.temperature:g}",
-            ]
-        table.add_row(str(width), *cells, _percent(gp.gp_test_accuracy, model.test_labels))
-    screen.print(table)
+            rows["validation"] = (accurate, _evidence(accurate), _shares(accurate, model))
+        if gp.gp_log_evidence is not None:
+            rows["GP limit"] = (gp, f"{gp.gp_log_evidence:.2f}", ("", _percent(gp.gp_test_accuracy, model.test_labels)))
+        for number, (name, (candidate, evidence, shares)) in enumerate(rows.items()):
+            table.add_row("" if number else str(width), name, f"{candidate.temperature:g}", evidence, *shares)
+    print_table(f"Theory: {how}", table)
+    screen.print("±: of log p(Y), its error; of accuracies, by the size of the validation or test set")
     if not all(by_evidence(tried).reliable for tried in curve.values()):
         screen.print("?: not reliable, the error understates itself", style="yellow")
     for width, tried in curve.items():
         if equal := rivals(tried):
             alike = ", ".join(f"{candidate.temperature:g}" for candidate in (by_evidence(tried), *equal))
             screen.print(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
-    screen.print(f"theory at {len(curve)} widths: {seconds:.0f} s")
+    screen.print(f"theory at {len(curve)} width{'s' if len(curve) > 1 else ''}: {seconds:.0f} s")
+
+
+def _evidence(candidate: Candidate) -> str:
+    if candidate.log_evidence is None or candidate.error is None:
+        return ""
+    return with_error(candidate.log_evidence, candidate.error) + ("" if candidate.reliable else " ?")
+
+
+def _shares(candidate: Candidate, model: Model) -> tuple[str, str]:
+    """Accuracy on validation and test examples."""
+    validated = _percent(candidate.validation_accuracy, model.validation_labels)
+    return validated, _percent(candidate.test_accuracy, model.test_labels)
 
 
 def _percent(share: float | None, labels: Any) -> str:
-    return "" if share is None else f"{100 * share:.1f} ± {100 * binomial_error(share, len(labels)):.1f}"
+    return "" if share is None else with_error(100 * share, 100 * binomial_error(share, len(labels)))

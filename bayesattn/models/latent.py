@@ -15,12 +15,13 @@ import numpyro.distributions as dist
 from jaxtyping import Array
 
 from bayesattn._checks import finite_array, positive
+from bayesattn._text import Described
 
 Sites = dict[str, Array]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LatentModel:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class LatentModel(Described):
     """The posterior p(z | tokens); `bayesattn.sample(model, parameterisation="latent")` draws from it.
 
     Args:
@@ -61,6 +62,17 @@ class LatentModel:
             )
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        (tokens, features), queries = self.features.shape, self.query_features
+        rows = {
+            "tokens": f"{tokens}, with values of {self.values.shape[1]} features"
+            + ("" if queries is None else f"; {len(queries)} queries"),
+            "latent": f"z of shape {(self.values.shape[1], features)}",
+            "noise": f"sigma = {self.noise:g}",
+            "prior": f"tau = {self.prior:g}",
+        }
+        return f"LatentModel {self.name!r}", rows
 
     def table(self) -> dict[str, Any]:
         """Settings that, with the arrays, make the model."""

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
+from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.tasks import Dataset
 from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions
@@ -46,8 +47,8 @@ class Tokens:
         return [np.asarray(matrix) for matrix in layers]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Model:
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Model(Described):
     """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
@@ -218,7 +219,7 @@ class Model:
     def about(self, tokens: bool = False) -> dict[str, Any]:
         """What, besides `table` and the arrays of `groups`, makes the model; plain values."""
         return {
-            "head_names": self.head_names,
+            "head_names": self.head_names or self.architecture.numbered_heads(),
             "path_groups": {name: list(paths) for name, paths in self.path_groups.items()},
             "name": self.name,
             "task": self.task,
@@ -229,6 +230,7 @@ class Model:
     def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
         """The model of which `table`, `about` and the arrays of `groups` were stored."""
         shape, tokens = table["architecture"], None
+        arch = Architecture(*(tuple(shape[key]) for key in ("heads", "widths", "variances")))
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
             tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
@@ -236,9 +238,11 @@ class Model:
         return cls(
             **{name: arrays[name] for name in wanted if name in arrays},
             temperature=float(arrays["temperature"]),
-            architecture=Architecture(*(tuple(shape[key]) for key in ("heads", "widths", "variances"))),
+            architecture=arch,
             tokens=tokens,
-            **{key: about[key] for key in ("head_names", "path_groups", "name", "task")},
+            # Earlier versions stored no names where none were given, and numbered heads from 0.
+            head_names=about["head_names"] or arch.numbered_heads(first=0),
+            **{key: about[key] for key in ("path_groups", "name", "task")},
         )
 
     @property
@@ -257,6 +261,21 @@ class Model:
     def __getstate__(self) -> dict[str, Any]:
         """Pickled and copied without kernels, which may be a thousand times larger."""
         return vars(self) | {"_made": []}
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        arch, (examples, paths, features) = self.architecture, self.path_inputs.shape
+        others = [
+            f"{len(inputs)} {use}"
+            for use, inputs in (("to test", self.test_path_inputs), ("to validate", self.validation_path_inputs))
+            if inputs is not None
+        ]
+        rows = {
+            "examples": f"{examples} of {features} features" + "".join(f", {other}" for other in others),
+            "paths": f"{paths}, of {' x '.join(map(str, arch.heads))} heads: {', '.join(self.path_names)}",
+            "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
+            "temperature": f"T = {self.temperature:g}",
+        }
+        return f"Model {self.name!r}", rows
 
     @property
     def path_names(self) -> list[str]:
@@ -283,6 +302,10 @@ class Model:
         ):
             object.__setattr__(changed, "_made", [])
         return changed
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in numbers)
 
 
 def _kept(array: np.ndarray) -> np.ndarray:

@@ -1,8 +1,10 @@
 """Theory against draws at one width or several."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,7 +14,9 @@ from matplotlib.figure import Figure
 from bayesattn.accuracy import Alignment
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
-from bayesattn.validation import Validation
+
+if TYPE_CHECKING:
+    from bayesattn.validation import Validation
 
 MOST_PATHS = 4
 """Paths whose U is drawn against width."""

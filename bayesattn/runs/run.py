@@ -19,6 +19,7 @@ from zarr.errors import ZarrUserWarning
 
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
+from bayesattn._text import Described
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
 from bayesattn.runs import checkpoints, damage, log, places, provenance, store
@@ -36,7 +37,7 @@ _sound: set[tuple[Path, str]] = set()
 """Runs, with the `stamp` of their files, in which this process has found no damage."""
 
 
-class Run:
+class Run(Described):
     """A run on disk, begun or complete.
 
     Opening one reads arrays and JSON and executes nothing; it asks for no lock and writes nothing. Raises RunError if `path`
@@ -306,6 +307,21 @@ class Run:
             "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {}
+        try:
+            shape, job = tomllib.loads(self.description["model"]), self.job
+            width = f", N = {shape['architecture']['widths'][0]}" if "architecture" in shape else ""
+            heat = f", T = {shape['temperature']:g}" if "temperature" in shape else ""
+            rows["model"] = f"{self.description['about_model']['name']!r}{width}{heat}"
+            rows["sampler"] = f"{job.sampler}, {job.parameterisation} parameterisation, seed {job.seed}"
+            thinned = f", {job.kept} of them kept" if job.thin > 1 else ""
+            rows["draws"] = f"{job.draws} of each of {job.chains} chains{thinned}, after {job.warmup} of warm-up"
+            state, done = self.state, sum(self.done) / (job.chains * job.transitions)
+            return f"Run {self.path}: {state}", rows | {"progress": f"{100 * done:.0f} % of all steps"}
+        except Exception as error:  # Whatever is wrong with its files.
+            return f"Run {self.path}: unreadable", rows | {"error": f"{type(error).__name__}: {error}"}
 
     def require_folder(self) -> None:
         """Raise RunError if the hidden folder of checkpoints is missing."""

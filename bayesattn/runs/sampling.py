@@ -6,20 +6,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bayesattn._progress import callback, compiling
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import damage, places, provenance, store
 from bayesattn.runs.recorder import Recorder
 from bayesattn.runs.run import Run
 from bayesattn.runs.store import RunBusy, RunError
 from bayesattn.samplers import Job, Progress
-from bayesattn.samplers.run import advance, plan
+from bayesattn.samplers.run import advance, plan, shown_as
 
 
 def sample(
     model: Model | LatentModel,
     out: str | Path,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     threads: int = 0,
     overwrite: bool = False,
     repair: bool = False,
@@ -32,7 +33,7 @@ def sample(
     Args:
         model: the posterior.
         out: folder of the run, made if it is not there; where it is a link, what that points to.
-        progress: called after each block of each chain.
+        progress: as in `bayesattn.sample`.
         threads: most chains that run at a time, by default one a core.
         overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
             folder beside it, where the same call resumes it.
@@ -48,9 +49,23 @@ def sample(
         KeyboardInterrupt: after the blocks under way were finished and recorded.
     """
     job, out = Job.of(**settings), places.settled(out)
+    with callback(progress, shown_as(model), job.chains * job.transitions) as told:
+        return _sampled(model, job, out, told, threads, overwrite, repair)
+
+
+def _sampled(
+    model: Model | LatentModel,
+    job: Job,
+    out: Path,
+    progress: Callable[[Progress], None],
+    threads: int,
+    overwrite: bool,
+    repair: bool,
+) -> Run:
     if not overwrite or places.is_free(out):
         return _drawn(model, job, out, progress, threads, repair)
     places.require_replaceable(out)
+    compiling(progress)
     plan(model, job)  # Whatever is wrong with the request is found before anything is made.
     new = places.replacement(out)
     try:
@@ -72,7 +87,7 @@ def _drawn(
     model: Model | LatentModel,
     job: Job,
     out: Path,
-    progress: Callable[[Progress], None] | None,
+    progress: Callable[[Progress], None],
     threads: int,
     repair: bool,
     finish: Callable[[], None] | None = None,
@@ -80,6 +95,7 @@ def _drawn(
     """A run brought to its end; `finish` is called then, before its lock is free."""
     ready = None
     if places.is_free(out):
+        compiling(progress)
         ready = plan(model, job)
         store.create(out, model, job, ready)
     run = Run(out)
@@ -111,6 +127,7 @@ def _drawn(
                     leftover.unlink(missing_ok=True)
             run.log(event="start", pid=os.getpid(), environment=provenance.environment())
             try:
+                compiling(progress)
                 if ready is None:
                     if repair:
                         damage.prepare_again(run)

@@ -22,6 +22,7 @@ from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import one_of
+from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
 from bayesattn.models.description import ATTRIBUTE, described
@@ -94,7 +95,7 @@ def sample(
     draws: int = 1000,
     seed: int = 0,
     *,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
 ) -> "xr.DataTree":
     """Draw from the posterior of a model; `bayesattn.runs.sample` does so on disk.
@@ -107,7 +108,8 @@ def sample(
         warmup: adaptation steps of each chain, discarded.
         draws: draws of each chain after warm-up.
         seed: same seed, same draws.
-        progress: called after each block of each chain.
+        progress: a function that is called after each block of each chain. By default a bar is shown on a terminal and in
+            Jupyter, and a line every half minute elsewhere; False shows nothing, True shows a first and a last line too.
         settings: further settings of `bayesattn.samplers.Job`: keep, thin, chain_method, options.
 
     Returns:
@@ -132,9 +134,11 @@ def sample(
         seed=seed,
         **settings,
     )
-    ready = plan(model, job)
-    recorder = InMemory(job, ready.shapes)
-    advance(ready, job, recorder, progress)
+    with callback(progress, shown_as(model), job.chains * job.transitions) as told:
+        compiling(told)
+        ready = plan(model, job)
+        recorder = InMemory(job, ready.shapes)
+        advance(ready, job, recorder, told)
     import arviz_base  # which imports Matplotlib
 
     tree = arviz_base.from_dict(
@@ -144,6 +148,11 @@ def sample(
     )
     tree.attrs[ATTRIBUTE] = json.dumps(described(model))
     return tree
+
+
+def shown_as(model: Model | LatentModel) -> str:
+    """What a progress bar calls the posterior."""
+    return f"sampling, N = {model.architecture.widths[0]}" if isinstance(model, Model) else "sampling"
 
 
 class InMemory:
@@ -267,11 +276,13 @@ def advance(
             if turn.done < job.transitions:
                 waiting.put(turn)
 
+    compiling(progress)
     for turn in runner.turns():
         if turn.done:
             tell(turn)
         if turn.done < job.transitions:
             waiting.put(turn)
+    compiled(progress)
     workers = max(1, min(waiting.qsize(), threads or cores()))
     # Chains that each start BLAS threads on every core take three times as long as chains that do not.
     with threadpool_limits(1, user_api="blas"):

@@ -21,11 +21,11 @@ def run_one(planned: Planned, threads: int, overwrite: bool = False, repair: boo
     try:
         model, job = planned.model(), vars(planned.job)
         try:
-            run = runs.sample(model, planned.out, threads=threads, repair=repair, **job)
+            run = runs.sample(model, planned.out, threads=threads, repair=repair, progress=False, **job)
         except runs.RunError as error:
             if not overwrite or isinstance(error, runs.RunBusy):
                 raise
-            run = runs.sample(model, planned.out, threads=threads, overwrite=True, **job)
+            run = runs.sample(model, planned.out, threads=threads, overwrite=True, progress=False, **job)
         run.summary()
     except Exception as error:
         return f"{type(error).__name__}: {error}"

@@ -18,6 +18,7 @@ from scipy import special
 
 from bayesattn._checks import Checked, is_traced, positive, positive_integer, seed_number
 from bayesattn._random import branch, digest, stream
+from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Singular, anneal
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
@@ -50,6 +51,18 @@ class Evidence(NamedTuple):
     error: float
     method: str
     reliable: bool
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        trust = "reliable" if self.reliable else "NOT reliable, the error understates itself"
+        return f"Evidence: log p(Y) = {with_error(self.log_evidence, self.error)}", {
+            "method": f"{self.method}, {trust}"
+        }
 
 
 @of_model

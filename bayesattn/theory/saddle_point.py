@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
+from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
@@ -20,6 +21,8 @@ from bayesattn.theory.problem import Problem, with_derivatives
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
 LARGE_LABELS = 1e3
+SHOWN = 4
+"""Numbers that a saddle point shows of many."""
 SMALLEST_GRADIENT_SCALE = 1e-3
 """Energies with smaller gradients (in coordinates of unit prior curvature) leave the prior as it is."""
 
@@ -41,6 +44,31 @@ class SaddlePoint(NamedTuple):
     iterations: Array
     converged: Any
     point: Array
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        if np.ndim(self.energy):
+            reached = f"{int(np.sum(self.converged))} of {len(self.energy)} converged"
+            batch = {"energy": _some(self.energy), "entropy": _some(self.entropy)}
+            return f"SaddlePoint of {len(self.energy)} networks: {reached}", batch
+        own = np.diag(self.order_parameter)
+        greatest = np.argsort(-own, kind="stable")[:SHOWN]
+        entries = ", ".join(f"{own[path]:.4g} (path {path + 1})" for path in greatest)
+        rows = {
+            "energy": f"{float(self.energy):.6g}, entropy {float(self.entropy):.6g}",
+            "U": f"{len(own)} x {len(own)}; {'greatest' if len(own) > SHOWN else 'all'} entries on its diagonal: {entries}",
+            "gradient": f"{float(self.gradient_norm):.1e} of the energy's, after {int(self.iterations)} steps",
+        }
+        return f"SaddlePoint: {'converged' if self.converged else 'NOT converged'}", rows
+
+
+def _some(values: Any) -> str:
+    return ", ".join(f"{value:.6g}" for value in values[:SHOWN]) + (", .." if len(values) > SHOWN else "")
 
 
 class NotConverged(RuntimeError):

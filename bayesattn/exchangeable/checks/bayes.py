@@ -64,7 +64,13 @@ def posterior(rng: np.random.Generator) -> Findings:
     )
     model = LatentModel(features=features, values=values, noise=NOISE, prior=PRIOR, query_features=queries)
     drawn = sample(
-        model, parameterisation="latent", chains=CHAINS, warmup=200, draws=300, seed=int(rng.integers(2**31))
+        model,
+        parameterisation="latent",
+        chains=CHAINS,
+        warmup=200,
+        draws=300,
+        seed=int(rng.integers(2**31)),
+        progress=False,
     )
     exact = ex.latent_posterior(features, values, NOISE, PRIOR)
     off = drawn["posterior"]["latent"].values - np.asarray(exact.mean)

@@ -64,7 +64,15 @@ def read(context: Replicate, folder: Path, seed: int) -> Reading:
         features=context.keys, values=context.values, noise=NOISE, prior=PRIOR, query_features=context.queries
     )
     run = runs.sample(
-        model, folder, sampler="hmc", parameterisation="latent", chains=CHAINS, warmup=150, draws=100, seed=seed
+        model,
+        folder,
+        sampler="hmc",
+        parameterisation="latent",
+        chains=CHAINS,
+        warmup=150,
+        draws=100,
+        seed=seed,
+        progress=False,
     )
     return Reading(heads_return(context), run.draws()["posterior"].to_dataset()["prediction"].values)
 

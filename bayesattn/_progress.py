@@ -1,0 +1,206 @@
+"""How far work has come: a bar on a terminal and in Jupyter, a line every half minute where output goes into a file."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task
+from rich.table import Column
+from rich.text import Text
+
+from bayesattn._checks import shown
+from bayesattn._text import printable
+
+LINE_SECONDS = 30.0
+"""Between two lines in a log file."""
+NOTEBOOK_SECONDS = 1.0
+"""Between two looks in Jupyter."""
+LONGEST_BAR = 40
+
+
+class _Words(ProgressColumn):
+    """A part of what there is to say of a task."""
+
+    max_refresh = None
+
+    def __init__(self, words: Callable[[Task], str]):
+        super().__init__(Column(no_wrap=True))
+        self.words = words
+
+    def render(self, task: Task) -> Text:
+        return Text(self.words(task))
+
+
+def _description(task: Task) -> str:
+    return printable(task.description)
+
+
+def _count(task: Task) -> str:
+    return f"{task.completed:.0f}/{task.total:.0f} {task.fields['unit']}".rstrip() if task.total else ""
+
+
+def _note(task: Task) -> str:
+    digits = ".0f" if (task.speed or 0) >= 10 else ".2g"
+    return task.fields["note"] or (f"{task.speed:{digits}}/s" if task.speed else "")
+
+
+def _elapsed(task: Task) -> str:
+    return f"elapsed {_duration((task.fields['ended'] or time.monotonic()) - task.fields['began'])}"
+
+
+def _left(task: Task) -> str:
+    seconds = None if task.fields["ended"] else task.time_remaining
+    return "" if seconds is None else f"left {_duration(seconds)}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Bars:
+    """A bar for each piece of work, for as long as the context lasts.
+
+    Args:
+        wanted: False shows nothing; True shows in a file a first and a last line too; by default there is none before half
+            a minute.
+        console: by default standard error.
+    """
+
+    def __init__(self, wanted: bool | None = None, console: Console | None = None):
+        self.console = console or Console(stderr=True)
+        self.wanted = wanted
+        self.notebook = wanted is not False and self.console.is_jupyter
+        self.on_terminal = wanted is not False and self.console.is_interactive and not self.notebook
+        bar = BarColumn(bar_width=None, table_column=Column(max_width=LONGEST_BAR))
+        words = [_Words(part) for part in (_count, _note, _elapsed, _left)]
+        # Without a terminal it counts and shows nothing.
+        self.progress = Progress(_Words(_description), bar, *words, console=self.console, disable=not self.on_terminal)
+        self._handle: Any = None
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Bars":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.progress.stop()
+        if self._thread is not None:
+            self._over.set()
+            self._thread.join()
+            if self.notebook or self.wanted:
+                self._tell(last=True)
+
+    def add(self, description: str, total: float | None = None, unit: str = "", note: str = "") -> "Bar":
+        """A bar for work that begins now; where `total` is None, it is gone when the next one begins."""
+        for task in self.progress.tasks:
+            if task.total is None:
+                self.progress.remove_task(task.id)
+        bar = Bar(self, description, total, unit, note)
+        if self._thread is None and self.wanted is not False and not self.on_terminal:
+            if self.notebook or self.wanted:
+                self._tell()
+            self._thread = threading.Thread(target=self._keep_telling, daemon=True)
+            self._thread.start()
+        return bar
+
+    def sampling(self, description: str, total: int) -> "SamplingBar":
+        """A bar for chains, as a callback for `bayesattn.sample`."""
+        return SamplingBar(self, description, total)
+
+    def _keep_telling(self) -> None:
+        while not self._over.wait(NOTEBOOK_SECONDS if self.notebook else LINE_SECONDS):
+            self._tell()
+
+    def _tell(self, last: bool = False) -> None:
+        if self.notebook and self._handle is None:
+            from IPython.display import display
+
+            self._handle = display(self.progress, display_id=True)
+        elif self.notebook:
+            self._handle.update(self.progress)
+        elif self.progress.tasks and (last or not self.progress.tasks[-1].finished):
+            task = self.progress.tasks[-1]
+            words = ", ".join(filter(None, (part(task) for part in (_count, _note, _elapsed, _left))))
+            line = f"bayesattn: {_description(task)}: {words}"
+            self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+class Bar:
+    """One piece of work."""
+
+    def __init__(self, bars: Bars, description: str, total: float | None, unit: str, note: str):
+        self.progress = bars.progress
+        self.fields: dict[str, Any] = {"unit": unit, "began": time.monotonic(), "ended": None}
+        self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
+
+    def update(self, completed: float | None = None, **changes: Any) -> None:
+        """Say how much is done, or change description, note or total."""
+        self.progress.update(self.task, completed=completed, **changes)
+        [task] = [task for task in self.progress.tasks if task.id == self.task]
+        if task.finished and task.fields["ended"] is None:
+            self.progress.update(self.task, ended=time.monotonic())
+
+    def begins(self, completed: float) -> None:
+        """What was done before does not count in the speed."""
+        self.progress.reset(self.task, completed=int(completed), note="", **self.fields)
+
+
+class SamplingBar:
+    """The steps of all chains; a callback for `bayesattn.sample`, which says when it compiles too."""
+
+    def __init__(self, bars: Bars, description: str, total: int):
+        self.bars, self.description, self.total = bars, description, total
+        self.bar: Bar | None = None
+        self.done: dict[int, int] = {}
+        self.drawing = False
+
+    def compiling(self) -> None:
+        """The bar shows up, if it has not."""
+        if self.bar is None:
+            self.bar = self.bars.add(self.description, self.total, "steps", "compiling")
+
+    def compiled(self) -> None:
+        """Drawing begins."""
+        self.compiling()
+        self.drawing = True
+        if self.bar is not None:
+            self.bar.begins(sum(self.done.values()))
+
+    def __call__(self, event: Any) -> None:
+        """Take the steps that a chain has done; those before drawing begins were done by an earlier process."""
+        self.done[event.chain] = event.done
+        if self.drawing and self.bar is not None:
+            self.bar.update(sum(self.done.values()))
+
+
+def compiling(progress: Any) -> None:
+    """Say so to what can show it."""
+    if isinstance(progress, SamplingBar):
+        progress.compiling()
+
+
+def compiled(progress: Any) -> None:
+    """Say so to what can show it."""
+    if isinstance(progress, SamplingBar):
+        progress.compiled()
+
+
+@contextmanager
+def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[Any], Any]]:
+    """What is told of each block of draws: `progress` itself where it is a function, else a bar.
+
+    Raises ValueError unless it is a function, True, False or None.
+    """
+    if callable(progress):
+        yield progress
+        return
+    if progress is not None and not isinstance(progress, bool):
+        raise ValueError(f"progress must be True, False, None or a function, got {shown(progress)}")
+    with Bars(progress) as bars:
+        yield bars.sampling(description, total)

@@ -1,0 +1,115 @@
+"""How results are shown: numbers with their errors, and objects in a few short lines or, in a notebook, a small table."""
+
+import html
+import math
+import re
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Characters that move the cursor, colour the screen or turn the direction of text."""
+UNKNOWN = "n/a"
+DIGITS = 4
+"""Significant digits of a number that has no error."""
+LEAST, MOST = -5, 7
+"""Powers of ten between which numbers with errors are written out."""
+COLUMNS, LINES = 88, 6
+"""Size of an object's text at most."""
+
+
+def printable(text: str) -> str:
+    """Text without control characters, which names of files and heads may hold."""
+    return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
+
+
+def with_error(value: float, error: float, sign: str = "") -> str:
+    """`value ± error`: the error with two significant digits, the value to the same place.
+
+    >>> with_error(12.5981, 0.0724), with_error(-0.3, 41.7, "+"), with_error(1.5e-9, 2e-10)
+    ('12.598 ± 0.072', '+0 ± 42', '(1.50 ± 0.20)e-09')
+
+    An error of 0 belongs to an exact number; where it is not known, it says so.
+    """
+    if not math.isfinite(value):
+        return UNKNOWN
+    if not math.isfinite(error) or error == 0:
+        return f"{rounded(value, error, sign)} ± {'0' if error == 0 else UNKNOWN}"
+    power = _power(max(abs(value), error))
+    if not LEAST <= power < MOST:
+        scale = 10.0**power
+        return f"({with_error(value / scale, error / scale, sign)})e{power:+03d}"
+    return f"{rounded(value, error, sign)} ± {rounded(error, error)}"
+
+
+def rounded(value: float, error: float, sign: str = "") -> str:
+    """`value` to the place of the second significant digit of its error; with four digits where that says nothing."""
+    if not math.isfinite(value):
+        return UNKNOWN
+    if not math.isfinite(error) or error == 0:
+        return f"{value:{sign}.{DIGITS}g}"
+    places = 1 - _power(error)
+    return f"{round(value, places) + 0.0:{sign}.{max(0, places)}f}"  # No -0.
+
+
+def _power(number: float) -> int:
+    """Power of ten of a positive number as it reads with two significant digits: 0 of 9.94, 1 of 9.96."""
+    return int(f"{number:.1e}".partition("e")[2]) if number else 0
+
+
+class Described:
+    """Shows itself in a few short lines and, in a notebook, as a table; neither ever raises, nor begins any work."""
+
+    def _described(self) -> tuple[str, Mapping[str, str]]:
+        """Title and rows, a word for each."""
+        raise NotImplementedError
+
+    def __repr__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+
+def as_text(thing: Any) -> str:
+    """Title and rows of an object, cut to `LINES` lines of `COLUMNS` columns."""
+    title, rows = _content(thing)
+    indent = 4 + max(map(len, rows), default=0)
+    lines = textwrap.wrap(title, COLUMNS, max_lines=1, placeholder=" ..")
+    for number, (word, text) in enumerate(rows.items(), 1):
+        # Each of the rows that follow gets a line at least.
+        room = LINES - len(lines) - (len(rows) - number)
+        lines += textwrap.wrap(
+            text,
+            COLUMNS,
+            initial_indent=f"  {word:<{indent - 4}}  ",
+            subsequent_indent=" " * indent,
+            max_lines=max(1, room),
+            break_on_hyphens=False,
+            placeholder=" ..",
+        )
+    return "\n".join(lines)
+
+
+def as_html(thing: Any) -> str:
+    """Title and rows of an object as a table, names escaped."""
+    title, rows = _content(thing)
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{html.escape(word)}</th>"
+        f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
+        for word, text in rows.items()
+    )
+    return f"<div><strong>{html.escape(title)}</strong><table>{cells}</table></div>"
+
+
+def _content(thing: Any) -> tuple[str, dict[str, str]]:
+    try:
+        title, rows = thing._described()
+    except Exception as error:  # A debugger shows objects that are half made.
+        title, rows = type(thing).__name__, {"cannot be shown": f"{type(error).__name__}: {error}"}
+    return _clean(title), {word: _clean(text) for word, text in rows.items()}
+
+
+def _clean(text: str) -> str:
+    """On one line, and such that every terminal and browser can take it."""
+    return printable(" ".join(text.split())).encode(errors="backslashreplace").decode()

@@ -1,0 +1,121 @@
+"""Families of quantities, draws against theory: each tested by itself, all jointly, with the bound that draws give.
+
+What the theory leaves out is allowed, what Monte Carlo error explains is no difference, and the number of quantities is
+accounted for.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float
+from scipy import stats
+
+PRINCIPAL_DIRECTIONS = 3
+"""In which batches of draws differ most, along which mean predictors are compared."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Draws against theory, a family of quantities: entries of U, or the mean predictor along directions.
+
+    `difference` is draws minus corrected theory, `error` its Monte Carlo error with `freedom` degrees of freedom of
+    Student's t, `allowance` the size of what the theory leaves out, `size` that of the quantity itself. `level` is the
+    probability that a right theory fails in any of them, `confidence_level` the one at which `bound` may be wrong.
+    """
+
+    names: list[str]
+    difference: Float[np.ndarray, " quantity"]
+    error: Float[np.ndarray, " quantity"]
+    freedom: Float[np.ndarray, " quantity"]
+    allowance: Float[np.ndarray, " quantity"]
+    size: Float[np.ndarray, " quantity"]
+    level: float
+    confidence_level: float
+
+    @property
+    def noise(self) -> Float[np.ndarray, " quantity"]:
+        """Difference that Monte Carlo error explains, the number of quantities accounted for (Bonferroni)."""
+        return stats.t.isf(self.level / 2 / len(self.names), self.freedom) * self.error
+
+    @property
+    def z(self) -> Float[np.ndarray, " quantity"]:
+        """Each difference in its Monte Carlo errors, whatever is allowed; NaN or infinite where draws do not vary."""
+        with np.errstate(invalid="ignore", divide="ignore"):
+            return self.difference / self.error
+
+    @property
+    def agrees(self) -> Bool[np.ndarray, " quantity"]:
+        """Whether allowance and Monte Carlo error explain each difference; NaN they do not."""
+        return np.abs(self.difference) <= self.allowance + self.noise
+
+    @property
+    def bound(self) -> Float[np.ndarray, " quantity"]:
+        """Upper confidence bound of each difference, relative to the quantity."""
+        return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain numbers and lists, for JSON."""
+        columns = ("difference", "error", "freedom", "allowance", "size", "bound", "agrees")
+        return {"names": self.names} | {name: getattr(self, name).tolist() for name in columns}
+
+
+def level_of_each(level: float, with_predictor: bool) -> float:
+    """Level of each test: of single entries, of these jointly, and of the mean predictor."""
+    return level / (3 if with_predictor else 2)
+
+
+def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> float:
+    """p-value of sum_i z_i^2, z_i what the allowance leaves of each difference, in Monte Carlo errors.
+
+    If the theory is right the sum is at most one of chi^2(1) weighed by the eigenvalues lambda of the entries' correlations,
+    which those of the draws stand for: about F with (sum lambda)^2 / sum lambda^2 degrees of freedom (Satterthwaite 1946).
+    """
+    excess = np.maximum(np.abs(entries.difference) - entries.allowance, 0) / entries.error
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlations = np.corrcoef(draws, rowvar=False).reshape(len(excess), -1)
+    freedom = len(excess) ** 2 / np.sum(correlations**2)
+    return float(stats.f.sf(np.mean(excess**2), freedom, np.min(entries.freedom)))
+
+
+def along_directions(
+    mean_predictors: dict[str, Float[np.ndarray, " test_example"]],
+    batches: Float[np.ndarray, "batch test_example"],
+    relative_variance: float,
+    level: float,
+) -> Compared:
+    """Mean predictors of draws and corrected theory along directions of unit root mean square.
+
+    The allowance is the first-order change times the relative variance of U: a mean over the fluctuations of U is a series
+    in their variance, whose terms shrink by about that factor.
+    """
+    saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
+    directions = {
+        "the first-order change": corrected - saddle,
+        "the finite-width effect": saddle - gp,
+        "the mean predictor": corrected,
+    }
+    principal = np.linalg.svd(batches - batches.mean(0), full_matrices=False)[2][:PRINCIPAL_DIRECTIONS]
+    directions |= {f"principal direction {number}": vector for number, vector in enumerate(principal, 1)}
+    directions = {name: vector / _root_mean_square(vector) for name, vector in directions.items() if np.any(vector)}
+    units = np.array(list(directions.values()))
+    projected = (batches - corrected) @ units.T / len(corrected)
+    size = _root_mean_square(corrected)
+
+    def same(value: float) -> np.ndarray:
+        return np.full(len(units), value)
+
+    return Compared(
+        names=list(directions),
+        difference=projected.mean(0),
+        error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
+        freedom=same(len(batches) - 1.0),
+        allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
+        size=same(size),
+        level=level_of_each(level, with_predictor=True),
+        confidence_level=level,
+    )
+
+
+def _root_mean_square(values: np.ndarray) -> float:
+    return float(np.sqrt(np.mean(values**2)))

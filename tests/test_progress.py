@@ -1,0 +1,137 @@
+"""How sampling shows that it goes on: on a terminal, in Jupyter, in a log file; and that it changes nothing."""
+
+import io
+import re
+import time
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import bayesattn as ba
+from bayesattn import _progress, runs
+from bayesattn._progress import Bars
+from tests.posteriors import tiny_model
+
+JOB = {"warmup": 20, "draws": 30, "chains": 2}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model()
+
+
+def event(chain, done):
+    return SimpleNamespace(chain=chain, done=done)
+
+
+def test_a_short_run_without_a_terminal_prints_nothing_and_progress_changes_no_draw(model, capfd):
+    silent = ba.sample(model, **JOB)
+    ba.sample(model, **JOB, progress=False)
+    assert capfd.readouterr() == ("", "")
+    events = []
+    for progress in (True, events.append):
+        shown = ba.sample(model, **JOB, progress=progress)
+        for name in ("order_parameter", "prediction"):
+            assert np.array_equal(silent["posterior"][name], shown["posterior"][name])
+    assert {told.chain for told in events} == {0, 1}
+    assert max(told.done for told in events) == 50
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert re.fullmatch(
+        r"bayesattn: sampling, N = 3: 0/100 steps, compiling, elapsed 0:\d\d\n"
+        r"bayesattn: sampling, N = 3: 100/100 steps, (\S+/s, )?elapsed 0:\d\d\n",
+        err,
+    )
+
+
+def test_a_log_file_gets_a_line_now_and_then(model, capfd, monkeypatch):
+    assert _progress.LINE_SECONDS == 30
+    monkeypatch.setattr(_progress, "LINE_SECONDS", 0.05)
+    ba.sample(model, **JOB, progress=lambda _: time.sleep(0.1))
+    assert capfd.readouterr().err == ""
+    with Bars() as bars:
+        bar = bars.sampling("sampling", 100)
+        bar.compiling()
+        time.sleep(0.2)
+        bar.compiled()
+        bar(event(0, 10))
+        time.sleep(0.2)
+        bar(event(0, 100))
+        time.sleep(0.2)
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[0] == "bayesattn: sampling: 0/100 steps, compiling, elapsed 0:00"
+    # What is finished is not told again and again.
+    assert lines[-1] == "bayesattn: sampling: 10/100 steps, elapsed 0:00"
+    with Bars(False) as bars:
+        bars.add("silent")
+        time.sleep(0.1)
+    assert capfd.readouterr().err == ""
+
+
+def test_runs_on_disk_show_it_too_and_a_complete_run_does_not(model, tmp_path, capfd):
+    runs.sample(model, tmp_path / "run", **JOB, progress=True)
+    assert "compiling" in capfd.readouterr().err
+    runs.sample(model, tmp_path / "run", **JOB, progress=True)
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(ValueError, match="progress must be True, False, None or a function, got 'yes'"):
+        runs.sample(model, tmp_path / "run", **JOB, progress="yes")
+
+
+def test_a_terminal_of_80_columns_shows_rate_elapsed_and_left():
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=True, width=80, legacy_windows=False, _environ={})
+    with Bars(console=console) as bars:
+        bars.add("theory, N = 1000")
+        bar = bars.sampling("sampling, N = 1000", 12000)
+        bar.compiling()
+        assert "compiling" in rendered(bars)
+        assert "theory" not in rendered(bars)
+        # Steps of an earlier process do not count in the rate.
+        bar(event(0, 6000))
+        bar.compiled()
+        clock = [time.monotonic() + 3600]
+        bars.progress.get_time = lambda: clock[0]
+        for done in (6100, 6200):
+            clock[0] += 1
+            bar(event(0, done))
+        [line] = rendered(bars).splitlines()
+        for part in ("sampling, N = 1000", "6200/12000 steps", "100/s", "elapsed 0:00", "left 0:58"):
+            assert part in line
+        assert len(line) <= 80
+    assert "6200/12000" in stream.getvalue()
+
+
+def rendered(bars):
+    console = Console(file=io.StringIO(), width=80)
+    console.print(bars.progress)
+    return console.file.getvalue().rstrip()
+
+
+def test_jupyter_shows_one_display_that_changes(monkeypatch):
+    pytest.importorskip("IPython")
+    shown = []
+
+    def update(thing):
+        shown.append(thing._repr_mimebundle_([], [])["text/plain"])
+
+    def display(thing, display_id):
+        assert display_id is True
+        update(thing)
+        return SimpleNamespace(update=update)
+
+    monkeypatch.setattr("IPython.display.display", display)
+    with Bars(console=Console(force_jupyter=True, file=io.StringIO())) as bars:
+        bar = bars.sampling("sampling", 10)
+        bar.compiling()
+        bar.compiled()
+        bar(event(0, 10))
+    assert "compiling" in shown[0]
+    assert "10/10 steps" in shown[-1]
+
+
+def test_names_of_work_move_no_cursor(capfd):
+    with Bars(True) as bars:
+        bars.add("seed \x1b[2J [red]0")
+    assert capfd.readouterr().err.splitlines()[0] == "bayesattn: seed \\x1b[2J [red]0: elapsed 0:00"

@@ -1,0 +1,182 @@
+"""What results print: a few short lines that say what a stranger wants to know, and never an error."""
+
+import shutil
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import plots, runs
+from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
+from bayesattn.models import LatentModel
+from bayesattn.study import ValidationStudy
+from bayesattn.validation import Predicted
+from tests.posteriors import tiny_model
+
+JOB = {"warmup": 20, "draws": 30, "chains": 2}
+
+
+@pytest.fixture(scope="module")
+def model():
+    return tiny_model(heads=(2, 2), widths=(4, 4, 4), variances=(1.0, 1.0, 1.0, 1.0)).replace(name="<b>tiny</b>")
+
+
+@pytest.fixture(scope="module")
+def draws(model):
+    return ba.sample(model, **JOB)
+
+
+@pytest.fixture(scope="module")
+def validation(model, draws):
+    solved = np.asarray(ba.theory.solve(model).order_parameter)
+    return ba.validate(model, draws, prediction=Predicted(solved, 1.1 * solved, 0.1, None))
+
+
+def lines_of(thing):
+    lines = repr(thing).splitlines()
+    assert len(lines) <= LINES
+    assert max(map(len, lines)) <= COLUMNS
+    return lines
+
+
+def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
+    title, *rows = lines_of(model)
+    assert title == "Model '<b>tiny</b>'"
+    said = " ".join(" ".join(rows).split())
+    examples, paths, features = model.path_inputs.shape
+    assert f"examples {examples} of {features} features" in said
+    assert f"paths {paths}, of 2 x 2 heads: head0 -> head0, head0 -> head1" in said
+    assert "widths N = 4, 4, 4; prior variances 1, 1, 1, 1" in said
+    assert f"temperature T = {model.temperature:g}" in said
+    latent = LatentModel(features=np.ones((3, 2)), values=np.ones((3, 4)), noise=0.5, prior=2.0)
+    assert " ".join(repr(latent).split()) == (
+        "LatentModel 'latent' tokens 3, with values of 4 features latent z of shape (4, 2) noise sigma = 0.5 prior tau = 2"
+    )
+
+
+def test_names_are_escaped_in_notebooks(model, validation, tmp_path):
+    run = runs.sample(model, tmp_path / "<i>run</i>", **JOB)
+    for thing in (model, validation, run):
+        page = thing._repr_html_()
+        assert "&lt;" in page
+        assert "<b>tiny" not in page
+        assert "<i>run" not in page
+
+
+def test_of_many_paths_some_are_named():
+    arch = ba.Architecture((8, 8), (5, 5, 5), (1.0,) * 4)
+    many = ba.Model(path_inputs=np.ones((2, 64, 3)), labels=[1.0, 1.0], architecture=arch, temperature=1.0)
+    assert " .." in "".join(lines_of(many))
+    assert "temperature" in lines_of(many)[-1]
+
+
+def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
+    solution = ba.theory.solve(model)
+    title, *rows = lines_of(solution)
+    assert title == "SaddlePoint: converged"
+    said = " ".join(" ".join(rows).split())
+    assert f"energy {float(solution.energy):.6g}" in said
+    own = np.diag(solution.order_parameter)
+    assert f"{own.max():.4g} (path {own.argmax() + 1})" in said
+    batch = ba.theory.solve(model.path_inputs, model.labels, model.architecture, [0.5, 1.0])
+    assert lines_of(batch)[0] == "SaddlePoint of 2 networks: 2 of 2 converged"
+    failed = solution._replace(converged=False)
+    assert lines_of(failed)[0] == "SaddlePoint: NOT converged"
+
+
+def test_a_validation_tells_verdict_and_statement(validation):
+    title, *rows = lines_of(validation)
+    assert title == f"Validation of '<b>tiny</b>', N = 4, T = {validation.model.temperature:g}: {validation.verdict}"
+    assert validation.statement().split(": ", 1)[1][:40] in " ".join(" ".join(rows).split())
+    study = ValidationStudy([validation], {}, {}, 0.0)
+    assert lines_of(study)[0] == f"ValidationStudy of '<b>tiny</b>': {validation.verdict}"
+
+
+def test_predictions_and_evidence_print_no_arrays(model, draws):
+    predicted = ba.predict(draws, model.path_inputs, keep_draws=True)
+    assert lines_of(predicted)[0] == f"PosteriorPrediction of {len(model.labels)} examples"
+    evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
+    assert repr(evidence).split("\n")[0] == "Evidence: log p(Y) = -12.346 ± 0.027"
+    assert "NOT reliable" in repr(evidence)
+
+
+def test_a_run_tells_state_and_settings_and_reads_no_draws(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = runs.sample(model, "run", **JOB)
+
+    def refused(*_, **__):
+        raise AssertionError("draws were read")
+
+    for name in ("draws", "require_sound", "arrays_of_draws", "diagnose"):
+        monkeypatch.setattr(runs.Run, name, refused)
+    assert lines_of(run)[0] == "Run run: complete"
+    said = " ".join(repr(run).split())
+    assert "nuts, collapsed parameterisation, seed 0" in said
+    assert "30 of each of 2 chains, after 20 of warm-up" in said
+    assert "100 % of all steps" in said
+    before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
+    repr(runs.Run(run.path))
+    assert before == {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
+
+
+def test_nothing_damaged_or_half_made_raises(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = runs.sample(model, "run", **JOB)
+    for file in (run.path / ".run").glob("chain-*.npz"):
+        file.write_bytes(b"no checkpoint")
+    assert lines_of(run)[0] == "Run run: unreadable"
+    assert "is damaged" in repr(run)
+    assert "nuts" in repr(run)
+    shutil.rmtree(run.path)
+    for thing in (run, runs.Run.__new__(runs.Run), ba.Model.__new__(ba.Model), ba.Validation.__new__(ba.Validation)):
+        assert lines_of(thing)
+        assert thing._repr_html_().startswith("<div>")
+    assert "cannot be shown" in repr(ba.Model.__new__(ba.Model))
+
+
+def test_text_that_no_terminal_can_take_is_written_out():
+    class Odd(Described):
+        def _described(self):
+            return "odd\n\x1b[31m\udcff", {"row": "a\tb" + "x" * 500}
+
+    assert lines_of(Odd())[0] == "odd \\x1b[31m\\udcff"
+    repr(Odd()).encode()
+    Odd()._repr_html_().encode()
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "expected"),
+    [
+        (12.6, 0.0723, "12.600 ± 0.072"),
+        (12.6, 0.0996, "12.60 ± 0.10"),
+        (0.99996, 0.00099, "0.99996 ± 0.00099"),
+        (-0.3, 41.7, "0 ± 42"),
+        (123456, 1234, "123500 ± 1200"),
+        (1e9, 3e7, "(1.000 ± 0.030)e+09"),
+        (-1e-12, 1e-13, "(-1.00 ± 0.10)e-12"),
+        (5, 0, "5 ± 0"),
+        (3.14159, np.nan, "3.142 ± n/a"),
+        (np.nan, 1, "n/a"),
+    ],
+)
+def test_digits_of_a_value_match_those_of_its_error(value, error, expected):
+    assert with_error(value, error) == expected
+
+
+def test_digits_of_other_numbers_match_too():
+    assert (rounded(12.34567, 0.072), rounded(1.5, np.nan, "+"), rounded(np.inf, 1)) == ("12.346", "+1.5", "n/a")
+
+
+def test_summary_is_a_frame_of_the_entries_of_u(validation):
+    frame = validation.summary()
+    assert list(frame.columns) == ["saddle", "corrected", "draws", "error", "difference", "z", "rhat", "ess", "agrees"]
+    assert len(frame) == 10
+    row = frame.loc["U[head0 -> head1, head0 -> head0]"]
+    assert row["draws"] == validation.order_parameter[1, 0]
+    assert row["z"] == validation.remaining[1, 0] / validation.error[1, 0]
+    assert row["ess"] == validation.ess[1, 0]
+    assert frame["agrees"].tolist() == validation.entries.agrees.tolist()
+
+
+def test_a_validation_plots_itself(validation):
+    assert "U at N = 4: draws" in {axes.get_title() for axes in validation.plot().findobj(plots.Axes)}
