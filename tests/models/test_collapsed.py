@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
@@ -113,10 +114,11 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
     shapes = collapsed.structure(model)
     keys = jax.random.split(jax.random.key(7), 3000)
     points = jax.vmap(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)))(keys)
-    tree = ba.sample(model, chains=1, warmup=0, draws=1)
-    dataset = tree["posterior"].to_dataset().isel(draw=np.zeros(3000, int)).assign_coords(draw=np.arange(3000))
-    dataset["bartlett"] = (("chain", "draw", "coordinate"), np.asarray(points)[None])
-    drawn = collapsed.weights(type(tree).from_dict({"posterior": dataset}), model, seed=8)
+    dataset = xr.Dataset(
+        {"bartlett": (("chain", "draw", "coordinate"), np.asarray(points)[None])},
+        {"chain": [0], "draw": np.arange(3000)},
+    )
+    drawn = collapsed.weights(xr.DataTree.from_dict({"posterior": dataset}), model, seed=8)
     deviations = dict(zip(("V_0", "V_1", "V_2", "a"), np.sqrt(variances), strict=True))
     samples = {name: drawn[name].values[0].reshape(3000, -1) / s for name, s in deviations.items()}
     for values in samples.values():
@@ -177,27 +179,33 @@ def test_whitening_does_not_change_the_answer(monkeypatch):
         assert two_sample_z_score(by_laplace[name], by_prior[name]) < 4
 
 
-def test_kept_weights_are_those_of_the_draw():
+@pytest.fixture(scope="module")
+def with_weights():
     model = tiny_model(heads=(2,), widths=(4, 3))
-    posterior = ba.sample(model, chains=2, warmup=50, draws=30, keep=ba.samplers.QUANTITIES)["posterior"]
+    return model, ba.sample(model, chains=2, warmup=50, draws=30, keep=ba.samplers.QUANTITIES)
+
+
+def test_kept_weights_are_those_of_the_draw(with_weights):
+    posterior = with_weights[1]["posterior"]
     assert posterior["V_0"].shape == (2, 30, 4, 4)
     assert posterior["V_1"].dims == ("chain", "draw", "head_1", "readout_width", "width_1")
     weights = {name: jnp.asarray(posterior[name].values[1, 7]) for name in ("V_0", "V_1", "a")}
     effective = path.effective_weights(weights)
     np.testing.assert_allclose(posterior["order_parameter"].values[1, 7], effective @ effective.T / 4, rtol=1e-9)
     np.testing.assert_allclose(
-        posterior["prediction"].values[1, 7], path.network(weights, jnp.asarray(model.test_path_inputs)), rtol=1e-9
+        posterior["prediction"].values[1, 7],
+        path.network(weights, jnp.asarray(with_weights[0].test_path_inputs)),
+        rtol=1e-9,
     )
 
 
-def test_bad_weights_requests_are_named():
-    model = tiny_model(heads=(2,), widths=(4, 3))
-    tree = ba.sample(model, chains=1, warmup=50, draws=20)
+def test_bad_weights_requests_are_named(with_weights):
+    model, tree = with_weights
     with pytest.raises(ValueError, match="raise thin or max_bytes"):
         collapsed.weights(tree, model, max_bytes=100)
     with pytest.raises(ValueError, match="draws must come from this model, got 4 Bartlett coordinates, expected 2"):
         collapsed.weights(tree, tiny_model())
     with pytest.raises(ValueError, match="draws must come from parameterisation 'collapsed'"):
-        collapsed.weights(ba.sample(model, parameterisation="path", chains=1, warmup=20, draws=20), model)
+        collapsed.weights(tree.map_over_datasets(lambda node: node.drop_vars("bartlett", errors="ignore")), model)
     with pytest.raises(ValueError, match="thin must be a whole number of at least 1, got 0"):
         collapsed.weights(tree, model, thin=0)

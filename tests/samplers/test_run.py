@@ -89,7 +89,7 @@ def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
 
 @pytest.mark.parametrize("chain_method", ["parallel", pytest.param("vectorised", marks=pytest.mark.heavy)])
 def test_thinning_keeps_every_fifth_draw_of_the_same_chain(scalar_model, chain_method):
-    run = {"chains": 2, "warmup": 50, "draws": 60, "chain_method": chain_method}
+    run = RUN | {"chains": 2, "draws": 60, "chain_method": chain_method}
     every, fifth = (ba.sample(scalar_model, **run, thin=thin) for thin in (1, 5))
     numbers = list(range(4, 60, 5))
     assert list(fifth["posterior"]["draw"].values) == numbers
@@ -99,7 +99,7 @@ def test_thinning_keeps_every_fifth_draw_of_the_same_chain(scalar_model, chain_m
 
 
 def test_same_seed_same_draws_another_seed_others(scalar_model):
-    run = {"chains": 2, "warmup": 50, "draws": 60}
+    run = RUN | {"chains": 2, "draws": 60}
     first, again, other = (ba.sample(scalar_model, **run, seed=seed)["posterior"] for seed in (1, 1, 2))
     np.testing.assert_array_equal(first["order_parameter"], again["order_parameter"])
     assert not np.any(first["order_parameter"].values == other["order_parameter"].values)
