@@ -192,7 +192,7 @@ def _part(
 ) -> Part:
     diagnosis = run.diagnose()
     missing = lacking(draws)
-    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis)
+    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis, isinstance(run.model, LatentModel))
     pictures = [picture(lambda kind=kind: _figure(kind, draws), *words[kind]) for kind in KINDS if kind not in missing]
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
@@ -213,7 +213,7 @@ def _part(
     )
 
 
-def _words(names: str, diagnosis: Diagnostics) -> dict[str, tuple[str, str]]:
+def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[str, str]]:
     """Caption of each figure, and what a screen reader says in its place."""
     overall = f"{diagnosis.overall()}."
     least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
@@ -231,7 +231,10 @@ def _words(names: str, diagnosis: Diagnostics) -> dict[str, tuple[str, str]]:
             "Energy, its changes from draw to draw, and the Bayesian fraction of missing information (BFMI) of each chain",
             f"Energy plot. The least BFMI {least}.",
         ),
-        "U": ("Posterior of the order parameter U, or of z", f"Posterior mean and intervals of {names}."),
+        "U": (
+            "Posterior of the latent z" if latent else "Posterior of the order parameter U",
+            f"Posterior mean and intervals of {names}.",
+        ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
 
