@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
 from bayesattn._extras import require
-from bayesattn._files import replace_file
+from bayesattn._files import digest_of, replace_file
 from bayesattn._random import digest, fingerprint
 from bayesattn.diagnostics import FEWEST_CHAINS, Diagnostics, moments
 from bayesattn.models import LatentModel, Model
@@ -46,6 +46,9 @@ SHOWN_ENTRIES = 4
 """Paths up to which all entries of U are in the table."""
 
 RESOLUTION = 100
+PACKAGE = Path(__file__).parents[1]
+THEORY_BY = digest_of([*sorted(PACKAGE.glob("theory/*.py")), PACKAGE / "accuracy.py", PACKAGE / "validation.py"])
+"""Version of a theory that is kept with a run: that of other code is solved anew."""
 
 
 @dataclass(frozen=True)
@@ -104,9 +107,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
             raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
         draws = run.draws().load()
         if isinstance(run.model, Model):
-            tests = [] if run.model.test_path_inputs is None else [run.model.test_path_inputs]
-            same = digest(fingerprint(run.model), *tests)
-            theories[same] = theories.get(same) or predicted(run.model)
+            same = _posterior(run.model)
+            theories[same] = theories.get(same) or _theory(run, same)
             validations.append(validate(run.model, draws, level=level, prediction=theories[same]))
             parts.append(_part(name, run, draws, *_held(validations[-1])))
         else:
@@ -118,6 +120,31 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, page(parts, pictures).encode())
     return out
+
+
+def _posterior(model: Model) -> str:
+    """What decides the theory of a model: its posterior and its test inputs."""
+    return digest(fingerprint(model), *([] if model.test_path_inputs is None else [model.test_path_inputs]))
+
+
+def _theory(run: Run, posterior: str) -> Predicted:
+    """The theory of a run's model, which costs most of a report: kept with the run for the next one."""
+
+    def compute(_: xr.DataTree) -> list[Any]:
+        return [_plain(part) for part in predicted(run.model)]
+
+    def restore(parts: list[Any]) -> Predicted:
+        saddle, corrected, relative_variance, means = parts
+        arrays = None if means is None else {name: np.array(mean) for name, mean in means.items()}
+        return Predicted(np.array(saddle), np.array(corrected), relative_variance, arrays)
+
+    return run.kept("theory", compute, restore, {"of": posterior, "by": THEORY_BY})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
@@ -147,7 +174,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
     for scheme, style in STYLES.items():
         with plt.style.context(style):
             figure = make()
-            if places is not None:  # What costs most, to lay it out, is the same in both.
+            # What costs most, to lay it out, is the same in both; parts of a figure would lose their places.
+            if places is not None and not figure.subfigs:
                 figure.set_layout_engine("none")
                 for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
                     part.set_position(place)
@@ -164,7 +192,7 @@ def _part(
 ) -> Part:
     diagnosis = run.diagnose()
     missing = lacking(draws)
-    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis)
+    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis, isinstance(run.model, LatentModel))
     pictures = [picture(lambda kind=kind: _figure(kind, draws), *words[kind]) for kind in KINDS if kind not in missing]
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
@@ -185,7 +213,7 @@ def _part(
     )
 
 
-def _words(names: str, diagnosis: Diagnostics) -> dict[str, tuple[str, str]]:
+def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[str, str]]:
     """Caption of each figure, and what a screen reader says in its place."""
     overall = f"{diagnosis.overall()}."
     least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
@@ -203,7 +231,10 @@ def _words(names: str, diagnosis: Diagnostics) -> dict[str, tuple[str, str]]:
             "Energy, its changes from draw to draw, and the Bayesian fraction of missing information (BFMI) of each chain",
             f"Energy plot. The least BFMI {least}.",
         ),
-        "U": ("Posterior of the order parameter U, or of z", f"Posterior mean and intervals of {names}."),
+        "U": (
+            "Posterior of the latent z" if latent else "Posterior of the order parameter U",
+            f"Posterior mean and intervals of {names}.",
+        ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
 

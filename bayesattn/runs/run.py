@@ -235,17 +235,26 @@ class Run(Described):
         """Diagnostics of the draws that are there."""
         from bayesattn.diagnostics import Diagnostics, diagnose
 
-        return self._result("diagnostics", lambda draws: diagnose(draws).to_dict(), Diagnostics.from_dict)
+        return self.kept("diagnostics", lambda draws: diagnose(draws).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[dict[str, Any]]:
         """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
         from bayesattn.diagnostics import summary
 
-        return self._result("summary", summary, lambda rows: [dict(row) for row in rows])
+        return self.kept("summary", summary, lambda rows: [dict(row) for row in rows])
 
-    def _result(self, name: str, compute: Callable[[xr.DataTree], Any], restore: Callable[[Any], Any]) -> Any:
-        """What is computed from the draws; kept beside them, and read again for as long as draws and code are the same."""
-        file, about = self.path / FOLDER / f"{name}.json", {"of": self.stamp(), "by": COMPUTED_BY}
+    def kept(
+        self,
+        name: str,
+        compute: Callable[[xr.DataTree], Any],
+        restore: Callable[[Any], Any],
+        about: dict[str, str] | None = None,
+    ) -> Any:
+        """What is computed from the draws; kept beside them, and read again for as long as it is about the same.
+
+        By default it is about the draws that there are, and the code of diagnostics; plain values, for JSON.
+        """
+        file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": COMPUTED_BY}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             kept = json.loads(file.read_text())
             if kept["about"] == about | {"sum": _sum_of(kept["value"])}:
