@@ -6,7 +6,7 @@ EXTRAS = {
     "images": {"PIL": "pillow", "sklearn": "scikit-learn", "pooch": "pooch", "optax": "optax"},
     "sweep": {"distributed": "distributed", "pyarrow": "pyarrow"},
     "cluster": {"dask_jobqueue": "dask-jobqueue"},
-    "report": {"arviz_plots": "arviz-plots", "jinja2": "jinja2"},
+    "report": {"jinja2": "jinja2"},
     "netcdf": {"h5netcdf": "h5netcdf", "h5py": "h5py"},
 }
 """Modules of each extra, and the names under which they are installed."""

@@ -11,6 +11,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Array, Float
 from scipy import stats
+from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
 from bayesattn._text import rounded, with_error
@@ -27,7 +28,7 @@ SIGNIFICANT_ERRORS = float(stats.norm.isf(LEVEL / 2))
 PREDICTOR_DRAWS = 1000
 BATCHES = 4
 """Of each chain."""
-RESAMPLES = 1000
+RESAMPLES, RESAMPLING_BLOCKS = 1000, 50
 ALIGNED_DRAWS = 100
 """Draws of U whose kernels are aligned with the labels: each takes the eigenvectors of a matrix of P rows."""
 ALIGNED_EIGENVECTORS = 100
@@ -222,8 +223,11 @@ def monte_carlo_error(
     deviations = (batches - batches.mean(0)) / np.sqrt(count * (count - 1))
     normals = np.random.default_rng(seed).normal(size=(RESAMPLES, count))
     stated = share_right(mean, labels)
-    # One by one: all at once may be more than memory holds.
-    return float(np.sqrt(np.mean([(share_right(mean + row @ deviations, labels) - stated) ** 2 for row in normals])))
+    changes = [
+        right(mean + block @ deviations, labels).mean(1) - stated
+        for block in np.array_split(normals, RESAMPLING_BLOCKS)
+    ]
+    return float(np.sqrt(np.mean(np.square(changes))))
 
 
 def accuracy_of(model: Model, by_theory: Mapping[str, np.ndarray], batches: np.ndarray) -> Accuracy:
@@ -321,10 +325,10 @@ def alignment_over_draws(
 
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
-    alignments = xr.DataArray(
-        [[aligned(_kernel(likelihood, u)) for u in chain] for chain in order_parameters[:, kept]],
-        dims=("chain", "draw", "quantity"),
-    )
+    # BLAS threads, which wait for each other, take several times as long for eigenvectors of a hundred examples.
+    with threadpool_limits(1, user_api="blas"):
+        values = [[aligned(_kernel(likelihood, u)) for u in chain] for chain in order_parameters[:, kept]]
+    alignments = xr.DataArray(values, dims=("chain", "draw", "quantity"))
     mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
     gp = aligned(gp_kernel(model))
     by_theory = theory.kernel(saddle, model.path_inputs, model.path_inputs, model.architecture)

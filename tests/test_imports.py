@@ -27,7 +27,6 @@ FLOORS = [
 """A module imports those of its own floor and of the floors below."""
 HOMES = {
     "PIL": {"tasks.images"},
-    "arviz_plots": {"report"},
     "blackjax": {"samplers.langevin"},
     "distributed": {"sweep"},
     "jinja2": {"report"},
@@ -115,14 +114,14 @@ def test_extras_are_those_of_the_project(extra):
 
 def test_a_missing_library_is_named_with_its_install_line(monkeypatch, tmp_path):
     found = _extras.find_spec
-    gone = {"PIL", "optax", "distributed", "arviz_plots", "h5netcdf"}
+    gone = {"PIL", "optax", "distributed", "jinja2", "h5netcdf"}
     monkeypatch.setattr(_extras, "find_spec", lambda name: None if name in gone else found(name))
     (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "hidden_markov"\n[grid]\nseed = [0]\n')
     run = runs.Run.__new__(runs.Run)
     for use, message in {
         lambda: load_images("digits"): r"a task of images needs pillow, optax: pip install 'bayesattn\[images\]'",
         lambda: sweep.run(sweep.Sweep(tmp_path / "sweep.toml")): r"a sweep needs distributed: .*\[sweep\]",
-        lambda: report.report(["run"], "page.html"): r"a report needs arviz-plots: .*\[report\]",
+        lambda: report.report(["run"], "page.html"): r"a report needs jinja2: .*\[report\]",
         lambda: run.to_netcdf("run.nc"): r"an export to NetCDF needs h5netcdf: .*\[netcdf\]",
     }.items():
         with pytest.raises(ImportError, match=message):

@@ -7,14 +7,15 @@ import subprocess
 from html.parser import HTMLParser
 from types import SimpleNamespace
 
-import arviz_base
-import arviz_plots
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.colors import to_rgb
 
-from bayesattn import exchangeable, report, runs
+from bayesattn import exchangeable, report, runs, validation
 from bayesattn.models import LatentModel
+from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
 from tests.posteriors import tiny_model
 
 JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
@@ -58,7 +59,10 @@ def test_page_is_self_contained_and_well_formed(page):
     assert "http" not in re.sub(r"data:image[^\"]*", "", text)
     # Names of folders are text, not markup.
     assert "N3&lt;" in text
-    assert '<h2 id="run-2">latent</h2>' in text
+    # A heading names the model and its width, and then the run.
+    assert re.search(r'<h2 id="run-1">model, N = 3, T = \S+ <span class="run">run N3&lt;</span></h2>', text)
+    assert re.search(r'<h2 id="run-2">\w+ <span class="run">run latent</span></h2>', text)
+    assert "<details open" not in text
 
 
 def test_page_says_what_was_run_and_found(page):
@@ -72,6 +76,8 @@ def test_page_says_what_was_run_and_found(page):
         "jaxlib = ",
         "Traces",
         "Energy",
+        "Effective sample size of bulk and tails",
+        "Predictions on the test examples",
         "theory against draws at N = 3",
         "exact posterior",
     ):
@@ -82,7 +88,7 @@ def test_screen_readers_and_keyboards_find_their_way(page):
     elements = Elements(page.read_text()).found
     assert dict(elements)["html"]["lang"] == "en"
     pictures = [attributes for tag, attributes in elements if tag == "img"]
-    assert len(pictures) == 1 + 2 * 4
+    assert len(pictures) == 1 + 6 + 5
     assert all(len(attributes["alt"]) > 20 for attributes in pictures)
     identifiers = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(set(identifiers)) == len(identifiers)
@@ -106,7 +112,7 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
     options += ["--window-size=400,800", "--enable-logging=stderr", "--dump-dom", "--virtual-time-budget=10000"]
     command = [CHROMIUM, *options, (tmp_path / "probe.html").as_uri()]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert 'data-shown="9 of 9"' in ended.stdout
+    assert 'data-shown="12 of 12"' in ended.stdout
     assert 'data-overflow="false"' in ended.stdout
     assert "CONSOLE" not in ended.stderr
 
@@ -151,12 +157,52 @@ def test_three_outcomes_of_the_theory(verdict, holds):
     assert text == f"Does the theory hold at N = 3? {verdict}: said."
 
 
-def test_chains_are_counted_on_axes():
-    """The axis of BFMI had ticks at half a chain."""
-    energy = np.random.default_rng(0).normal(size=(4, 100))
-    figure = report._figure(arviz_plots.plot_energy(arviz_base.from_dict({"sample_stats": {"energy": energy}})))
-    [axis] = [panel.yaxis for panel in figure.axes if panel.get_ylabel() == "Chain"]
-    assert all(tick == round(tick) for tick in axis.get_ticklocs())
+def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
+    """Lines must be seen on dark paper: their contrast with it is 3 to 1 at least, as WCAG asks of graphics."""
+    drawn = []
+
+    def make():
+        figure = plt.figure(figsize=(2, 2), layout="constrained")
+        axes = figure.subplots()
+        axes.plot([0, 1], [0, 1], color=palette().grey)
+        figure.suptitle("above")
+        drawn.append(figure)
+        return figure
+
+    shown = report.picture(make, "a figure", "a line")
+    assert shown.light != shown.dark
+    light, dark = drawn
+    np.testing.assert_array_equal(light.axes[0].get_position(), dark.axes[0].get_position())
+    assert light.texts[0].get_position() == dark.texts[0].get_position()
+    for figure in drawn:
+        paper, line = (
+            luminance(color) for color in (figure.axes[0].get_facecolor(), figure.axes[0].lines[0].get_color())
+        )
+        assert (max(paper, line) + 0.05) / (min(paper, line) + 0.05) > 3
+    for colors, paper in ((ON_LIGHT, "white"), (ON_DARK, report.PAPER)):
+        for color in (colors.blue, colors.orange, colors.grey):
+            shades = sorted((luminance(color), luminance(paper)))
+            assert (shades[1] + 0.05) / (shades[0] + 0.05) > 3, color
+
+
+def luminance(color):
+    """Relative luminance, as WCAG defines it."""
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
+    return np.dot([0.2126, 0.7152, 0.0722], channels)
+
+
+def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():
+    assert report._names(["a/run", "b/run"]) == ["a/run", "b/run"]
+    assert report._names(["a/first", "a/second"]) == ["first", "second"]
+
+
+def test_theory_is_solved_once_for_runs_of_one_posterior(page, tmp_path, monkeypatch):
+    folder, solved = page.parent / "N3<", []
+    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
+    runs.sample(tiny_model(), tmp_path / "again", **JOB | {"seed": 4})
+    text = report.report([folder, tmp_path / "again"], tmp_path / "both.html").read_text()
+    assert len(solved) == 1
+    assert text.count("<h2") == 2
 
 
 def test_runs_of_other_data_have_figures_of_their_own():

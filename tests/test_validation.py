@@ -7,6 +7,7 @@ import arviz_stats
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.axes import Axes
 from scipy import stats
 
 import bayesattn as ba
@@ -332,7 +333,7 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(hidden_markov_model):
 
 def test_figure_shows_what_it_says(reference_validation):
     figure = plots.validation_figure([reference_validation])
-    titles = [axes.get_title() for axes in figure.findobj(plots.Axes)]
+    titles = [axes.get_title() for axes in figure.findobj(Axes)]
     assert {"Accuracy of the mean predictor", "Kernel alignment", "U at N = 10: draws"} <= set(titles)
-    scales = {image.get_clim() for axes in figure.findobj(plots.Axes) for image in axes.images}
+    scales = {image.get_clim() for axes in figure.findobj(Axes) for image in axes.images}
     assert len(scales) == 1

@@ -29,7 +29,9 @@ COMMANDS = {
     "calibrate": "Is each sampler right? Calibrate it by simulation.",
     "train": "Train the network of a one-shot task.",
     "prune": "Do head scores tell which heads can go?",
+    "plot": "Draw a run: traces, ranks, energy, U, predictions.",
     "report": "Write an HTML page about runs.",
+    "init": "Write a model file to edit, or check one.",
 }
 """Each a function in a module of its name, which is imported when it is called: NumPyro and JAX take seconds."""
 SIDE_BY_SIDE = 4

@@ -10,6 +10,7 @@ from bayesattn._checks import one_of, seed_number
 from bayesattn.cli.options import (
     COLLAPSED,
     DataSeed,
+    FigureFile,
     Json,
     ModelName,
     Overwrite,
@@ -28,6 +29,7 @@ from bayesattn.cli.screen import (
     print_json,
     print_table,
     refuse_to_overwrite,
+    require_free_figure,
     save_results,
     say,
 )
@@ -67,6 +69,7 @@ def calibrate(
         Path | None,
         typer.Option(help="Folder for figure and results; by default out/calibrate-MODEL, numbered if taken."),
     ] = None,
+    figure: FigureFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -78,6 +81,7 @@ def calibrate(
     """
     folder = out or free_folder(Path("out") / f"calibrate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    require_free_figure(figure, overwrite)
     for name in sampler or []:
         one_of("--sampler", name, [*SAMPLERS, "all"])
     seed_number("--seed", seed)
@@ -111,7 +115,7 @@ def calibrate(
     content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
     if narrow:
         content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
-    save_results(folder, content, outcome.figure())
+    save_results(folder, content, outcome.figure(), figure)
     if as_json:
         print_json(content)
     else:

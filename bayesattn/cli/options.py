@@ -1,6 +1,7 @@
 """Options that several commands share, and models by name."""
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -27,6 +28,10 @@ Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, disca
 Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
+FigureFile = Annotated[
+    Path | None,
+    typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending."),
+]
 SamplerName = Annotated[Sampler, typer.Option("--sampler", help="Sampler.")]
 ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisation", help="Form of the posterior.")]
 

@@ -9,7 +9,19 @@ import typer
 import bayesattn as ba
 from bayesattn import pruning, study
 from bayesattn._text import with_error
-from bayesattn.cli.options import HMC, Chains, Draws, Json, ModelName, Overwrite, SamplerName, Seed, Temperature, Warmup
+from bayesattn.cli.options import (
+    HMC,
+    Chains,
+    Draws,
+    FigureFile,
+    Json,
+    ModelName,
+    Overwrite,
+    SamplerName,
+    Seed,
+    Temperature,
+    Warmup,
+)
 from bayesattn.cli.screen import (
     bars,
     free_folder,
@@ -17,6 +29,7 @@ from bayesattn.cli.screen import (
     print_json,
     print_table,
     refuse_to_overwrite,
+    require_free_figure,
     save_results,
     say,
     training_progress,
@@ -43,6 +56,7 @@ def prune(
     out: Annotated[
         Path | None, typer.Option(help="Folder for figure and results; by default out/prune-MODEL, numbered if taken.")
     ] = None,
+    figure: FigureFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -52,6 +66,7 @@ def prune(
     """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    require_free_figure(figure, overwrite)
     # Bad settings of the sampler are found before any training.
     settings: dict[str, Any] = {
         "sampler": sampler.value,
@@ -78,7 +93,7 @@ def prune(
             ).comparisons
     outcome = study.PruningStudy(comparisons)
     content = {"model": model, "width": width, "data_seeds": seeds} | outcome.to_dict()
-    save_results(folder, content, outcome.figure())
+    save_results(folder, content, outcome.figure(), figure)
     if as_json:
         print_json(content)
     else:

@@ -1,13 +1,20 @@
 """bayesattn report: one page about runs."""
 
+import gc
+import os
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import typer
 
+from bayesattn.cli.compiled import SECONDS
 from bayesattn.cli.options import Overwrite
 from bayesattn.cli.screen import errors, refuse_to_overwrite, screen
 from bayesattn.runs.places import found_in
+
+OBJECTS = 50_000
+"""New objects between two searches for garbage: tracing the theory makes millions, hardly any of which are."""
 
 
 def report(
@@ -18,6 +25,9 @@ def report(
     """Write one self-contained HTML page about runs: verdict, figures, diagnostics, warnings, provenance."""
     from bayesattn import report as page
 
+    if os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == SECONDS:  # By `keep_compiled`, not by the user.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
     paths = [run for folder in runs for run in found_in(folder)]
     refuse_to_overwrite(out, overwrite, folder=False)
     with errors.status("reading runs, solving the theory, drawing"):

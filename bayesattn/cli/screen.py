@@ -111,19 +111,31 @@ def free_folder(folder: Path) -> Path:
     return folder if not folder.exists() else next(c for c in candidates if not c.exists())
 
 
-def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True) -> None:
+def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
     """Raise ValueError if something stands at --out, or nothing can stand there."""
     there = next(above for above in path.absolute().parents if above.exists())
     if not there.is_dir():
-        raise ValueError(f"--out must be in a folder, got {path}, and {there} is a file")
+        raise ValueError(f"{option} must be in a folder, got {path}, and {there} is a file")
     if path.exists() and not overwrite:
-        raise ValueError(f"--out must not exist yet, got {path}, which does; choose another or give --overwrite")
+        raise ValueError(f"{option} must not exist yet, got {path}, which does; choose another or give --overwrite")
     if path.exists() and path.is_dir() != folder:
-        raise ValueError(f"--out must be a {'folder' if folder else 'file'}, got {path}, which is none")
+        raise ValueError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
 
 
-def save_results(folder: Path, content: Any, figure: Any) -> None:
-    """Write result.json and figure.png into a command's folder."""
+def require_free_figure(file: Path | None, overwrite: bool) -> None:
+    """Raise an error, before any work, if --figure cannot be written."""
+    if file is not None:
+        from bayesattn.plots.style import checked_file
+
+        refuse_to_overwrite(checked_file("--figure", file, overwrite=True), overwrite, folder=False, option="--figure")
+
+
+def save_results(folder: Path, content: Any, figure: Any, file: Path | None = None) -> None:
+    """Write result.json and figure.png into a command's folder, and the figure to another file where one is asked for."""
+    from bayesattn.plots.style import save
+
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "result.json", to_json(content).encode())
-    figure.savefig(folder / "figure.png", dpi=150)
+    # Whether they may replace others was asked before any work.
+    for place in (folder / "figure.png", *([] if file is None else [file])):
+        save(figure, place, overwrite=True)

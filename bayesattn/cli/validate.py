@@ -16,6 +16,7 @@ from bayesattn.cli.options import (
     COLLAPSED,
     Chains,
     DataSeed,
+    FigureFile,
     Json,
     ModelName,
     Overwrite,
@@ -35,6 +36,7 @@ from bayesattn.cli.screen import (
     print_json,
     print_table,
     refuse_to_overwrite,
+    require_free_figure,
     save_results,
     say,
     say_paths,
@@ -55,7 +57,7 @@ ANSWERS = {
     validation.CANNOT_TELL: ("It cannot be told", "bold yellow"),
 }
 EXCHANGEABLE = "exchangeable"
-FOR_CLAIMS = ("context", "model", "seed", "out", "overwrite", "as_json")
+FOR_CLAIMS = ("context", "model", "seed", "out", "figure", "overwrite", "as_json")
 MOST_DIFFERENT, FARTHEST = 10, 3
 """Entries of U between different paths that are shown: of those that differ, and of greatest |z| in any case."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
@@ -91,6 +93,7 @@ def validate(
         Path | None,
         typer.Option(help="Folder for figure and results; by default out/validate-MODEL, numbered if taken."),
     ] = None,
+    figure: FigureFile = None,
     overwrite: Overwrite = False,
     show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
     as_json: Json = False,
@@ -106,14 +109,18 @@ def validate(
     """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
+    require_free_figure(figure, overwrite)
     if model == EXCHANGEABLE:
         sources = {name: context.get_parameter_source(name) for name in context.params if name not in FOR_CLAIMS}
         if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
             option = given[0].replace("_", "-")
-            raise ValueError(f"validate exchangeable takes --seed, --out, --overwrite and --json, got --{option} too")
+            raise ValueError(
+                "validate exchangeable takes --seed, --out, --overwrite and for output --figure and --json, got"
+                f" --{option} too"
+            )
         from bayesattn.cli.exchangeable import validate_claims
 
-        validate_claims(seed, folder, as_json)
+        validate_claims(seed, folder, as_json, figure)
     positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
@@ -155,7 +162,7 @@ def validate(
         )
     seconds = time.perf_counter() - start
     content = {"model": model, "seed": seed} | outcome.to_dict()
-    save_results(folder, content, outcome.figure())
+    save_results(folder, content, outcome.figure(), figure)
     if as_json:
         print_json(content)
     else:

@@ -93,9 +93,11 @@ class FiniteLatent:
 
 def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]:
     """All ways to write a total as an ordered sum of so many whole numbers of at least 0."""
+    heads = np.arange(total + 1)
     if parts == 1:
         return np.array([[total]])
-    heads = np.arange(total + 1)
+    if parts == 2:
+        return np.column_stack([heads, total - heads])
     tails = [_compositions(total - int(head), parts - 1) for head in heads]
     return np.column_stack([np.repeat(heads, list(map(len, tails))), np.concatenate(tails)])
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Curve, Findings
-from bayesattn.plots import COLORS, GREY, MARKERS
+from bayesattn.plots.style import MARKERS, legend_below, palette
 
 PANELS: dict[str, dict[str, Any]] = {
     "cme": {"title": "(b) CME attention", "xlabel": "tokens n", "ylabel": "RMS error"},
@@ -46,7 +46,7 @@ def figure(findings: Findings) -> Figure:
             places = findings.panels[name][0].x
             panel.set_xticks(places, [f"{place:g}" for place in places])
             panel.set_xticks([], minor=True)
-        panel.legend(fontsize=8, frameon=False)
+        legend_below(panel)
     bridge(axes.flat[6], findings.panels["bridge"])
     _reading(axes.flat[7], findings)
     drawn.suptitle("Attention as inference of a latent posterior: measured and predicted", fontsize=14)
@@ -55,7 +55,7 @@ def figure(findings: Findings) -> Figure:
 
 def curves(axes: Axes, measured: Sequence[Curve]) -> None:
     """Measured points with standard errors, and their laws."""
-    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), measured, strict=False):
+    for color, marker, curve in zip(cycle(palette()), cycle(MARKERS), measured, strict=False):
         axes.errorbar(
             curve.x, curve.y, curve.error, fmt=marker, color=color, markersize=4, capsize=3, label=curve.label
         )
@@ -67,7 +67,7 @@ def curves(axes: Axes, measured: Sequence[Curve]) -> None:
 
 def bridge(axes: Axes, measured: Sequence[Curve]) -> None:
     """What heads return against the posterior mean by HMC, with its standard deviation."""
-    for color, marker, curve in zip(cycle(COLORS), cycle(MARKERS), measured, strict=False):
+    for color, marker, curve in zip(cycle(palette()), cycle(MARKERS), measured, strict=False):
         axes.errorbar(
             curve.x,
             curve.y,
@@ -79,13 +79,13 @@ def bridge(axes: Axes, measured: Sequence[Curve]) -> None:
             label=curve.label,
         )
     ends = np.array([min(curve.x.min() for curve in measured), max(curve.x.max() for curve in measured)])
-    axes.plot(ends, ends, color=GREY, linewidth=1, linestyle="--", label="equal")
+    axes.plot(ends, ends, color=palette().grey, linewidth=1, linestyle="--", label="equal")
     axes.set(
         title="heads of an attention network",
         xlabel="HMC: posterior mean of z q ± its deviation",
         ylabel="returned by a softmax head",
     )
-    axes.legend(fontsize=8, frameon=False)
+    legend_below(axes)
 
 
 def _reading(axes: Axes, findings: Findings) -> None:

@@ -2,7 +2,7 @@
 
 import base64
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from bayesattn import exchangeable, plots
+from bayesattn import exchangeable
 from bayesattn._extras import require
 from bayesattn._files import replace_file
-from bayesattn.diagnostics import FEWEST_CHAINS, moments
+from bayesattn._random import digest, fingerprint
+from bayesattn.diagnostics import FEWEST_CHAINS, Diagnostics, moments
 from bayesattn.models import LatentModel, Model
+from bayesattn.plots import diagnostics, validation_figure
+from bayesattn.plots.run import HEIGHTS, KINDS, WIDTH, draw, lacking
 from bayesattn.runs import Run
 from bayesattn.validation import (
     CANNOT_TELL,
@@ -26,15 +28,23 @@ from bayesattn.validation import (
     HOLDS,
     LEVEL,
     Compared,
+    Predicted,
     Validation,
     doubts_about,
+    predicted,
     validate,
 )
 
-STYLES = {"light": "default", "dark": "dark_background"}
+PAPER = "#121212"
+"""Background of the page in dark mode."""
+STYLES: dict[str, list[Any]] = {
+    "light": ["default"],
+    "dark": ["dark_background", {"figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER}],
+}
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 SHOWN_ENTRIES = 4
-"""Quantities of which traces and ranks are drawn: the log posterior and the largest diagonal entries of U, or of z."""
+"""Paths up to which all entries of U are in the table."""
+
 RESOLUTION = 100
 
 
@@ -86,24 +96,38 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     parts, validations = [], []
+    theories: dict[str, Predicted] = {}
     level = LEVEL / len(runs)
-    for path in runs:
+    for path, name in zip(runs, _names(runs), strict=True):
         run = Run(path)
         if not min(run.done) > run.job.warmup:
             raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
         draws = run.draws().load()
         if isinstance(run.model, Model):
-            validations.append(validate(run.model, draws, level=level))
-            parts.append(_part(run, draws, *_held(validations[-1])))
+            tests = [] if run.model.test_path_inputs is None else [run.model.test_path_inputs]
+            same = digest(fingerprint(run.model), *tests)
+            theories[same] = theories.get(same) or predicted(run.model)
+            validations.append(validate(run.model, draws, level=level, prediction=theories[same]))
+            parts.append(_part(name, run, draws, *_held(validations[-1])))
         else:
-            parts.append(_part(run, draws, *_held_latent(run.model, draws, level)))
+            parts.append(_part(name, run, draws, *_held_latent(run.model, draws, level)))
     pictures = [
-        picture(lambda some=together: plots.validation_figure(some), *_described(together))
+        picture(lambda some=together: validation_figure(some), *_described(together))
         for together in _alike(validations)
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, page(parts, pictures).encode())
     return out
+
+
+def _names(runs: Sequence[str | Path]) -> list[str]:
+    """The end of each run's path, as long as tells them apart."""
+    paths = [Path(run).absolute().parts[1:] for run in runs]
+    for length in range(1, max(map(len, paths)) + 1):
+        names = ["/".join(path[-length:]) for path in paths]
+        if len(set(names)) == len(names):
+            return names
+    return ["/".join(path) for path in paths]
 
 
 def page(parts: list[Part], pictures: list[Picture]) -> str:
@@ -118,46 +142,34 @@ def page(parts: list[Part], pictures: list[Picture]) -> str:
 
 def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Picture:
     """A figure drawn once for each colour scheme."""
-    drawn = {}
+    drawn: dict[str, str] = {}
+    places = None
     for scheme, style in STYLES.items():
         with plt.style.context(style):
             figure = make()
+            if places is not None:  # What costs most, to lay it out, is the same in both.
+                figure.set_layout_engine("none")
+                for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
+                    part.set_position(place)
             content = io.BytesIO()
             figure.savefig(content, format="png", dpi=RESOLUTION)
+            places = [part.get_position() for part in [*figure.axes, *figure.texts]]
             plt.close(figure)
         drawn[scheme] = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
     return Picture(**drawn, caption=caption, alternative=alternative)
 
 
-def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]) -> Part:
-    import arviz_plots
-
+def _part(
+    name: str, run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]
+) -> Part:
     diagnosis = run.diagnose()
-    overall = f"{diagnosis.overall()}."
-    scalars = _scalars(draws)
-    names = ", ".join(map(str, scalars["posterior"].data_vars))
-    diagnostics: Iterable[tuple[Callable[[], Any], str, str]] = [
-        (lambda: arviz_plots.plot_trace(scalars), "Traces", f"Traces of {names}, a colour a chain."),
-        (
-            lambda: arviz_plots.plot_rank(scalars),
-            "Ranks: ECDF differences of each chain's ranks, with the band in which 99 % of mixed chains stay",
-            f"Rank plots of {names}. {overall}",
-        ),
-        (
-            lambda: arviz_plots.plot_ess_evolution(scalars),
-            "Effective sample size as draws accumulate",
-            f"Effective sample size of {names} against draws. {overall}",
-        ),
-    ]
-    pictures = [picture(lambda make=make: _figure(make()), *words) for make, *words in diagnostics]
-    if "energy" in draws["sample_stats"]:
-        least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
-        words = ("Energy: marginal and transition densities", f"Energy plot. The least BFMI {least}.")
-        pictures.append(picture(lambda: _figure(arviz_plots.plot_energy(draws)), *words))
+    missing = lacking(draws)
+    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis)
+    pictures = [picture(lambda kind=kind: _figure(kind, draws), *words[kind]) for kind in KINDS if kind not in missing]
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
     return Part(
-        name=run.path.name,
+        name=name,
         overview=run.overview(),
         warnings=diagnosis.warnings(),
         verdict=verdict,
@@ -171,6 +183,35 @@ def _part(run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: 
             "content hash": description["identity"],
         },
     )
+
+
+def _words(names: str, diagnosis: Diagnostics) -> dict[str, tuple[str, str]]:
+    """Caption of each figure, and what a screen reader says in its place."""
+    overall = f"{diagnosis.overall()}."
+    least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
+    return {
+        "trace": ("Traces, a colour a chain", f"Traces of {names}. {overall}"),
+        "rank": (
+            "Ranks: each chain's ECDF of ranks among all chains, less that of uniform ranks, with the band of mixed chains",
+            f"Rank plots of {names}. {overall}",
+        ),
+        "ess": (
+            "Effective sample size of bulk and tails as draws accumulate",
+            f"Effective sample size of {names} against draws. {overall}",
+        ),
+        "energy": (
+            "Energy, its changes from draw to draw, and the Bayesian fraction of missing information (BFMI) of each chain",
+            f"Energy plot. The least BFMI {least}.",
+        ),
+        "U": ("Posterior of the order parameter U, or of z", f"Posterior mean and intervals of {names}."),
+        "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
+    }
+
+
+def _figure(kind: str, draws: xr.DataTree) -> Figure:
+    figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
+    draw(figure, kind, draws)
+    return figure
 
 
 def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]]]:
@@ -233,37 +274,6 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
         return "The draws do not agree with the exact posterior.", False, rows
     within = f"to within {np.max(compared.bound):.2g} of its standard deviations"
     return f"The draws agree with the exact posterior {within}.", True, rows
-
-
-def _scalars(draws: xr.DataTree) -> xr.DataTree:
-    """Log posterior and the largest entries of U, or of z, as variables of their own."""
-    posterior = draws["posterior"].to_dataset()
-    chosen = {}
-    if "lp" in draws["sample_stats"]:
-        chosen["log posterior"] = draws["sample_stats"]["lp"]
-    if "order_parameter" in posterior:
-        means = np.diag(posterior["order_parameter"].mean(("chain", "draw")).values)
-        for path in np.argsort(-means, kind="stable")[: SHOWN_ENTRIES - 1]:
-            # A slash parts the groups of a tree.
-            name = plots.literal(f"U[{posterior['path'].values[path]}]".replace("/", "\N{DIVISION SLASH}"))
-            chosen[name] = posterior["order_parameter"].isel(path=path, other_path=path)
-    else:
-        means = np.abs(posterior["latent"].mean(("chain", "draw")).values)
-        for flat in np.argsort(-means, axis=None, kind="stable")[: SHOWN_ENTRIES - 1]:
-            value, feature = np.unravel_index(flat, means.shape)
-            chosen[f"z[{value + 1}, {feature + 1}]"] = posterior["latent"].isel(value_feature=value, feature=feature)
-    plain = {name: array.reset_coords(drop=True) for name, array in chosen.items()}
-    return xr.DataTree.from_dict({"posterior": xr.Dataset(plain)})
-
-
-def _figure(collection: Any) -> Figure:
-    figure = collection.viz["figure"].item()
-    for panel in figure.axes:
-        for axis in (panel.xaxis, panel.yaxis):
-            # Chains are counted; there is none between two.
-            if axis.get_label_text() == "Chain":
-                axis.set_major_locator(MaxNLocator(integer=True))
-    return figure
 
 
 def _alike(validations: list[Validation]) -> list[list[Validation]]:

@@ -21,6 +21,8 @@ import numpy as np
 from bayesattn._files import replace_file
 from bayesattn.samplers.run import Chains, Outputs
 
+READ_BYTES = 2**25
+"""Most of the draws of a variable that are read at once to find damage, if a chunk of them is smaller."""
 UNREADABLE = (Exception,)
 """What reading a damaged file of arrays raises: one flipped bit, and zip readers find it encrypted or of another version."""
 
@@ -58,20 +60,36 @@ class Sums:
     def damage(self, arrays: Mapping[str, Any], chains: Chains, kept: int) -> tuple[int, str] | None:
         """The first draw of the first chunk that is not what was written, and what is wrong with it.
 
-        Reads a chunk at a time.
+        Reads a chunk at a time, or as many as are small.
         """
-        for chunk, begin in enumerate(range(0, kept, self.size)):
-            end = min(begin + self.size, kept)
-            for row, chain in enumerate(chains):
-                for column, variable in enumerate(self.variables):
-                    where = f"{variable} of chain {chain}, draws {begin} to {end - 1},"
-                    try:
-                        values = np.asarray(arrays[variable][chain, begin:end])
-                    except Exception as error:  # Zarr and its codecs raise whatever they like at damaged files.
-                        return begin, f"{where} cannot be read: {type(error).__name__}: {error}"
-                    if zlib.crc32(values.tobytes()) != self.values[row, column, chunk]:
-                        missing = values.dtype.kind == "f" and not np.isfinite(values).all()
-                        return begin, f"{where} {'is missing in part' if missing else 'is not what was written'}"
+        wrong = [
+            found
+            for row, chain in enumerate(chains)
+            for column, variable in enumerate(self.variables)
+            if (found := self._first_wrong(variable, arrays[variable], chain, self.values[row, column], kept))
+        ]
+        return min(wrong, key=lambda found: found[0], default=None)
+
+    def _first_wrong(
+        self, variable: str, array: Any, chain: int, sums: np.ndarray, kept: int, most: int = READ_BYTES
+    ) -> tuple[int, str] | None:
+        at_once = self.size * max(1, most // max(1, self.size * int(np.prod(array.shape[2:])) * array.dtype.itemsize))
+        for first in range(0, kept, at_once):
+            last = min(first + at_once, kept)
+            where = f"{variable} of chain {chain}, draws"
+            try:
+                values = np.asarray(array[chain, first:last])
+            except Exception as error:  # Zarr and its codecs raise whatever they like at damaged files.
+                if most:
+                    return self._first_wrong(variable, array, chain, sums, kept, 0)
+                return first, f"{where} {first} to {last - 1}, cannot be read: {type(error).__name__}: {error}"
+            for begin in range(first, last, self.size):
+                end = min(begin + self.size, last)
+                part = values[begin - first : end - first]
+                if zlib.crc32(part.tobytes()) != sums[begin // self.size]:
+                    missing = part.dtype.kind == "f" and not np.isfinite(part).all()
+                    what = "is missing in part" if missing else "is not what was written"
+                    return begin, f"{where} {begin} to {end - 1}, {what}"
         return None
 
     def _at(self, draw: int) -> np.ndarray:

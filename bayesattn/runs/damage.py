@@ -35,12 +35,13 @@ def found_in(run: Run) -> list[Damage]:
     """
     anew = "draw the run anew with overwrite"
     with run.reading("its data"):
-        sums = store.fixed_sums(store.arrays_of(run.root()), run.job.kept)
+        everything = store.arrays_of(run.root())
+        sums = store.fixed_sums(everything, run.job.kept)
     expected = run.description.get("sums", sums)
     for name in sorted(expected.keys() | sums.keys()):
         if sums.get(name) != expected.get(name):
             raise RunError(f"{run.path} is damaged: {name} is not what was written; {anew}")
-    arrays, damaged = run.arrays_of_draws(), []
+    arrays, damaged = store.of_draws(everything), []
     for name in arrays:
         if not (run.path / name / "zarr.json").is_file():
             raise RunError(f"{run.path} is damaged: {name}/zarr.json is missing; {anew}")

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def shown_names(model: Model | LatentModel) -> dict[str, Any]:
 def environment() -> dict[str, Any]:
     """Versions, precision, device, code and machine that a run is made with."""
     device = jax.devices()[0]
-    return {name: version(name) for name in LIBRARIES} | {
+    return _versions() | {
         "python": platform.python_version(),
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
@@ -114,6 +115,13 @@ def digest_of_text(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@cache
+def _versions() -> dict[str, str]:
+    """Of what this process has imported, whatever is installed meanwhile."""
+    return {name: version(name) for name in LIBRARIES}
+
+
+@cache
 def _git_revision() -> str | None:
     """Of the checkout that bayesattn is imported from, if it is one."""
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]

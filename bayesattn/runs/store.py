@@ -220,7 +220,12 @@ def fixed_sums(arrays: Mapping[str, Any], kept: int) -> dict[str, int]:
 
 def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:
     """Arrays that begin with axes (chain, draw), by group and name."""
-    return {name: array for name, array in arrays_of(root).items() if _of_draws(array)}
+    return of_draws(arrays_of(root))
+
+
+def of_draws(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Those among arrays of a run."""
+    return {name: array for name, array in arrays.items() if _of_draws(array)}
 
 
 def arrays_of(root: zarr.Group) -> dict[str, Any]:

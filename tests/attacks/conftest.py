@@ -11,11 +11,6 @@ from tests.test_runs import StopAfter
 JOB = {"chains": 2, "warmup": 20, "draws": 60, "seed": 3}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _forget_compiled_functions():
-    """These modules share a few small programs, which are kept from one to the next."""
-
-
 @pytest.fixture(scope="session")
 def model():
     return tiny_model()

@@ -695,7 +695,10 @@ def test_a_run_that_is_written_is_not_replaced(model, run):
 # More draws
 
 
-@pytest.mark.parametrize("changes", [{}, {"thin": 5, "chain_method": "vectorised"}], ids=str)
+OTHERWISE = {"thin": 5, "chain_method": "vectorised", "sampler": "hmc", "options": {"num_steps": 3}}
+
+
+@pytest.mark.parametrize("changes", [{}, OTHERWISE], ids=["by default", "thinned, vectorised"])
 def test_more_draws_of_a_run_are_those_of_a_longer_one(model, tmp_path, changes):
     # 30 draws end in the midst of a chunk of the longer run, and are a chunk of their own.
     runs.sample(model, tmp_path / "run", **JOB | changes | {"draws": 30})

@@ -1,0 +1,42 @@
+"""bayesattn plot: figures of a run."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesattn.cli.options import Overwrite
+from bayesattn.cli.screen import errors, refuse_to_overwrite, screen
+from bayesattn.plots import KINDS
+from bayesattn.plots.run import lacking, run_figure
+from bayesattn.plots.style import checked_file, save
+from bayesattn.runs import Run
+
+Kind = StrEnum("Kind", list(zip(KINDS, KINDS, strict=True)))
+
+
+def plot(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run that `bayesattn sample` made.")],
+    kind: Annotated[
+        list[Kind] | None,
+        typer.Option(help="What to draw; may be given several times. By default all that there is."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="The file: PNG, PDF or SVG by its ending. By default the run's name, as PNG, in this folder."
+        ),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions."""
+    file = checked_file("--out", Path(f"{run.absolute().name}.png") if out is None else out, overwrite=True)
+    refuse_to_overwrite(file, overwrite, folder=False)
+    with errors.status("reading the run, drawing"):
+        opened = Run(run)
+        figure = run_figure(opened, [of.value for of in kind or ()] or None)
+        save(figure, file, overwrite=overwrite)
+    for name, why in ({} if kind else lacking(opened.draws())).items():
+        screen.print(f"no {name}: {why}")
+    screen.print(f"figure in {file}")

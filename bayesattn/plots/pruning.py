@@ -1,0 +1,89 @@
+"""Which heads can go? Their scores against what is lost without them, and accuracy as heads go."""
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
+from bayesattn.pruning import MOST_LOST, Comparison, Pruned, heads_of
+
+ORDER_STYLES: dict[str, dict[str, Any]] = {
+    "theory": {"marker": "o"},
+    "draws": {"marker": "s", "linestyle": ":"},
+    "magnitude": {"marker": "^", "linestyle": "-."},
+    "random": {"marker": "v", "linestyle": "--"},
+}
+
+
+NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained network"}
+
+
+def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
+    """Head scores, what each network loses without each head, and accuracy as heads go; one comparison for each seed."""
+    networks, model = list(comparisons[0].networks), comparisons[0].model
+    figure = plt.figure(figsize=(13.5, 4.6 * len(networks)), layout="constrained")
+    width, count = model.architecture.widths[0], len(comparisons)
+    seeds = "1 seed of the data" if count == 1 else f"{count} seeds of the data"
+    figure.suptitle(f"{literal(model.name)}: heads scored at N = {width}, and removed; {seeds}", fontsize=13)
+    grid = figure.add_gridspec(len(networks), 3)
+    scores(figure.add_subplot(grid[:, 0]), comparisons)
+    for row, name in enumerate(networks):
+        lost_without_each(figure.add_subplot(grid[row, 1]), comparisons, name)
+        accuracy_as_heads_go(figure.add_subplot(grid[row, 2]), [each.networks[name] for each in comparisons], name)
+    return figure
+
+
+def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:
+    """Score of each head, by theory and by draws, a colour a seed."""
+    names = [f"{layer + 1}.{head + 1}" for layer, head in heads_of(comparisons[0].model.architecture)]
+    places = np.arange(len(names))
+    for color, marker, comparison in zip(cycle(palette()), cycle(MARKERS), comparisons, strict=False):
+        of = {kind: np.concatenate(comparison.scores[kind]) for kind in ("theory", "draws")}
+        axes.plot(places, of["theory"], marker=marker, color=color, linewidth=0.8, markerfacecolor="none")
+        axes.plot(places, of["draws"], marker="x", color=color, linestyle="none")
+    name_ticks(axes.xaxis, names, tilted=len(names) > 16)
+    axes.set(xlabel="head, as layer.head", ylabel="head score", title="Head scores", ylim=(0, 1.05))
+    ink = plt.rcParams["text.color"]
+    handles = [
+        Line2D([], [], color=ink, marker="o", markerfacecolor="none", linewidth=0.8, label="by theory"),
+        Line2D([], [], color=ink, marker="x", linestyle="none", label="by draws"),
+    ]
+    legend_below(axes, 2, handles=handles, title="a colour a seed" if len(comparisons) > 1 else None)
+
+
+def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) -> None:
+    """What a network loses without each head, against the head's score."""
+    for color, marker, comparison in zip(cycle(palette()), cycle(MARKERS), comparisons, strict=False):
+        of = np.concatenate(comparison.scores["theory"])
+        axes.plot(of, 100 * comparison.networks[name].drops, marker=marker, color=color, linestyle="none")
+    correlation = np.mean([comparison.correlation(name, "theory") for comparison in comparisons])
+    said = "the same is lost with each" if np.isnan(correlation) else f"rank correlation {correlation:.2f}"
+    axes.set(
+        xlabel="head score by theory",
+        ylabel="accuracy lost without the head (points)",
+        title=f"{NETWORKS[name]}: {said}",
+    )
+
+
+def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> None:
+    """Accuracy of a network as heads go, in the order of each score: of several seeds mean and standard deviation."""
+    colors = dict(zip(ORDER_STYLES, palette()[:1] + palette()[2:], strict=True))
+    for order in pruned[0].accuracies:
+        curves = 100 * np.array([network.accuracies[order] for network in pruned])
+        deviation = curves.std(0, ddof=1) if len(pruned) > 1 else None
+        settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "color": colors[order], "label": f"by {order}"}
+        settings["label"] = "at random, mean" if order == "random" else settings["label"]
+        axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | ORDER_STYLES[order])
+    least = float(100 * np.mean([network.accuracy - MOST_LOST for network in pruned]))
+    allowed = f"{100 * MOST_LOST:g} points below the whole network"
+    axes.axhline(least, color=palette().grey, linewidth=1, linestyle=(0, (1, 1)), label=allowed)
+    whole_numbers(axes.xaxis)
+    what = f", mean ± sd over {len(pruned)} seeds" if len(pruned) > 1 else ""
+    axes.set(xlabel="heads removed, lowest score first", ylabel=f"test accuracy (%){what}", title=NETWORKS[name])
+    legend_below(axes, 2, title="heads removed in the order of scores")

@@ -1,0 +1,194 @@
+"""A run on disk in figures: did its chains mix, and what do its draws say of U and of the predictions?"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bayesattn._checks import one_of
+from bayesattn.accuracy import share_right
+from bayesattn.diagnostics import FEWEST_DRAWS, moments
+from bayesattn.plots import diagnostics
+from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
+from bayesattn.runs import Run
+
+KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
+INTERVALS = (0.5, 0.94)
+"""Probability of the thick and of the thin interval."""
+WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U": 5.2, "prediction": 4.6}
+"""Inches."""
+FEW_EXAMPLES = 60
+"""Test examples up to which each has an interval of its own."""
+FAR = 30.0
+"""Ratio of entries of U from which they are drawn on a logarithmic axis."""
+
+
+def run_figure(run: Run, kinds: Sequence[str] | None = None) -> Figure:
+    """Figures of a run on one page: traces, ranks, effective sample size, energy, U (or z), predictions.
+
+    Args:
+        run: complete, or with draws of all chains.
+        kinds: those wanted, of `KINDS`; by default all that there is something to draw of.
+
+    Raises:
+        ValueError: an unknown kind, one that the run has no draws of, a run without draws yet.
+        RunError: a run that cannot be read.
+    """
+    if not min(run.done) > run.job.warmup:
+        raise ValueError(f"run must have draws to show, got {run.path}, which has none yet")
+    for kind in kinds or ():
+        one_of("kinds", kind, KINDS)
+    draws = run.draws().load()
+    missing = lacking(draws)
+    for kind in kinds or ():
+        if kind in missing:
+            raise ValueError(f"kinds may hold {kind!r} only where there is something to show, but {missing[kind]}")
+    chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
+    figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
+    figure.suptitle(run_title(run), fontsize=13)
+    heights = [HEIGHTS[kind] for kind in chosen]
+    for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
+        draw(part, kind, draws)
+    return figure
+
+
+def run_title(run: Run) -> str:
+    """Model, width, temperature, sampler and draws of a run in one line."""
+    about = run.overview()
+    parts = [short(about["model"])]
+    parts += [f"N = {about['width']}"] if about["width"] is not None else []
+    parts += [f"T = {about['temperature']:g}"] if about["temperature"] is not None else []
+    kept = max(0, (min(run.done) - run.job.warmup) // run.job.thin)
+    chains = "1 chain" if run.job.chains == 1 else f"{run.job.chains} chains"
+    return ", ".join([*parts, f"{about['sampler']} ({about['parameterisation']})", f"{chains} of {kept} draws"])
+
+
+def draw(figure: Any, kind: str, draws: xr.DataTree) -> None:
+    """One kind of figure of some draws, into a figure or a part of one."""
+    if kind == "energy":
+        diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
+    elif kind == "U":
+        central(figure, draws)
+    elif kind == "prediction":
+        prediction(figure, draws)
+    else:
+        kinds: dict[str, Callable] = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
+        kinds[kind](figure, diagnostics.scalars(draws))
+
+
+def lacking(draws: xr.DataTree) -> dict[str, str]:
+    """Kinds of figures that there is nothing to show of, and why."""
+    posterior, why = draws["posterior"].to_dataset(), {}
+    statistics = draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
+    if not diagnostics.scalars(draws):
+        why |= dict.fromkeys(("trace", "rank", "ess"), "the run keeps neither log posterior nor U nor z")
+    elif posterior.sizes["draw"] < FEWEST_DRAWS:
+        few = f"each chain has {posterior.sizes['draw']} draws yet, and it takes {FEWEST_DRAWS}"
+        why |= dict.fromkeys(("rank", "ess", "energy"), few)
+    if "energy" not in statistics:
+        why["energy"] = "the sampler has no energy"
+    if not {"order_parameter", "latent"} & set(posterior.data_vars):
+        why["U"] = "the run does not keep it"
+    if "prediction" not in posterior:
+        tested = "constant_data" in draws.children and "test_path_inputs" in draws["constant_data"]
+        why["prediction"] = "the run does not keep predictions" if tested else "the model has no test inputs"
+    return why
+
+
+def central(figure: Any, draws: xr.DataTree) -> None:
+    """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries."""
+    posterior = draws["posterior"].to_dataset()
+    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    if "order_parameter" in posterior:
+        sampled, name = posterior["order_parameter"], "U"
+        names = [str(path) for path in posterior["path"].values]
+        rows = columns = entries = names
+        of_entries = np.einsum("cdpp->cdp", sampled.values)
+        title = "diagonal entries of U"
+    else:
+        sampled, name = posterior["latent"], "z"
+        values, features = sampled.shape[2:]
+        rows, columns = [f"value {row + 1}" for row in range(values)], [f"feature {c + 1}" for c in range(features)]
+        entries = [f"z[{row + 1}, {column + 1}]" for row, column in np.ndindex(values, features)]
+        of_entries = sampled.values.reshape(*sampled.shape[:2], -1)
+        title = "entries of z"
+    of = moments(sampled)
+    limit = float(np.max(np.abs(of["mean"]))) or 1.0
+    errors = of["error"] if np.isfinite(of["error"]).all() else None
+    image = heat_map(left, of["mean"], rows, columns, limit, errors)
+    numbered = errors is not None and max(errors.shape) <= MOST_NUMBERED
+    left.set_title(f"Posterior mean of {name}" + (" ± Monte Carlo error" if numbered else ""), fontsize=10)
+    figure.colorbar(image, ax=left, shrink=0.85)
+    intervals(right, of_entries.reshape(-1, of_entries.shape[2]), entries)
+    right.set_title(f"Posterior of the {title}", fontsize=10)
+
+
+def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
+    """Median, half and 94 % interval of each column, row by row with its name."""
+    places, colors = np.arange(len(names)), palette()
+    for share, width in zip(INTERVALS, (4, 1.2), strict=True):
+        low, high = np.quantile(draws, ((1 - share) / 2, (1 + share) / 2), axis=0)
+        axes.hlines(places, low, high, color=colors.blue, linewidth=width, label=f"{100 * share:g} % of draws")
+    median = np.median(draws, axis=0)
+    style: dict[str, Any] = {"markerfacecolor": plt.rcParams["axes.facecolor"], "markersize": 5, "zorder": 4}
+    axes.plot(median, places, "o", color=colors.blue, label="median", **style)
+    if draws.min() > 0 and median.max() > FAR * median.min():
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    name_ticks(axes.yaxis, names)
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    legend_below(axes, 3)
+
+
+def prediction(figure: Any, draws: xr.DataTree) -> None:
+    """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
+    sampled = draws["posterior"].to_dataset()["prediction"].values
+    flat = sampled.reshape(-1, sampled.shape[2])
+    mean = flat.mean(0)
+    order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
+    constant = draws["constant_data"].to_dataset() if "constant_data" in draws.children else xr.Dataset()
+    labels = constant["test_labels"].values if "test_labels" in constant else None
+    colors = palette()
+    panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
+    few = len(mean) <= FEW_EXAMPLES
+    for share, width, shade in zip(INTERVALS, (4, 1.2), (0.45, 0.2), strict=True):
+        low, high = np.quantile(flat, ((1 - share) / 2, (1 + share) / 2), axis=0)[:, order]
+        label = f"{100 * share:g} % of draws"
+        if few:
+            panels[0].vlines(places, low, high, color=colors.blue, linewidth=width, label=label)
+        else:
+            panels[0].fill_between(places, low, high, color=colors.blue, alpha=shade, linewidth=0, label=label)
+    style: dict[str, Any] = {"marker": "o"} if few else {"linewidth": 1}
+    ink = plt.rcParams["text.color"]
+    panels[0].plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
+    panels[0].set(xlabel="test example, lowest prediction first", ylabel="prediction f", title="Predictions")
+    whole_numbers(panels[0].xaxis)
+    legend_below(panels[0], 3)
+    if labels is not None:
+        against_labels(panels[1], mean, labels)
+
+
+def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray) -> None:
+    """Mean predictor against the test labels: of two classes a histogram each, else a point an example."""
+    colors, values = palette(), np.unique(labels)
+    if len(values) <= 2:
+        edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
+        for value, color in zip(values, (colors.orange, colors.blue), strict=False):
+            some = mean[labels == value]
+            axes.hist(some, edges.tolist(), color=color, alpha=0.5, label=f"label {value:g} ({len(some)} examples)")
+        right = 100 * share_right(mean, labels)
+        title = f"By label: {right:.1f} % have its sign" if values[0] < 0 < values[-1] else "By label"
+        axes.axvline(0, color=colors.grey, linewidth=1, linestyle="--")
+        axes.set(xlabel="mean predictor", ylabel="test examples", title=title)
+        whole_numbers(axes.yaxis)
+        legend_below(axes, 2)
+    else:
+        axes.plot(labels, mean, ".", color=colors.blue, markersize=4, label="test examples")
+        axes.axline((0, 0), slope=1, color=colors.grey, linewidth=1, linestyle="--", label="equal")
+        error = np.sqrt(np.mean((mean - labels) ** 2))
+        axes.set(xlabel="test label", ylabel="mean predictor", title=f"By label: root mean square error {error:.3g}")
+        legend_below(axes, 2)

@@ -1,0 +1,160 @@
+"""What all figures share: Okabe and Ito's colours, safe for colour-blind readers, names, axes, legends, files."""
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import ScaledTranslation
+
+from bayesattn._files import replace_file
+
+RESOLUTION = 150
+SUFFIXES = (".png", ".pdf", ".svg")
+UNDATED: dict[str, Mapping[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""The same figure makes the same file, whenever it is made."""
+MARKERS = "os^Dv"
+MOST_NUMBERED = 8
+"""Rows up to which each entry of a matrix is written out."""
+MOST_NAMED = 32
+"""Ticks up to which each has its name."""
+LONGEST_NAME, UPRIGHT = 28, 3
+"""Characters that are shown of a name, and of names that need not be tilted."""
+BELOW = 36
+"""Points from the axes to a legend below them: ticks and a name are between."""
+MOST_TICKS = 6
+"""Widths up to which each has a tick of its own."""
+
+
+class Palette(NamedTuple):
+    """Colours that can be seen on a background."""
+
+    blue: str
+    orange: str
+    green: str
+    purple: str
+    grey: str
+
+
+ON_LIGHT = Palette("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#666666")
+ON_DARK = Palette("#56B4E9", "#FF8A3C", "#2CC79A", "#E3A2C6", "#B4B4B4")
+
+
+def palette() -> Palette:
+    """Colours for the style that is in use, by the brightness of its axes."""
+    dark = np.mean(to_rgb(plt.rcParams["axes.facecolor"])) < 0.5
+    return ON_DARK if dark else ON_LIGHT
+
+
+def literal(name: str) -> str:
+    """A user's name as a figure shows it as it is: `$` begins a formula, and a legend leaves out what begins with `_`."""
+    return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
+
+
+def short(name: str) -> str:
+    """The same, of a long name its beginning and its end."""
+    half = (LONGEST_NAME - 3) // 2
+    return literal(name if len(name) <= LONGEST_NAME else f"{name[:half]} … {name[-half:]}")
+
+
+def name_ticks(axis: Axis, names: Sequence[str], tilted: bool = False) -> None:
+    """Names at 0, 1, ..; of many, every so many."""
+    places = range(0, len(names), -(-len(names) // MOST_NAMED))
+    many, tilted = len(names) > MOST_NUMBERED, tilted and max(map(len, names)) > UPRIGHT
+    tilt: dict[str, Any] = {"rotation": 90} if many else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    size = 6.5 if many else 8
+    axis.set_ticks(list(places), [short(names[place]) for place in places], fontsize=size, **tilt if tilted else {})
+
+
+def whole_numbers(axis: Axis) -> None:
+    """Ticks at whole numbers: of what is counted, there is none between two."""
+    axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10], min_n_ticks=1))
+
+
+def width_axis(axes: Axes, widths: Sequence[float]) -> None:
+    """A logarithmic axis of widths, with room beside one alone."""
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter("{x:g}")
+    if len(widths) <= MOST_TICKS:
+        axes.set_xticks(list(widths))
+    axes.set_xticks([], minor=True)
+    if len(set(widths)) == 1:
+        axes.set_xlim(widths[0] / 2, 2 * widths[0])
+    axes.set_xlabel("width N (all layers)")
+
+
+def legend_below(axes: Axes, columns: int = 1, **settings: Any) -> None:
+    """A legend below the axes and the name of their abscissa, where no data are."""
+    figure: Any = axes.figure
+    down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
+    axes.legend(
+        loc="upper center",
+        bbox_to_anchor=(0.5, 0),
+        bbox_transform=axes.transAxes + down,
+        ncols=columns,
+        **{"fontsize": 8, "title_fontsize": 8, "frameon": False} | settings,
+    )
+
+
+def heat_map(
+    axes: Axes, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], limit: float, errors: Any = None
+) -> Any:
+    """A matrix with the names of its rows and columns, 0 in the middle of the colours; of a small one, each entry."""
+    image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    name_ticks(axes.xaxis, columns, tilted=True)
+    name_ticks(axes.yaxis, rows)
+    if max(matrix.shape) > MOST_NUMBERED:
+        return image
+    for row, column in np.ndindex(*matrix.shape):
+        entry, error = matrix[row, column], None if errors is None else errors[row, column]
+        digits = 2 if not error else int(np.clip(-np.floor(np.log10(error)), 0, 5))
+        text = f"{entry:.{digits}f}" + ("" if error is None else f"\n±{error:.{digits}f}")
+        color = "white" if abs(matrix[row, column]) > 0.6 * limit else "black"
+        axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
+    return image
+
+
+def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
+    """The path of a figure's file.
+
+    Raises:
+        ValueError: it ends in none of .png, .pdf and .svg.
+        FileExistsError: there is such a file.
+    """
+    file = Path(file)
+    if file.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
+    if file.exists() and not overwrite:
+        raise FileExistsError(f"{name} must not exist yet, got {file}, which does; choose another or overwrite it")
+    return file
+
+
+def save(figure: Figure, file: str | Path, *, overwrite: bool = False) -> Path:
+    """Write a figure as PNG, PDF or SVG, by the ending of the file's name.
+
+    Args:
+        figure: any of matplotlib's.
+        file: where to; its folder is made if it is not there.
+        overwrite: whether a file there is replaced.
+
+    Returns:
+        The file.
+
+    Raises:
+        ValueError: it ends in none of .png, .pdf and .svg.
+        FileExistsError: there is such a file.
+    """
+    file = checked_file("file", file, overwrite)
+    suffix, content = file.suffix.lower(), io.BytesIO()
+    with plt.rc_context({"svg.hashsalt": "bayesattn"}):
+        figure.savefig(content, format=suffix[1:], dpi=RESOLUTION, metadata=dict(UNDATED.get(suffix, {})))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(file, content.getvalue())
+    return file

@@ -1,0 +1,193 @@
+"""Theory against draws at one width or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bayesattn.accuracy import Alignment
+from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
+from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
+
+if TYPE_CHECKING:
+    from bayesattn.validation import Validation
+
+MOST_PATHS = 4
+"""Paths whose U is drawn against width."""
+FEW_EIGENVECTORS = 10
+"""Up to which they are counted on a linear axis."""
+
+
+def validation_figure(
+    validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]] | None = None
+) -> Figure:
+    """Everything about a model at several widths on one page: accuracy, deviations, U at the smallest width, alignment.
+
+    What needs test labels, or labels that are not all 0, is left out where there are none, and the title says so.
+    `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it.
+    """
+    ordered = sorted(validations, key=lambda v: v.width)
+    smallest, model = ordered[0], ordered[0].model
+    temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
+    title, panels = f"{short(model.name)}: theory and draws of the posterior, T = {temperatures}", []
+    if smallest.accuracy is not None:
+        panels.append(partial(accuracy, validations=ordered, curve=curve or {}))
+    else:
+        title += "\nno accuracy: the model has no test labels"
+    panels.append(partial(order_parameter_against_width, validations=ordered))
+    if smallest.alignment is not None:
+        panels.append(partial(alignment, aligned=smallest.alignment, width=smallest.width))
+    else:
+        title += "\nno alignment: all labels are 0"
+    figure = plt.figure(figsize=(13, 9.5), layout="constrained")
+    figure.suptitle(title, fontsize=13)
+    rows: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    for axes, draw in zip(rows[0].subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+        draw(axes)
+    order_parameters(rows[1], smallest)
+    return figure
+
+
+def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
+    """Accuracy of the mean predictor against width: theory, draws with both their errors, GP limits.
+
+    With a curve the theory's line goes through all its widths, and the GP limit has a temperature of its own.
+    """
+    colors = palette()
+    shares = [v.accuracy for v in validations if v.accuracy is not None]
+    widths = np.array([v.width for v in validations], float)
+    names = ("corrected", "draws", "error", "test_error")
+    corrected, draws, error, of_test_set = (100 * np.array([getattr(s, name) for s in shares]) for name in names)
+    chosen = {width: by_evidence(tried) for width, tried in curve.items()}
+    line = {width: best.test_accuracy for width, best in chosen.items() if best.test_accuracy is not None}
+    line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
+    # Theory and draws are often equal: beside each other where there is room, else in front of each other.
+    aside = 1.15 if len(line) == 1 else 1.0
+    axes.plot(
+        np.array(list(line)) / aside,
+        100 * np.array(list(line.values())),
+        color=colors.blue,
+        marker="s",
+        markersize=8,
+        markerfacecolor="none",
+        label="theory, saddle point",
+    )
+    axes.errorbar(widths, draws, of_test_set, fmt="none", ecolor=colors.orange, alpha=0.5, elinewidth=1, capsize=4)
+    label = "draws ± Monte Carlo (thick), ± test set (thin)"
+    axes.errorbar(widths, draws, error, fmt="o", markersize=4, color=colors.orange, elinewidth=3, label=label)
+    axes.plot(
+        widths * aside,
+        corrected,
+        color=colors.blue,
+        marker="x",
+        markersize=7,
+        markeredgewidth=1.5,
+        linestyle=":",
+        zorder=4,
+        label="theory, to first order in 1/N",
+    )
+    own = [by_gp_evidence(tried).gp_test_accuracy for tried in curve.values()]
+    limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
+    limits |= {f"GP limit, {short(k)}": g for k, g in shares[0].gp_of_groups.items()}
+    for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
+        axes.axhline(100 * share, color=colors.grey, linestyle=style, linewidth=1.2, label=label)
+    width_axis(axes, sorted(line))
+    axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")
+    legend_below(axes)
+
+
+def order_parameter_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
+    """Diagonal of U relative to the saddle point: draws with Monte Carlo errors, and corrected theory.
+
+    At several widths it is drawn against these, of many paths the four of greatest U; at one width, path by path.
+    """
+    colors, names = palette(), validations[0].model.path_names
+    if len(validations) == 1:
+        _by_path(axes, validations[0])
+        return
+    widths = np.array([v.width for v in validations], float)
+    greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:MOST_PATHS])
+    axes.axhline(0, color=colors.grey, linewidth=1, label="saddle point")
+    for number, (path, color) in enumerate(zip(greatest, colors, strict=False)):
+        saddle = np.array([v.saddle[path, path] for v in validations])
+        corrected = np.array([v.corrected[path, path] for v in validations]) / saddle - 1
+        draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
+        error = np.array([v.error[path, path] for v in validations]) / saddle
+        axes.plot(widths, 100 * corrected, color=color, linestyle=":", marker="x", markersize=5)
+        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars can be told apart
+        style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
+        axes.errorbar(shift * widths, 100 * draws, 100 * error, **style)
+    width_axis(axes, [v.width for v in validations])
+    most = "" if len(names) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(names)}"
+    axes.set(ylabel="deviation of U from the saddle point (%)", title=f"Diagonal entries of U{most}")
+    legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
+
+
+def _by_path(axes: Axes, validation: Validation) -> None:
+    colors, names = palette(), validation.model.path_names
+    saddle, corrected, draws, error = (
+        np.diag(matrix)
+        for matrix in (validation.saddle, validation.corrected, validation.order_parameter, validation.error)
+    )
+    places = np.arange(len(names))
+    aside = 0.15
+    axes.axhline(0, color=colors.grey, linewidth=1, label="theory, saddle point")
+    label = "draws ± Monte Carlo error"
+    style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": colors.orange, "label": label}
+    axes.errorbar(places - aside, 100 * (draws / saddle - 1), 100 * error / saddle, **style)
+    label = "theory, to first order in 1/N"
+    style = {"color": colors.blue, "marker": "x", "markersize": 7, "linestyle": "none", "label": label}
+    axes.plot(places + aside, 100 * (corrected / saddle - 1), **style)
+    name_ticks(axes.xaxis, names, tilted=True)
+    axes.set_xlim(-0.6, len(names) - 0.4)
+    axes.set(ylabel="deviation of U from the saddle point (%)")
+    axes.set_title(f"Diagonal entries of U at N = {validation.width}")
+    # Names below the axis take an unforeseeable part of the page.
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.1), ncols=2, fontsize=8, frameon=False)
+
+
+def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
+    """Alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
+    colors = palette()
+    numbers = np.arange(1, len(aligned.eigenvectors) + 1)
+    style: dict[str, Any] = {"markersize": 3, "linewidth": 0.8}
+    label = f"draws, N = {width}: {aligned.draws:.4f} ± {aligned.error:.4f}"
+    own = {"marker": "o", "color": colors.blue, "capsize": 2, "label": label}
+    axes.errorbar(numbers, aligned.eigenvectors, aligned.eigenvectors_error, **own | style)
+    axes.plot(
+        numbers, aligned.gp_eigenvectors, marker="s", color=colors.grey, label=f"GP limit: {aligned.gp:.4f}", **style
+    )
+    if len(numbers) <= FEW_EIGENVECTORS:
+        axes.set_xlim(0.5, len(numbers) + 0.5)
+        whole_numbers(axes.xaxis)
+    else:
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:g}")
+    axes.set(
+        xlabel="eigenvector of the kernel, largest eigenvalue first",
+        ylabel=r"alignment with the labels  $|u_k \cdot Y| / |Y|$",
+        title="Kernel alignment",
+    )
+    legend_below(axes, title="kernel-target alignment")
+
+
+def order_parameters(figure: Any, validation: Validation) -> None:
+    """U by theory and by draws on one colour scale, with path names."""
+    names = validation.model.path_names
+    panels = [
+        ("saddle point", validation.saddle, None),
+        ("theory to first order in 1/N", validation.corrected, None),
+        ("draws", validation.order_parameter, validation.error),
+    ]
+    limit = max(np.abs(matrix).max() for _, matrix, _ in panels)
+    axes_row = figure.subplots(1, 3, sharey=True)
+    for axes, (title, matrix, errors) in zip(axes_row, panels, strict=True):
+        image = heat_map(axes, matrix, names, names, limit, errors)
+        axes.set_title(f"U at N = {validation.width}: {title}", fontsize=10)
+    figure.colorbar(image, ax=list(axes_row), label="order parameter U", shrink=0.85)

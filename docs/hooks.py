@@ -1,0 +1,44 @@
+"""Pages of the site that are made from their source: notebooks as they were executed, the command line from its help."""
+
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+from nbconvert import MarkdownExporter
+from traitlets.config import Config
+from typer.cli import get_docs_for_click
+from typer.main import get_command
+
+from bayesattn.cli import app
+
+NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+FORMATS = ["image/png", "text/plain"]
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Adds one page per notebook, with its figures, and the command reference."""
+    for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
+        for path, content in _notebook(notebook).items():
+            files.append(File.generated(config, f"notebooks/{path}", content=content))
+    files.append(File.generated(config, "commands.md", content=_commands()))
+    return files
+
+
+def _notebook(file: Path) -> dict[str, str | bytes]:
+    """A page and its figures by their paths."""
+    exporter = MarkdownExporter(config=Config(NbConvertBase={"display_data_priority": FORMATS}))
+    names = {"unique_key": file.stem, "output_files_dir": file.stem}
+    page, resources = exporter.from_filename(str(file), resources=names)
+    return {f"{file.stem}.md": page.replace("![png]", "![figure]"), **resources["outputs"]}
+
+
+def _commands() -> str:
+    """What `typer utils docs` writes, of commands that are imported when they are called."""
+    group: Any = get_command(app)
+    context = group.make_context("bayesattn", [], resilient_parsing=True)
+    pages = ["# Commands"]
+    for name in group.list_commands(context):
+        _, command, _ = group.resolve_command(context, [name])
+        page = get_docs_for_click(obj=command, ctx=context, indent=1, name=name, call_prefix="bayesattn")
+        pages.append(page.replace("* `--help`: Show this message and exit.\n", ""))
+    return "\n\n".join(pages)

@@ -1,0 +1,129 @@
+"""A model file to start from: complete, right about its defaults, and what --check says of it."""
+
+import dataclasses
+import re
+import tomllib
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import cli
+from bayesattn.models import files, template
+from bayesattn.models.load import load_validate_table, ready_models
+from bayesattn.samplers import SAMPLERS
+from bayesattn.tasks import HiddenMarkov, OneShot
+from bayesattn.tasks.training import Training
+
+
+@pytest.fixture
+def run(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["bayesattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return run
+
+
+def save_arrays(file, labels=(-1.0, 1.0), **more):
+    rng = np.random.default_rng(0)
+    arrays = {"path_inputs": rng.normal(size=(20, 4, 5)), "labels": rng.choice(labels, 20)}
+    np.savez(file, **arrays, **more)
+
+
+def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_the_arrays(run, tmp_path):
+    status, out, err = run("init", "mine.toml")
+    assert (status, err) == (0, "")
+    assert "mine.npz" in out
+    status, _, err = run("init", "--check", "mine.toml")
+    assert status == 2
+    assert re.fullmatch(r"bayesattn: task.file must be an .npz of path inputs and labels, got 'mine.npz', .*\n", err)
+    save_arrays("mine.npz")
+    status, out, err = run("init", "mine.toml", "--check")
+    assert (status, err) == (0, "")
+    for said in (
+        "model: mine, task arrays, T = 0.1",
+        "data: 20 examples of 5 features, no test examples",
+        "network: 2 layers of 2, 2 heads, widths 50, 50, readout width 50",
+        "paths: 4: ",
+        "MiB collapsed",
+    ):
+        assert said in out
+    model = ba.load_model("mine.toml")
+    assert model.architecture == ba.Architecture((2, 2), (50, 50, 50), (1.0,) * 4)
+    assert load_validate_table("mine.toml") == files.ValidateTable()
+
+
+def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(run, tmp_path):
+    run("init", "mine.toml")
+    save_arrays("mine.npz", labels=(0.0, 1.0))
+    status, _, err = run("init", "--check", "mine.toml")
+    assert status == 0
+    assert err.startswith("bayesattn: warning: labels are 0 and 1: ")
+    (tmp_path / "mine.toml").write_text((tmp_path / "mine.toml").read_text().replace("width = 50", "widht = 50", 1))
+    status, out, err = run("init", "--check", "mine.toml")
+    assert (status, out) == (2, "")
+    assert "architecture.widht is unknown" in err
+    assert err.count("\n") == 1
+
+
+def test_nothing_is_overwritten(run, tmp_path):
+    (tmp_path / "mine.toml").write_text("mine")
+    status, _, err = run("init", "mine.toml")
+    assert status == 2
+    assert "FILE must not exist yet, got mine.toml" in err
+    assert (tmp_path / "mine.toml").read_text() == "mine"
+    assert "FILE must end in .toml" in run("init", "model")[2]
+
+
+def test_ready_models_can_be_looked_at_without_training(run):
+    assert "template" not in ready_models()
+    status, out, _ = run("init", "--check", "hidden_markov")
+    assert status == 0
+    assert "100 examples of 231 features, 1000 test examples" in out
+
+
+def uncommented(text, name):
+    """The tables of a task as they would be without the # before each line."""
+    lines = text.splitlines()
+    start = lines.index(f'# name = "{name}"') - 1
+    end = next((n for n in range(start, len(lines)) if not lines[n].startswith("#")), len(lines))
+    return tomllib.loads("\n".join(line.removeprefix("# ") for line in lines[start:end]))
+
+
+@pytest.mark.parametrize(
+    ("name", "table", "maker"),
+    [("hidden_markov", files.HiddenMarkovTable, HiddenMarkov), ("one_shot", files.OneShotTable, OneShot)],
+)
+def test_every_key_of_a_task_stands_with_its_default(name, table, maker):
+    task = uncommented(template.template(), name)["task"]
+    assert task.keys() == table.model_fields.keys()
+    defaults = {each.name: each.default for each in dataclasses.fields(maker)}
+    training = task.pop("training", {})
+    settings = {each.name: each.default for each in dataclasses.fields(Training)} if training else {}
+    assert training == settings
+    task.pop("name")
+    assert task.pop("attention", "heads.npz") == "heads.npz"
+    assert {key: plain(defaults[key]) for key in task} == task
+
+
+def test_every_other_key_stands_with_its_default():
+    text = template.template()
+    own = text[: text.index("# Instead of your own data")]
+    # What is commented out reads like what is not, but for sentences.
+    shown = tomllib.loads(re.sub(r"(?m)^# (\w+ = .*)$", r"\1", own))
+    assert shown.keys() == {"temperature", "architecture", "task", "validate"}
+    assert shown["architecture"].keys() == files.ArchitectureTable.model_fields.keys()
+    assert shown["task"].keys() == files.ArraysTable.model_fields.keys()
+    assert files.ValidateTable(**shown["validate"]) == files.ValidateTable()
+    assert shown["validate"].keys() == files.ValidateTable.model_fields.keys()
+    assert shown["architecture"]["variances"] == [1.0] * 4
+    assert f"# Sampler: {', '.join(sorted(SAMPLERS))}.\n" in own
+
+
+def plain(value):
+    return [plain(part) for part in value] if isinstance(value, tuple) else value

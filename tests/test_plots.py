@@ -1,0 +1,326 @@
+"""Figures: what they show is inside the picture, apart from each other and from the data, and what the draws say."""
+
+import itertools
+from types import SimpleNamespace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.legend import Legend
+
+import bayesattn as ba
+from bayesattn import cli, plots, pruning, runs
+from bayesattn.accuracy import Accuracy, Alignment, Gain
+from bayesattn.plots import diagnostics, style
+from bayesattn.plots.run import draw, lacking
+from tests.posteriors import tiny_model
+
+JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
+LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    plt.close("all")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return runs.sample(tiny_model(), tmp_path_factory.mktemp("plots") / "N3", **JOB)
+
+
+def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
+    """Independent draws of a U of some paths, with predictions for labels of -1 and +1."""
+    rng = np.random.default_rng(seed)
+    factors = rng.normal(size=(chains, count, paths, paths + 3)) * np.sqrt(np.arange(1, paths + 1))[:, None]
+    names = [f"{LONG[0]} -> {path}" for path in range(paths)]
+    labels = np.resize([-1.0, 1.0], tests)
+    groups = {
+        "posterior": xr.Dataset(
+            {
+                "order_parameter": (
+                    ("chain", "draw", "path", "other_path"),
+                    factors @ np.swapaxes(factors, 2, 3) / paths,
+                ),
+                "prediction": (("chain", "draw", "test_example"), labels + rng.normal(size=(chains, count, tests))),
+            },
+            coords={"path": names, "other_path": names},
+        ),
+        "sample_stats": xr.Dataset(
+            {name: (("chain", "draw"), rng.normal(size=(chains, count))) for name in ("lp", "energy")}
+        ),
+        "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
+    }
+    return xr.DataTree.from_dict(groups)
+
+
+def validation(width=10, paths=2, tested=True, aligned=20):
+    """What figures ask of a validation, with the numbers of no posterior."""
+    rng = np.random.default_rng(width)
+    saddle = np.diag(np.linspace(1, 2, paths))
+    gain = Gain(0.1, 20, 10, 100, 0.01)
+    shares = Accuracy(0.9, 0.9, 0.9, 0.01, 0.8, {"good path": 0.85}, 100, {"all paths": gain}, {"all paths": gain})
+    eigenvectors = [rng.uniform(size=aligned) for _ in range(3)]
+    return SimpleNamespace(
+        model=SimpleNamespace(name="model", temperature=0.1, path_names=[f"{LONG[0]} -> {p}" for p in range(paths)]),
+        width=width,
+        saddle=saddle,
+        corrected=saddle * (1 + 1 / width),
+        order_parameter=saddle * (1 + 1 / width),
+        error=np.full((paths, paths), 0.01),
+        accuracy=shares if tested else None,
+        alignment=Alignment(0.3, 0.01, 0.2, 0.2, *eigenvectors) if aligned else None,
+    )
+
+
+def comparison(trained=True, heads=(4, 4), seed=0):
+    rng = np.random.default_rng(seed)
+    arch = ba.Architecture(heads, (10, 10, 10), (1.0,) * 4)
+    scores, count = [rng.uniform(size=number) for number in heads], sum(heads)
+    orders = {"posterior": ["theory", "draws", "random"], "trained": ["theory", "draws", "magnitude", "random"]}
+    networks = {
+        name: pruning.Pruned(
+            0.9, rng.uniform(0, 0.2, count), {o: np.linspace(0.9, 0.5, count + 1) for o in orders[name]}
+        )
+        for name in (orders if trained else ["posterior"])
+    }
+    model = SimpleNamespace(name="one_shot", architecture=arch)
+    return pruning.Comparison(model, {"theory": scores, "draws": scores}, networks)
+
+
+def calibrated(count):
+    ranks = np.random.default_rng(0).integers(0, 20, (50, 3))
+    one = SimpleNamespace(ranks=ranks, draws=19, names=["U 1", "f 1", "log likelihood"], holds=True)
+    return {f"sampler {number}": one for number in range(count)}
+
+
+FIGURES = {
+    "one width": lambda: plots.validation_figure([validation()]),
+    "three widths": lambda: plots.validation_figure([validation(width) for width in (10, 100, 1000)]),
+    "many paths": lambda: plots.validation_figure([validation(paths=16)]),
+    "no test labels": lambda: plots.validation_figure([validation(tested=False)]),
+    "labels of 0": lambda: plots.validation_figure([validation(tested=False, aligned=0)]),
+    "one example": lambda: plots.validation_figure([validation(aligned=1)]),
+    "one seed": lambda: plots.pruning_figure([comparison(trained=False)]),
+    "three seeds": lambda: plots.pruning_figure([comparison(seed=seed) for seed in range(3)]),
+    "one sampler": lambda: plots.calibration_figure(calibrated(1)),
+    "five samplers": lambda: plots.calibration_figure(calibrated(5)),
+} | {
+    f"{kind}, {paths} paths": lambda kind=kind, paths=paths: drawn(kind, posterior(paths))
+    for kind, paths in itertools.product(plots.KINDS, (2, 16))
+}
+
+
+def drawn(kind, draws):
+    figure = plt.figure(figsize=(13, 4), layout="constrained")
+    draw(figure, kind, draws)
+    return figure
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_legends_and_labels_are_inside_the_picture_and_cover_nothing(name):
+    figure = FIGURES[name]()
+    figure.canvas.draw()
+    axes, legends = figure.findobj(Axes), figure.findobj(Legend)
+    picture = figure.bbox.padded(1)
+    for legend in legends:
+        box = legend.get_window_extent()
+        assert picture.contains(*box.min), name
+        assert picture.contains(*box.max), name
+        assert not any(box.overlaps(of.bbox.padded(-1)) for of in axes), "legend over data"
+    for of in axes:
+        box = of.get_tightbbox()
+        assert picture.contains(*box.min), of.get_title()
+        assert picture.contains(*box.max), of.get_title()
+    for first, second in itertools.combinations(axes, 2):
+        assert not first.get_tightbbox().padded(-1).overlaps(second.get_tightbbox().padded(-1)), (
+            first.get_title(),
+            second.get_title(),
+        )
+    assert all(of.has_data() for of in axes), "an empty panel"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_what_is_counted_has_whole_ticks(name):
+    figure = FIGURES[name]()
+    figure.canvas.draw()
+    counted = ("heads removed", "draw", "draws of all chains", "test example", "eigenvector", "rank among 19", "chain")
+    for axes in figure.findobj(Axes):
+        for axis in (axes.xaxis, axes.yaxis):
+            if axis.get_label_text().startswith(counted):
+                low, high = sorted(axis.get_view_interval())
+                ticks = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
+                assert ticks
+                assert all(tick == round(tick) for tick in ticks), axis.get_label_text()
+
+
+def labelled(axes, start):
+    [line] = [line for line in axes.lines if str(line.get_label()).startswith(start)]
+    return line
+
+
+def test_theory_is_seen_at_one_width():
+    """All three are equal here: each has a marker, and none is under another."""
+    accuracy, deviations, *_ = plots.validation_figure([validation()]).findobj(Axes)
+    places = []
+    for start in ("theory, saddle", "theory, to first"):
+        line = labelled(accuracy, start)
+        assert line.get_marker() in ("s", "x")
+        places.append(line.get_xdata()[0])
+    assert len({*places, 10}) == 3
+    low, high = accuracy.get_xlim()
+    assert low < min(places) < max(places) < high
+    cross = labelled(deviations, "theory, to first")
+    np.testing.assert_allclose(cross.get_ydata(), 10)
+    dots = deviations.containers[0].lines[0]
+    assert not set(dots.get_xdata()) & set(cross.get_xdata())
+
+
+def test_what_is_missing_is_said():
+    title = plots.validation_figure([validation(tested=False)]).get_suptitle()
+    assert "no accuracy: the model has no test labels" in title
+    assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
+
+
+def test_pruning_of_one_seed_has_no_deviation_and_scores_once():
+    one, three = (plots.pruning_figure([comparison(seed=seed) for seed in range(count)]) for count in (1, 3))
+    assert "1 seed of" in one.get_suptitle()
+    assert "3 seeds of" in three.get_suptitle()
+    for figure, deviations in ((one, False), (three, True)):
+        titles = [axes.get_title() for axes in figure.axes]
+        assert titles.count("Head scores") == 1
+        assert len(titles) == 5
+        *_, last = figure.axes
+        assert ("sd over" in last.get_ylabel()) is deviations
+        assert any(bars.has_yerr for bars in last.containers) is deviations
+        assert labelled(last, "2 points below").get_ydata()[0] == pytest.approx(88)
+
+
+def test_ranks_of_mixed_chains_stay_in_the_band_and_of_others_do_not():
+    rng = np.random.default_rng(1)
+    mixed = rng.normal(size=(400, 4, 100))
+    outside = []
+    for values in (mixed, mixed + np.array([0, 0, 0, 1.0])[:, None]):
+        left = 0
+        for some in values:
+            ranks = some.ravel().argsort().argsort().reshape(some.shape) / some.size
+            places = np.arange(diagnostics.RANK_PLACES + 1) / diagnostics.RANK_PLACES
+            below = np.array([np.searchsorted(np.sort(own), places) / own.size for own in ranks]) - places
+            band = diagnostics.rank_band(*some.shape) * np.sqrt(places * (1 - places))
+            left += bool(np.any(np.abs(below) > band + 1e-9))
+        outside.append(left)
+    # 1 % of 400 times by right chains: above 12, or none at all, with a probability of 2 %.
+    assert 0 < outside[0] <= 12
+    assert outside[1] == 400
+
+
+def test_figures_show_what_the_draws_say():
+    draws = posterior(paths=2)
+    sampled, predictions = (draws["posterior"][name].values for name in ("order_parameter", "prediction"))
+    matrix, intervals, _ = drawn("U", draws).axes
+    np.testing.assert_allclose(matrix.images[0].get_array(), sampled.mean((0, 1)))
+    medians = np.median(sampled.reshape(-1, 2, 2), axis=0)
+    np.testing.assert_allclose(labelled(intervals, "median").get_xdata(), np.diag(medians))
+    curve = labelled(drawn("prediction", draws).axes[0], "mean predictor").get_ydata()
+    np.testing.assert_allclose(curve, np.sort(predictions.mean((0, 1))))
+    assert "100.0 % have its sign" in drawn("prediction", draws).axes[1].get_title()
+    lines = drawn("trace", draws).axes[0].lines
+    np.testing.assert_array_equal(lines[1].get_ydata(), draws["sample_stats"]["lp"].values[1])
+
+
+def test_a_page_of_a_run_holds_all_kinds_and_says_what_it_is(run):
+    figure = plots.run_figure(run)
+    for said in ("model, N = 3, T = 0.5", "nuts (collapsed)", "2 chains of 60 draws"):
+        assert said in figure.get_suptitle()
+    titles = {axes.get_title() for axes in figure.axes}
+    assert {"log posterior", "Energy", "BFMI", "Posterior of the diagonal entries of U", "Predictions"} <= titles
+    assert {axes.get_title() for axes in plots.run_figure(run, ["energy"]).axes} == {"Energy", "BFMI"}
+    with pytest.raises(ValueError, match=r"kinds must be one of 'trace', .*'prediction', got 'u'"):
+        plots.run_figure(run, ["u"])
+
+
+def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
+    model = tiny_model().replace(test_path_inputs=None, test_labels=None)
+    run = runs.sample(model, tmp_path / "run", sampler="mala", **JOB)
+    assert lacking(run.draws()) == {
+        "energy": "the sampler has no energy",
+        "prediction": "the model has no test inputs",
+    }
+    assert "Energy" not in [axes.get_title() for axes in plots.run_figure(run).axes]
+    with pytest.raises(ValueError, match=r"'prediction' only where .* the model has no test inputs"):
+        plots.run_figure(run, ["prediction"])
+
+
+def test_a_latent_run_shows_its_latent(tmp_path):
+    model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    run = runs.sample(model, tmp_path / "latent", parameterisation="latent", **JOB)
+    assert "Posterior of the entries of z" in [axes.get_title() for axes in plots.run_figure(run).axes]
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
+def test_files_by_suffix_same_bytes_and_none_lost(suffix, start, tmp_path):
+    figure, file = FIGURES["one seed"](), tmp_path / "new" / f"figure{suffix}"
+    assert plots.save(figure, file) == file
+    content = file.read_bytes()
+    assert content.startswith(start)
+    with pytest.raises(FileExistsError, match="file must not exist yet"):
+        plots.save(figure, file)
+    plots.save(FIGURES["one seed"](), file, overwrite=True)
+    assert file.read_bytes() == content
+    with pytest.raises(ValueError, match=r"file must end in .png, .pdf or .svg, got .*figure.jpg"):
+        plots.save(figure, tmp_path / "figure.jpg")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["bayesattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return run
+
+
+def test_the_command_draws_and_refuses(run, command, tmp_path):
+    status, out, err = command("plot", run.path, "--kind", "U", "--kind", "trace", "--out", "figure.pdf")
+    assert (status, err) == (0, "")
+    assert out == "figure in figure.pdf\n"
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+    for arguments, said in {
+        ("--out", "figure.pdf"): "--out must not exist yet, got figure.pdf",
+        ("--out", "figure.jpg"): "--out must end in .png, .pdf or .svg, got figure.jpg",
+        ("--kind", "traces"): "Invalid value for '--kind'",
+    }.items():
+        status, _, err = command("plot", run.path, *arguments)
+        assert status == 2
+        assert said in err
+    status, out, _ = command("plot", run.path, "--kind", "energy")
+    assert out == "figure in N3.png\n"
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["N3.png", "figure.pdf"]
+
+
+def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
+    status, _, err = command("prune", "hidden_markov", "--figure", "figure.jpg")
+    assert (status, err) == (2, "bayesattn: --figure must end in .png, .pdf or .svg, got figure.jpg\n")
+    (tmp_path / "taken.svg").write_text("mine")
+    status, _, err = command("validate", "hidden_markov", "--figure", "taken.svg")
+    assert status == 2
+    assert "--figure must not exist yet, got taken.svg" in err
+    assert (tmp_path / "taken.svg").read_text() == "mine"
+    cli.screen.save_results(tmp_path / "out", {}, FIGURES["one seed"](), tmp_path / "figure.svg")
+    assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["figure.png", "result.json"]
+    assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_long_names_keep_both_ends():
+    shown = style.short("attends_to_the_previous_token -> uniform_over_all")
+    assert len(shown) <= style.LONGEST_NAME
+    assert shown.startswith("attends_")
+    assert shown.endswith("over_all")
+    assert style.short("$x$") == r"\$x\$"

@@ -1,0 +1,119 @@
+"""Code blocks of README and of the documentation do what they say: they are executed in the order of their page.
+
+Python blocks and model files as they stand, on data made here. Commands too, but for fewer draws (`SHORTER`); only
+installation and what starts a server is left out.
+"""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import cli, exchangeable
+from bayesattn.exchangeable import validation
+from bayesattn.exchangeable.checks import bayes
+from bayesattn.sweep.plan import SweepTable
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+MOST_LINES = 150
+FEW = ["--warmup", "100", "--draws", "100"]
+SHORTER = {
+    "bayesattn validate hidden_markov": ["--width", "10", *FEW],
+    "bayesattn validate mine.toml": ["--width", "50", *FEW],
+    "bayesattn sample hidden_markov": FEW,
+}
+"""What is added to a command that begins so; later options stand in for earlier ones."""
+OUTPUT = "text"
+PAGES = [
+    page for page in [ROOT / "docs/index.md", *(ROOT / "docs/howto").glob("*.md")] if "```python" in page.read_text()
+]
+
+
+def blocks(page):
+    """Language and text of each block, and what stands before it."""
+    text = page.read_text()
+    return [(found[1], found[2], text[: found.start()]) for found in BLOCK.finditer(text)]
+
+
+@pytest.fixture
+def names(tmp_path, monkeypatch):
+    """What a reader has: inputs, patterns of attention and labels; queries, keys and values; the arrays of mine.npz."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    inputs, labels = rng.normal(size=(12, 5, 6)), rng.choice([-1.0, 1.0], 12)
+    matrices = [rng.dirichlet(np.ones(5), size=(12, 2, 5)) for _ in range(2)]
+    np.savez("mine.npz", path_inputs=ba.attention.paths_from_matrices(inputs, matrices), labels=labels)
+    keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
+    values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
+    yield {"inputs": inputs, "matrices": matrices, "labels": labels, "keys": keys, "queries": queries, "values": values}
+    plt.close("all")
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs a line as the program would; "the theory does not hold" and "cannot tell" are answers too."""
+    quick = bayes.sufficiency(np.random.default_rng(0))
+    curve = quick.panels["concentration"]
+    quick.panels |= dict.fromkeys(["cme", "fixed", "shrinking", "gap", "condition", "bridge"], curve)
+    monkeypatch.setattr(validation, "CHECKS", {"quick": lambda rng: quick})  # Of nine checks, which take a minute.
+
+    def run(line):
+        shorter = [option for start, options in SHORTER.items() if line.startswith(start) for option in options]
+        monkeypatch.setattr("sys.argv", [*shlex.split(line), *shorter])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        printed = capsys.readouterr()
+        answered = "validate" in line and "Does " in printed.out and ended.value.code in (0, 1, 2)
+        assert answered or not ended.value.code, (line, printed.err)
+
+    return run
+
+
+def commands(block):
+    """Lines for this program, one each, as they are typed in its environment."""
+    lines = [line.removeprefix("uv run ") for line in block.replace("\\\n", " ").splitlines()]
+    return [line for line in lines if not line.startswith("pip install ")]
+
+
+def test_readme_is_short():
+    assert len(README.read_text().splitlines()) <= MOST_LINES
+
+
+def test_readme(names, command):
+    for language, block, before in blocks(README):
+        match language:
+            case "python":
+                exec(compile(block, "README.md", "exec"), names)
+            case "toml":
+                Path(re.findall(r"`(\S+\.toml)`", before)[-1]).write_text(block)
+            case "":
+                for line in commands(block):
+                    assert line.startswith("bayesattn "), line
+                    command(line)
+            case _:
+                assert language == OUTPUT
+    assert names["result"].verdict in ba.validation.VERDICTS
+    assert names["new"].mean.shape == names["result"].model.test_labels.shape
+    assert "log_likelihood" in names["draws"].children
+    assert names["model"].path_inputs.shape == (12, 4, 6)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_of_a_page(page, names):
+    for language, block, _ in blocks(page):
+        if language == "python":
+            exec(compile(block, page.name, "exec"), names)
+
+
+def test_tables_of_sweeps():
+    tables = [block for language, block, _ in blocks(ROOT / "docs/howto/sweeps.md") if language == "toml"]
+    assert len(tables) == 2
+    for table in tables:
+        SweepTable.model_validate(tomllib.loads(table))
