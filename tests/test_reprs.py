@@ -189,3 +189,13 @@ def test_summary_is_a_frame_of_the_entries_of_u(validation):
 
 def test_a_validation_plots_itself(validation):
     assert "U at N = 4: draws" in {axes.get_title() for axes in validation.plot().findobj(Axes)}
+
+
+def test_heads_without_names_are_numbered_from_1_and_from_0_in_what_earlier_versions_stored(model):
+    unnamed = model.replace(head_names=None)
+    assert unnamed.path_names == ["1 -> 1", "1 -> 2", "2 -> 1", "2 -> 2"]
+    arrays = {name: array for group in unnamed.groups().values() for name, array in group.items()}
+    table, about = unnamed.table(), unnamed.about()
+    assert ba.Model.restored(table, about, arrays).path_names == unnamed.path_names
+    earlier = ba.Model.restored(table, about | {"head_names": None}, arrays)
+    assert earlier.path_names == ["0 -> 0", "0 -> 1", "1 -> 0", "1 -> 1"]
