@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from bayesattn._text import Described
+
 Checked = Any
 """An argument that the function checks itself, to say in a ValueError what is wrong with it."""
 MOST_COUNT = 2**53
@@ -117,11 +119,13 @@ def suggestion(value: Any, choices: Iterable[str]) -> str:
 
 
 def shown(value: Any) -> str:
-    """`value` as an error shows it, cut where it is long."""
+    """`value` as an error shows it: on one line, cut where it is long; of what has a title, the title."""
+    if isinstance(value, Described):
+        return repr(value).partition("\n")[0]
     brief = reprlib.Repr()
     brief.maxstring = brief.maxother = 120
     brief.maxlist = brief.maxtuple = brief.maxdict = 10
-    return brief.repr(value)
+    return " ".join(line.strip() for line in brief.repr(value).splitlines())
 
 
 def names(name: str, value: Any) -> tuple[str, ...]:

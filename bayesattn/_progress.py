@@ -11,7 +11,6 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
-from bayesattn._checks import shown
 from bayesattn._text import printable
 
 LINE_SECONDS = 30.0
@@ -201,6 +200,8 @@ def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[
         yield progress
         return
     if progress is not None and not isinstance(progress, bool):
+        from bayesattn._checks import shown  # with NumPy, which `bayesattn --help` does without
+
         raise ValueError(f"progress must be True, False, None or a function, got {shown(progress)}")
     with Bars(progress) as bars:
         yield bars.sampling(description, total)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,8 @@ import pytest
 import bayesattn as ba
 from bayesattn import calibration, cli, runs
 from bayesattn.cli.compiled import keep_compiled
+from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _telling
+from bayesattn.comparison import Compared
 from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
 
@@ -63,10 +66,22 @@ def run(monkeypatch, capsys, tmp_path):
     return call
 
 
+def fits(out):
+    """Whether text fits a screen of 80 columns, no number apart from its error, and both with the same digits."""
+    lines = [line.rstrip() for line in out.splitlines()]
+    assert not any(line.endswith("±") or line.startswith("± ") for line in lines)
+    places = [[len(number.partition(".")[2]) for number in pair] for pair in re.findall(r"([\d.]+) ± ([\d.]+)", out)]
+    return max(map(len, lines)) <= 80 and all(value == error for value, error in places)
+
+
 def test_theory(run):
-    status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "20")
+    status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "20", "--evidence")
     assert status == 0
-    assert "same_token" in out
+    assert fits(out)
+    rows = [line.split() for line in out.splitlines() if " -> " in line]
+    assert [row[:3] for row in rows[::4]] == [["8", "0.1", "1:"], ["20", "0.1", "1:"]]
+    assert [row[0] for row in rows[1:4]] == ["2:", "3:", "4:"]
+    assert out.count(" ± ") == 2
     status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "20", "--json")
     rows = json.loads(out)
     assert [row["width"] for row in rows] == [8, 20]
@@ -117,6 +132,30 @@ def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
     assert runs.Run(tmp_path / "run").state == "interrupted"
 
 
+def entries_of(out):
+    """Of the table of U: each entry with its z."""
+    rows = re.findall(r"^ *(?:\d+ +)?(\d+,\d+) .* ([+-][\d.]+)!? +\S+ +\d+ *$", out, re.MULTILINE)
+    return [(entry, float(z)) for entry, z in rows]
+
+
+def test_entries_that_tell_something_are_those_that_differ_or_lie_farthest():
+    count = 16
+    pairs = np.tril_indices(count)
+    different, off = np.zeros(len(pairs[0])), np.flatnonzero(pairs[0] != pairs[1])
+    different[off[[3, 50, 70]]] = 0.2, -0.5, 0.3
+    different[off[[80, 90]]] = 5.0, -9.0
+    ones = np.ones(len(different))
+    compared = Compared([""] * len(ones), different, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
+    apart = np.flatnonzero(~compared.agrees)
+    assert set(apart) == set(off[[50, 80, 90]])
+    diagonal = set(np.flatnonzero(pairs[0] == pairs[1]))
+    assert set(_telling(compared, pairs)) == diagonal | {*off[[50, 80, 90]]}
+    none = Compared([""] * len(ones), different / 50, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
+    assert set(_telling(none, pairs)) == diagonal | {*off[[50, 80, 90]]}
+    every = Compared([""] * len(ones), ones, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
+    assert count < len(_telling(every, pairs)) <= count + MOST_DIFFERENT + FARTHEST
+
+
 def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     # 600 draws show agreement within a wide margin only.
     command = ("validate", "small.toml", "--width", "8", *QUICK)
@@ -124,17 +163,25 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     assert status == 0, out
     assert out.count("McNemar p = ") == out.count("kernel-target alignment") == 2
     assert "It holds to within" in out
+    assert fits(out)
+    # Of ten entries at each width, those on the diagonal and the three farthest from the theory.
+    assert len(entries_of(out)) == 2 * 7
+    assert {"1,1", "2,2", "3,3", "4,4"} <= {entry for entry, _ in entries_of(out)[:7]}
     folder = tmp_path / "out" / "validate-small"
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
     content = json.loads((folder / "result.json").read_text())
     assert (content["holds"], content["verdict"]) == (True, "holds")
     assert max(result["bound"] for result in content["results"]) == content["bound"] <= content["margin"] == 0.3
     assert [result["level"] for result in content["results"]] == [content["level"] / 2] * 2
-    for options, doubt in ((("--margin", "0.001"), "draw more"), (("--chains", "1"), "one chain alone cannot show")):
+    for options, doubt in (
+        (("--margin", "0.001", "--all"), "draw more"),
+        (("--chains", "1"), "one chain alone cannot show"),
+    ):
         status, out, _ = run(*command, *options)
         assert status == 2, out
         assert "It cannot be told" in out
         assert doubt in " ".join(out.split())
+        assert len(entries_of(out)) == (10 if "--all" in options else 7)
     assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"
     # A theory at another temperature than the draws: the same command must say so and end with 1.
     honest = ba.validate
@@ -183,6 +230,12 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     assert len(content["theory"][0]["temperatures"]) == 6
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
     assert "temperature by evidence" in out
+    assert fits(out)
+    status, out, err = run("prune", "trained.toml", "--width", "8", "--data-seed", "0", "--data-seed", "1", *QUICK)
+    assert status == 0, err
+    assert out.count("T = ") == 1
+    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["1.1", "1.2", "2.1"]
+    assert fits(out)
     assert not (tmp_path / "cache" / "bayesattn").exists()
 
 
@@ -223,6 +276,8 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
     status, out, err = run("sample", "small.toml", "--out", "one", "--chains", "1", *QUICK)
     assert status == 0, err
     assert "n/a" in out.splitlines()[2]
+    assert fits(out)
+    assert len([line for line in out.splitlines() if re.match(r" *\d,\d ", line)]) == 7
     assert "R-hat is not defined, the effective sample size is at least " in out
     assert "warning: R-hat is not defined: there is one chain alone" in out
     assert "above 1.01" not in out

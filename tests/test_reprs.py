@@ -4,9 +4,11 @@ import shutil
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 import bayesattn as ba
-from bayesattn import plots, runs
+from bayesattn import runs
+from bayesattn._checks import shown
 from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.models import LatentModel
 from bayesattn.study import ValidationStudy
@@ -134,6 +136,13 @@ def test_nothing_damaged_or_half_made_raises(model, tmp_path, monkeypatch):
     assert "cannot be shown" in repr(ba.Model.__new__(ba.Model))
 
 
+def test_errors_show_the_title_alone(model):
+    with pytest.raises(ValueError, match=r"^draws must be a DataTree, .*, got str$"):
+        ba.validate(model, "x")
+    assert shown(model) == "Model '<b>tiny</b>'"
+    assert "\n" not in shown([np.eye(2), (model, 1)])
+
+
 def test_text_that_no_terminal_can_take_is_written_out():
     class Odd(Described):
         def _described(self):
@@ -179,4 +188,14 @@ def test_summary_is_a_frame_of_the_entries_of_u(validation):
 
 
 def test_a_validation_plots_itself(validation):
-    assert "U at N = 4: draws" in {axes.get_title() for axes in validation.plot().findobj(plots.Axes)}
+    assert "U at N = 4: draws" in {axes.get_title() for axes in validation.plot().findobj(Axes)}
+
+
+def test_heads_without_names_are_numbered_from_1_and_from_0_in_what_earlier_versions_stored(model):
+    unnamed = model.replace(head_names=None)
+    assert unnamed.path_names == ["1 -> 1", "1 -> 2", "2 -> 1", "2 -> 2"]
+    arrays = {name: array for group in unnamed.groups().values() for name, array in group.items()}
+    table, about = unnamed.table(), unnamed.about()
+    assert ba.Model.restored(table, about, arrays).path_names == unnamed.path_names
+    earlier = ba.Model.restored(table, about | {"head_names": None}, arrays)
+    assert earlier.path_names == ["0 -> 0", "0 -> 1", "1 -> 0", "1 -> 1"]

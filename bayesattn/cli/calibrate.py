@@ -31,7 +31,7 @@ from bayesattn.cli.screen import (
     refuse_to_overwrite,
     require_free_figure,
     save_results,
-    screen,
+    say,
 )
 from bayesattn.samplers import BIASED, SAMPLERS
 
@@ -122,9 +122,9 @@ def calibrate(
         for title, of in outcome.results.items():
             _print(of, f"{outcome.simulations[title]} simulations of {title}", thin)
             if title != model:
-                screen.print(f"{title}: {WHY_NARROW}", soft_wrap=True)
-        screen.print(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
-        screen.print(f"figure and results in {folder}")
+                say(f"{title}: {WHY_NARROW}")
+        say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
+        say(f"figure and results in {folder}")
     raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[outcome.holds])
 
 
@@ -150,11 +150,11 @@ def _print(results: Results, title: str, thin: int) -> None:
     print_table(title, ranks)
     print_table("joint law of weights and labels", joint_law)
     ranked, joint = next(iter(results.values()))
-    screen.print(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
-    screen.print(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
+    say(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
+    say(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
     for name, (ranked, _) in results.items():
         if ranked.effective.min() < calibration.INDEPENDENT:
-            screen.print(
+            say(
                 f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the draws"
                 f" ranked among, below {100 * calibration.INDEPENDENT:.0f} %: draws depend on each other;"
                 f" raise --thin above {thin}",
@@ -162,4 +162,4 @@ def _print(results: Results, title: str, thin: int) -> None:
             )
     biased = [name for name in results if name in BIASED]
     if biased:
-        screen.print(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")
+        say(f"{', '.join(biased)}: without Metropolis correction, biased by the step size as stated")

@@ -7,7 +7,8 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn.cli.screen import FAILS, HOLDS, print_json, save_results, screen, working
+from bayesattn._text import with_error
+from bayesattn.cli.screen import FAILS, HOLDS, print_json, save_results, say, screen, working
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
@@ -25,44 +26,42 @@ def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None)
         print_json(content)
     else:
         _print(findings)
-        screen.print(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
+        say(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
     raise typer.Exit(HOLDS if findings.as_expected else FAILS)
 
 
 def _print(findings: Findings) -> None:
     for section, title in SECTIONS.items():
-        table = Table(title=f"{section} {title}", title_justify="left", box=None, padding=(0, 2, 0, 0), expand=True)
-        table.add_column("claim", ratio=5)
-        table.add_column("law", ratio=4)
-        table.add_column("predicted", justify="right", no_wrap=True)
-        table.add_column("measured", justify="right", no_wrap=True)
-        table.add_column("p", justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
+        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
         for claim in findings.claims:
             if claim.section != section:
                 continue
-            relation = "" if claim.relation == "=" else f"{claim.relation} "
             verdict = {
                 (True, False): "holds",
                 (False, False): "FAILS",
-                (False, True): "fails, literally taken",
-                (True, True): "HOLDS, but should fail",
+                (False, True): "fails, literally taken: ",
+                (True, True): "HOLDS, but should fail, literally taken: ",
             }[findings.holds(claim), claim.literal]
             expected = claim.as_expected(findings.level)
             style = None if expected and not claim.literal else "yellow" if expected else "bold red"
-            p_value = f"{claim.p_value:.1g}" if claim.statistical else "exact"
-            cells = (claim.statement, claim.law, relation + _number(claim.predicted), _number(claim.measured), p_value)
-            table.add_row(*map(Text, (*cells, verdict)), style=style)
+            word, _, reading = verdict.partition(", ")
+            relation = "" if claim.relation == "=" else f"{claim.relation} "
+            numbers = f"predicted {relation}{_number(claim.predicted)}, measured {_number(claim.measured)}"
+            sure = f"p = {claim.p_value:.1g}" if claim.statistical else "exact"
+            table.add_row(word, Text(f"{reading}{claim.statement}\n{numbers}, {sure}; law: {claim.law}"), style=style)
+        say(f"{section} {title}", style="italic")
         screen.print(table)
         screen.print()
     plain, literal = ([claim for claim in findings.claims if claim.literal == kind] for kind in (False, True))
-    screen.print(
+    say(
         f"Does attention infer the latent posterior? {sum(map(findings.holds, plain))} of {len(plain)} claims hold,"
         f" {sum(not findings.holds(claim) for claim in literal)} of {len(literal)} literal readings fail"
         + (", and hold with the qualification beside them." if findings.as_expected else "."),
         style="bold green" if findings.as_expected else "bold red",
     )
-    screen.print(
+    say(
         f"Exact claims within their rounding; of {sum(claim.statistical for claim in findings.claims)} with a"
         f" standard error each fails below p = {findings.level:.2g}, so that any true one fails with a probability of about"
         f" {FAMILY_LEVEL:g}."
@@ -70,4 +69,4 @@ def _print(findings: Findings) -> None:
 
 
 def _number(mean: Mean) -> str:
-    return f"{mean.value:.4g}" + (f" ± {mean.error:.1g}" if mean.error else "")
+    return with_error(mean.value, mean.error) if mean.error else f"{mean.value:.4g}"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bayesattn.cli.options import Overwrite
-from bayesattn.cli.screen import errors, refuse_to_overwrite, screen
+from bayesattn.cli.screen import refuse_to_overwrite, screen, working
 from bayesattn.plots import KINDS
 from bayesattn.plots.run import lacking, run_figure
 from bayesattn.plots.style import checked_file, save
@@ -33,7 +33,7 @@ def plot(
     """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions."""
     file = checked_file("--out", Path(f"{run.absolute().name}.png") if out is None else out, overwrite=True)
     refuse_to_overwrite(file, overwrite, folder=False)
-    with errors.status("reading the run, drawing"):
+    with working("reading the run, drawing"):
         opened = Run(run)
         figure = run_figure(opened, [of.value for of in kind or ()] or None)
         save(figure, file, overwrite=overwrite)

@@ -31,7 +31,7 @@ from bayesattn.cli.screen import (
     refuse_to_overwrite,
     require_free_figure,
     save_results,
-    screen,
+    say,
     training_progress,
 )
 from bayesattn.models.load import takes_seed
@@ -126,12 +126,12 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
         table.add_row(name, _mean([100 * network.accuracy for network in pruned]), correlation, *go)
     print_table("Accuracy (%), and how many heads go in which order", table)
     errors = f"; ±: standard error over {seeds}" if len(compared) > 1 else ""
-    screen.print(
+    say(
         "by theory, by draws: head scores; lost: points of test accuracy without the head alone; rank corr.: Spearman's, of"
         f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
         f" {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
     )
-    screen.print(f"figure and results in {folder}")
+    say(f"figure and results in {folder}")
 
 
 def _orders(compared: list[Comparison]) -> list[str]:

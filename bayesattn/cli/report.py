@@ -10,7 +10,7 @@ import typer
 
 from bayesattn.cli.compiled import SECONDS
 from bayesattn.cli.options import Overwrite
-from bayesattn.cli.screen import errors, refuse_to_overwrite, screen
+from bayesattn.cli.screen import refuse_to_overwrite, screen, working
 from bayesattn.runs.places import found_in
 
 OBJECTS = 50_000
@@ -30,6 +30,6 @@ def report(
     gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
     paths = [run for folder in runs for run in found_in(folder)]
     refuse_to_overwrite(out, overwrite, folder=False)
-    with errors.status("reading runs, solving the theory, drawing"):
+    with working("reading runs, solving the theory, drawing"):
         page.report(paths, out, overwrite=overwrite)
     screen.print(f"report in {out}")

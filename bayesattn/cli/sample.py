@@ -24,7 +24,7 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import bars, cell, errors, new_table, numbered, print_json, print_table, screen
+from bayesattn.cli.screen import bars, cell, errors, new_table, print_json, print_table, say, say_paths
 from bayesattn.models import Model
 
 LEAST_ESS = 3
@@ -107,13 +107,11 @@ def sample(
         return
     if rows:
         _print_entries(case, rows, show_all)
-    screen.print(diagnostics.overall())
+    say(diagnostics.overall())
     for warning in diagnostics.warnings():
-        screen.print(f"warning: {warning}", style="yellow")
+        say(f"warning: {warning}", style="yellow")
     complete = before == chains * (warmup + draws) and not overwrite
-    screen.print(
-        f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains"
-    )
+    say(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
 
 
 def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
@@ -129,12 +127,10 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
         cells += [_with_error(row["bias"], row["bias_error"])] if biased else []
         table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
     print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
-    screen.print("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
-    screen.print(numbered(case.path_names))
+    say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
+    say_paths(case.path_names)
     if len(chosen) < len(rows):
-        screen.print(
-            f"{len(rows) - len(chosen)} entries between paths, of greater ESS, are not shown: --all shows them"
-        )
+        say(f"{len(rows) - len(chosen)} entries between paths, of greater ESS, are not shown: --all shows them")
 
 
 def _with_error(value: float | None, error: float | None) -> str:

@@ -1,6 +1,8 @@
 """What commands share to print: consoles, tables, progress bars, JSON."""
 
 import json
+import re
+import textwrap
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,8 @@ from bayesattn._text import printable
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""
+
+KEPT_TOGETHER, BOUND = re.compile(r" (?=[±%])|(?<=±) "), "\N{NO-BREAK SPACE}"
 
 
 class Screen(Console):
@@ -74,9 +78,16 @@ def print_table(title: str, table: Table) -> None:
     screen.print(table)
 
 
-def numbered(names: Sequence[str]) -> str:
-    """The paths that rows and entries of U are numbered by."""
-    return "paths: " + ", ".join(f"{number} {name}" for number, name in enumerate(names, 1))
+def say(text: str, style: str | None = None) -> None:
+    """Sentences, at the ends of whose lines numbers stay with their errors and units."""
+    bound = printable(KEPT_TOGETHER.sub(BOUND, text))
+    lines = textwrap.wrap(bound, screen.width, break_long_words=False, break_on_hyphens=False)
+    screen.print("\n".join(lines).replace(BOUND, " "), style=style, soft_wrap=True)
+
+
+def say_paths(names: Sequence[str]) -> None:
+    """Which numbers of tables stand for which paths."""
+    say("paths: " + ", ".join(f"{number}: {name}".replace(" ", BOUND) for number, name in enumerate(names, 1)))
 
 
 def to_json(content: Any) -> str:

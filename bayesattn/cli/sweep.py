@@ -1,5 +1,6 @@
 """bayesattn sweep: many runs, on the cores here or on a cluster."""
 
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -39,6 +40,7 @@ def sweep(
 
     A sweep file is trusted like code, for it may name files and batch jobs; so is a scheduler, which runs what it is sent.
     """
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # It tells all that it does.
     from bayesattn import sweep as sweeps  # Dask and pandas take their time to import.
 
     plan = sweeps.Sweep(file, out)

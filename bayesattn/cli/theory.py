@@ -9,7 +9,7 @@ import bayesattn as ba
 from bayesattn._checks import seed_number
 from bayesattn._text import rounded, with_error
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
-from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, screen
+from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
 from bayesattn.models import Model
 
 MOST_PATHS_SHOWN = 8
@@ -50,11 +50,11 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
         case = (str(row["width"]), f"{row['temperature']:g}")
         for path in greatest:
             numbers = (f"{values[path]:#.4g}" for values in (own, corrected))
-            table.add_row(*case, f"{path + 1} {row['paths'][path]}", *numbers)
+            table.add_row(*case, f"{path + 1}: {row['paths'][path]}", *numbers)
             case = ("", "")
     print_table(f"{model}: diagonal entry of U for each path", table)
     if paths > MOST_PATHS_SHOWN:
-        screen.print(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json", soft_wrap=True)
+        say(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json")
 
 
 def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
@@ -97,4 +97,4 @@ def _print_evidence(rows: list[dict[str, Any]]) -> None:
     screen.print()
     print_table("log evidence, log p(Y | N, T)", table)
     if not all(row["evidence"]["reliable"] for row in rows):
-        screen.print("?: not reliable, the error understates itself", style="yellow")
+        say("?: not reliable, the error understates itself", style="yellow")

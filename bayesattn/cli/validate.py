@@ -33,13 +33,13 @@ from bayesattn.cli.screen import (
     bars,
     free_folder,
     new_table,
-    numbered,
     print_json,
     print_table,
     refuse_to_overwrite,
     require_free_figure,
     save_results,
-    screen,
+    say,
+    say_paths,
     training_progress,
 )
 from bayesattn.models import Model
@@ -184,28 +184,28 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
         gain = result.accuracy and result.accuracy.gains[ALL_PATHS].verdict("the GP limit")
         alignment = result.alignment and result.alignment.verdict()
         if said := "; ".join(verdict for verdict in (gain, alignment) if verdict):
-            screen.print(f"N = {result.width}: {said}")
+            say(f"N = {result.width}: {said}")
     _print_entries(results, show_all)
     for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
         fit = slopes[of]
         text = "not seen at two widths" if fit is None else f"~ N^({with_error(fit.slope, fit.error)})"
         widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
-        screen.print(f"relative deviation of draws from the {name}: {text}{widths}")
+        say(f"relative deviation of draws from the {name}: {text}{widths}")
     for result in results:
         for warning in result.diagnostics.warnings():
-            screen.print(f"warning, N = {result.width}: {warning}", style="yellow")
-        screen.print(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
+            say(f"warning, N = {result.width}: {warning}", style="yellow")
+        say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
     answer, style = ANSWERS[outcome.verdict]
     if outcome.verdict == validation.HOLDS:
         answer += f" to within {100 * max(result.bound for result in results):.2g} % of U and predictor"
     elif outcome.verdict == validation.CANNOT_TELL:
         answer += f" whether it does to within {100 * results[0].margin:.2g} %"
-    screen.print(
+    say(
         f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
         f" {LEVEL:g} at most, all comparisons together.",
         style=style,
     )
-    screen.print(f"{seconds:.0f} s; figure and results in {folder}")
+    say(f"{seconds:.0f} s; figure and results in {folder}")
 
 
 def _print_entries(results: list[Validation], show_all: bool) -> None:
@@ -231,13 +231,13 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
             )
             width = ""
     print_table("Order parameter U", table)
-    screen.print(
+    say(
         "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
         " error explain; R-hat, ESS: of the draws of that entry"
     )
-    screen.print(numbered(results[0].model.path_names))
+    say_paths(results[0].model.path_names)
     if left_out:
-        screen.print(f"{left_out} entries of lesser |z| are not shown: --all shows them, result.json has them")
+        say(f"{left_out} entries of lesser |z| are not shown: --all shows them, result.json has them")
 
 
 def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
@@ -289,14 +289,14 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
         for number, (name, (candidate, evidence, shares)) in enumerate(rows.items()):
             table.add_row("" if number else str(width), name, f"{candidate.temperature:g}", evidence, *shares)
     print_table(f"Theory: {how}", table)
-    screen.print("±: of log p(Y), its error; of accuracies, by the size of the validation or test set")
+    say("±: of log p(Y), its error; of accuracies, by the size of the validation or test set")
     if not all(by_evidence(tried).reliable for tried in curve.values()):
-        screen.print("?: not reliable, the error understates itself", style="yellow")
+        say("?: not reliable, the error understates itself", style="yellow")
     for width, tried in curve.items():
         if equal := rivals(tried):
             alike = ", ".join(f"{candidate.temperature:g}" for candidate in (by_evidence(tried), *equal))
-            screen.print(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
-    screen.print(f"theory at {len(curve)} width{'s' if len(curve) > 1 else ''}: {seconds:.0f} s")
+            say(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
+    say(f"theory at {len(curve)} width{'s' if len(curve) > 1 else ''}: {seconds:.0f} s")
 
 
 def _evidence(candidate: Candidate) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from bayesattn._text import rounded, with_error
 from bayesattn.accuracy import Alignment
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
@@ -157,11 +158,16 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
     colors = palette()
     numbers = np.arange(1, len(aligned.eigenvectors) + 1)
     style: dict[str, Any] = {"markersize": 3, "linewidth": 0.8}
-    label = f"draws, N = {width}: {aligned.draws:.4f} ± {aligned.error:.4f}"
+    label = f"draws, N = {width}: {with_error(aligned.draws, aligned.error)}"
     own = {"marker": "o", "color": colors.blue, "capsize": 2, "label": label}
     axes.errorbar(numbers, aligned.eigenvectors, aligned.eigenvectors_error, **own | style)
     axes.plot(
-        numbers, aligned.gp_eigenvectors, marker="s", color=colors.grey, label=f"GP limit: {aligned.gp:.4f}", **style
+        numbers,
+        aligned.gp_eigenvectors,
+        marker="s",
+        color=colors.grey,
+        label=f"GP limit: {rounded(aligned.gp, aligned.error)}",
+        **style,
     )
     if len(numbers) <= FEW_EIGENVECTORS:
         axes.set_xlim(0.5, len(numbers) + 0.5)

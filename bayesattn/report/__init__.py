@@ -16,6 +16,7 @@ from bayesattn import exchangeable
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
 from bayesattn._random import digest, fingerprint
+from bayesattn._text import rounded, with_error
 from bayesattn.diagnostics import FEWEST_CHAINS, Diagnostics, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
@@ -255,12 +256,13 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
         agrees = agrees_with_theory[row, column]
         if len(names) > SHOWN_ENTRIES and row != column and agrees:
             continue
+        error = float(validation.error[row, column])
         rows.append(
             {
                 "entry of U": names[row] if row == column else f"{names[row]}, {names[column]}",
-                "saddle point": f"{validation.saddle[row, column]:.4g}",
-                "first order in 1/N": f"{validation.corrected[row, column]:.4g}",
-                "draws": f"{validation.order_parameter[row, column]:.4g} ± {validation.error[row, column]:.2g}",
+                "saddle point": rounded(float(validation.saddle[row, column]), error),
+                "first order in 1/N": rounded(float(validation.corrected[row, column]), error),
+                "draws": with_error(float(validation.order_parameter[row, column]), error),
                 "R-hat": f"{validation.rhat[row, column]:.3f}" if several else "n/a",
                 "ESS": f"{validation.ess[row, column]:.0f}",
                 "agrees": "yes" if agrees else "no",
@@ -295,7 +297,7 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
                 "entry of z": f"{value + 1}, {feature + 1}",
                 "exact mean": f"{mean[value, feature]:.4g}",
                 "exact deviation": f"{deviation[feature]:.4g}",
-                "draws": f"{drawn[value, feature]:.4g} ± {error[value, feature]:.2g}",
+                "draws": with_error(float(drawn[value, feature]), float(error[value, feature])),
                 "agrees": "yes" if agrees[value, feature] else "no",
             }
         )

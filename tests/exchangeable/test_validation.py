@@ -72,7 +72,7 @@ def test_command(tmp_path, monkeypatch, capsys, as_expected):
     assert code == (0 if as_expected else 1)
     assert "made up [for a test]" in printed
     assert ("FAILS" in printed) == (not as_expected)
-    assert "fails, literally taken" in printed
+    assert "fails  literally taken: " in printed
     assert "of 2 with a standard error each fails below p = 0.0005" in " ".join(printed.split())
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
     code, printed, _ = command("--out", tmp_path / "more", "--json")
