@@ -1,3 +1,4 @@
+import gc
 import os
 import shutil
 from importlib.metadata import version
@@ -31,6 +32,7 @@ READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "me
 
 def pytest_configure(config):
     """Before anything is compiled, in this process and in those that it begins."""
+    gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
     if "XLA_FLAGS" not in os.environ and version("jaxlib").startswith("0.10.") and not heavy:
         os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE

@@ -1,6 +1,7 @@
 """The command line. Commands parse and print; all mathematics is elsewhere."""
 
 import dis
+import gc
 import os
 import signal
 import sys
@@ -36,6 +37,8 @@ COMMANDS = {
 """Each a function in a module of its name, which is imported when it is called: NumPyro and JAX take seconds."""
 SIDE_BY_SIDE = 4
 """Chains that are usually drawn at a time, each on a core: linear algebra that takes all cores too makes them wait."""
+OBJECTS = 50_000
+"""New objects between two searches for garbage: JAX's tracing makes millions, hardly any of which are."""
 SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
@@ -95,6 +98,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
     keep_compiled()
+    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)

@@ -1,6 +1,5 @@
 """bayesattn report: one page about runs."""
 
-import gc
 import os
 from pathlib import Path
 from typing import Annotated
@@ -13,9 +12,6 @@ from bayesattn.cli.options import Overwrite
 from bayesattn.cli.screen import refuse_to_overwrite, screen, working
 from bayesattn.runs.places import found_in
 
-OBJECTS = 50_000
-"""New objects between two searches for garbage: tracing the theory makes millions, hardly any of which are."""
-
 
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold runs.")],
@@ -27,7 +23,6 @@ def report(
 
     if os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == SECONDS:  # By `keep_compiled`, not by the user.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
     paths = [run for folder in runs for run in found_in(folder)]
     refuse_to_overwrite(out, overwrite, folder=False)
     with working("reading runs, solving the theory, drawing"):
