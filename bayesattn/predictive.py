@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 GROUPS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
 """Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
-DRAWS_AT_ONCE = 16
+DRAWS_AT_ONCE = 1
 PRIOR_DRAWS = 1000
 
 

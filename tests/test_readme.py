@@ -1,7 +1,7 @@
 """Code blocks of README and of the documentation do what they say: they are executed in the order of their page.
 
-Python blocks and model files as they stand, on data made here. Commands too, but for fewer draws (`SHORTER`); only
-installation and what starts a server is left out.
+Python blocks and commands draw less than they say (`executed`, `SHORTER`), on data made here; nothing else of them is
+changed, and only installation is left out.
 """
 
 import re
@@ -40,6 +40,11 @@ def blocks(page):
     """Language and text of each block, and what stands before it."""
     text = page.read_text()
     return [(found[1], found[2], text[: found.start()]) for found in BLOCK.finditer(text)]
+
+
+def executed(block, names):
+    """Executes Python with 100 draws and steps of warm-up wherever it names their numbers."""
+    exec(compile(re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block), "block", "exec"), names)
 
 
 @pytest.fixture
@@ -90,7 +95,7 @@ def test_readme(names, command):
     for language, block, before in blocks(README):
         match language:
             case "python":
-                exec(compile(block, "README.md", "exec"), names)
+                executed(block, names)
             case "toml":
                 Path(re.findall(r"`(\S+\.toml)`", before)[-1]).write_text(block)
             case "":
@@ -109,7 +114,7 @@ def test_readme(names, command):
 def test_python_of_a_page(page, names):
     for language, block, _ in blocks(page):
         if language == "python":
-            exec(compile(block, page.name, "exec"), names)
+            executed(block, names)
 
 
 def test_tables_of_sweeps():

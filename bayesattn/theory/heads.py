@@ -11,11 +11,12 @@ from bayesattn.architecture import Architecture
 def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
     """Score of each head: sum of |U^{pi pi'}| over pairs in which pi or pi' uses it, divided by the largest score.
 
-    Two layers of two heads, the path of both first heads alone at work:
+    Examples:
+        Two layers of two heads, the path of both first heads alone at work:
 
-    >>> arch = Architecture(heads=(2, 2), widths=(5, 5, 5), variances=(1.0, 1.0, 1.0, 1.0))
-    >>> [scores.tolist() for scores in head_scores(np.diag([1.0, 0.0, 0.0, 0.0]), arch)]
-    [[1.0, 0.0], [1.0, 0.0]]
+        >>> arch = Architecture(heads=(2, 2), widths=(5, 5, 5), variances=(1.0, 1.0, 1.0, 1.0))
+        >>> [scores.tolist() for scores in head_scores(np.diag([1.0, 0.0, 0.0, 0.0]), arch)]
+        [[1.0, 0.0], [1.0, 0.0]]
 
     Args:
         order_parameter: U of shape (Pi, Pi).
