@@ -110,6 +110,7 @@ def test_readme(names, command):
     assert names["model"].path_inputs.shape == (12, 4, 6)
 
 
+@pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_of_a_page(page, names):
     for language, block, _ in blocks(page):
