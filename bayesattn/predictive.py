@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 GROUPS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
 """Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
-DRAWS_AT_ONCE = 1
 PRIOR_DRAWS = 1000
 
 
@@ -114,7 +113,7 @@ def predict(
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
     # Entries for each input, of its kernels with the labels and of its features times U.
-    entries = max(len(flat), DRAWS_AT_ONCE * len(model.labels), DRAWS_AT_ONCE * inputs[0].size)
+    entries = max(len(flat), len(model.labels), inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
     blocks = []
     for first in range(0, len(inputs), size):
@@ -331,12 +330,12 @@ def _outputs(order_parameters, likelihood: Likelihood, features, keys):
         factor = _root(order_parameter)
         return (*moments, _function(features, factor, likelihood.sample_projection(key, factor)))
 
-    return jax.lax.map(given, (order_parameters, keys), batch_size=DRAWS_AT_ONCE)
+    return jax.lax.map(given, (order_parameters, keys))
 
 
 @jax.jit
 def _log_likelihood(order_parameters, likelihood: Likelihood):
-    return jax.lax.map(likelihood.leave_one_out_of, order_parameters, batch_size=DRAWS_AT_ONCE)
+    return jax.lax.map(likelihood.leave_one_out_of, order_parameters)
 
 
 @jax.jit
@@ -348,7 +347,7 @@ def _replicated(order_parameters, likelihood: Likelihood, keys):
         output = _function(likelihood.features, factor, likelihood.sample_projection(projection_key, factor))
         return output + jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
 
-    return jax.lax.map(given, (order_parameters, keys), batch_size=DRAWS_AT_ONCE)
+    return jax.lax.map(given, (order_parameters, keys))
 
 
 @partial(jax.jit, static_argnames="shapes")
@@ -365,4 +364,4 @@ def _prior(keys, problem: Problem, features, shapes) -> dict[str, Array]:
         drawn = {"order_parameter": factor @ factor.T, "labels": output + noise}
         return drawn if features is None else drawn | {"prediction": _function(features, factor, projection)}
 
-    return jax.lax.map(draw, keys, batch_size=DRAWS_AT_ONCE)
+    return jax.lax.map(draw, keys)
