@@ -67,7 +67,7 @@ def theory_is(monkeypatch):
     """Let `bayesattn theory` say what the test wants, without solving anything."""
 
     def put(act):
-        monkeypatch.setattr(theory, "_theory_row", lambda case: act() if callable(act) else act)
+        monkeypatch.setattr(theory, "_theory_row", lambda *_: act() if callable(act) else act)
 
     return put
 
