@@ -1,6 +1,7 @@
 """The command line under attack: one line for what a user can mend, a notice for what only we can, JSON that is JSON."""
 
 import errno
+import io
 import json
 import os
 import sys
@@ -11,10 +12,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
-from rich.progress import Progress
+from rich.console import Console
 
 import bayesattn as ba
 from bayesattn import cli, plots, pruning, report
+from bayesattn._progress import Bars
 from bayesattn.cli import screen, theory
 from bayesattn.plots.diagnostics import scalars
 
@@ -415,9 +417,10 @@ def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_progress_bars_take_names_as_they_are(name):
-    with screen.errors.capture() as captured, Progress(*screen.SAMPLE_COLUMNS[:2], console=screen.errors) as bars:
-        bars.add_task(name, total=1)
-    assert name in captured.get()
+    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=200)
+    with Bars(console=terminal) as bars:
+        bars.add(name, total=1)
+    assert name in terminal.file.getvalue()
 
 
 @pytest.mark.parametrize("name", ["\x1b[2J", "\x07", "\r", "\x9b31m", "\u202e"])
