@@ -62,7 +62,7 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     for draws in (run, str(run.path), run.path):
         other = ba.predict(draws, inputs, keep_draws=True, seed=4)
         assert all(np.array_equal(getattr(other, name), getattr(whole, name)) for name in names)
-    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 16 * len(model.labels))
+    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 60)  # Of 60 draws.
     seen, outputs = [], predictive._outputs
     monkeypatch.setattr(predictive, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
     parts = ba.predict(memory, inputs, keep_draws=True, seed=4)

@@ -6,6 +6,7 @@ changed, and only installation is left out.
 
 import re
 import shlex
+import shutil
 import tomllib
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from bayesattn import cli, exchangeable
 from bayesattn.exchangeable import validation
 from bayesattn.exchangeable.checks import bayes
 from bayesattn.sweep.plan import SweepTable
+from tests.posteriors import tiny_model
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -47,10 +49,16 @@ def executed(block, names):
     exec(compile(re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block), "block", "exec"), names)
 
 
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return ba.runs.sample(tiny_model(), tmp_path_factory.mktemp("out") / "run-10", chains=2, warmup=400, draws=100)
+
+
 @pytest.fixture
-def names(tmp_path, monkeypatch):
-    """What a reader has: inputs, patterns of attention and labels; queries, keys and values; the arrays of mine.npz."""
+def names(run, tmp_path, monkeypatch):
+    """What a reader has: inputs, attention patterns, labels; queries, keys, values; the arrays of mine.npz; a run."""
     monkeypatch.chdir(tmp_path)
+    shutil.copytree(run.path, "out/run-10")
     rng = np.random.default_rng(0)
     inputs, labels = rng.normal(size=(12, 5, 6)), rng.choice([-1.0, 1.0], 12)
     matrices = [rng.dirichlet(np.ones(5), size=(12, 2, 5)) for _ in range(2)]
