@@ -19,7 +19,7 @@ COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__)
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 # Half of the time without a cache is XLA's: these settings compile in less than half of it, to the same functions but for
 # rounding. Long tests, which run more than they compile, and other versions of XLA, which may not know them, do without.
-QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0"
+QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 ROOM = 2**32
 """Free bytes that a disk in memory must have; tests leave some 300 MB behind."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
