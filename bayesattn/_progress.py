@@ -88,6 +88,7 @@ class Bars:
         return self
 
     def __exit__(self, *_: Any) -> None:
+        self._drop_passing()
         self.progress.stop()
         if self._thread is not None:
             self._over.set()
@@ -97,9 +98,7 @@ class Bars:
 
     def add(self, description: str, total: float | None = None, unit: str = "", note: str = "") -> "Bar":
         """A bar for work that begins now; where `total` is None, it is gone when the next one begins."""
-        for task in self.progress.tasks:
-            if task.total is None:
-                self.progress.remove_task(task.id)
+        self._drop_passing()
         bar = Bar(self, description, total, unit, note)
         if self._thread is None and self.wanted is not False and not self.on_terminal:
             if self.notebook or self.wanted:
@@ -107,6 +106,11 @@ class Bars:
             self._thread = threading.Thread(target=self._keep_telling, daemon=True)
             self._thread.start()
         return bar
+
+    def _drop_passing(self) -> None:
+        for task in self.progress.tasks:
+            if task.total is None:
+                self.progress.remove_task(task.id)
 
     def sampling(self, description: str, total: int) -> "SamplingBar":
         """A bar for chains, as a callback for `bayesattn.sample`."""

@@ -120,7 +120,7 @@ def validate(
         theory_widths: further widths at which the theory alone is solved.
         also_on: by name, models whose test examples accuracy is asked for too.
         margin: difference, relative to U and to the predictor, within which the theory is to hold.
-        solving: called with a width before its theory is solved.
+        solving: called with a width before its theory is solved: of the curve, and of the width that was drawn.
         sampling: called with a width before it is drawn, gives what is called after each block of draws.
         settings: those of `bayesattn.samplers.Job`.
 
@@ -152,6 +152,8 @@ def validate(
     validations, elsewhere = [], {name: [] for name in also_on or {}}
     for case, width in zip(cases, widths, strict=True):
         draws = sample(case, progress=sampling and sampling(width), **settings)
+        if solving is not None:
+            solving(width)
         # A level for all widths together.
         validations.append(validation.validate(case, draws, margin=margin, level=LEVEL / len(cases)))
         same = {"architecture": case.architecture, "temperature": case.temperature}

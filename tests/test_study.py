@@ -31,8 +31,8 @@ def found(model):
         sampling=lambda width: told.append(width) or (lambda _: None),
         **SETTINGS,
     )
-    # All theory comes first, and each width is drawn in the order asked for.
-    assert told == [8, 40, 1000, 8, 40]
+    # All theory of the curve comes first; each width is drawn in the order asked for, then held against its theory.
+    assert told == [8, 40, 1000, 8, 8, 40, 40]
     return made
 
 
