@@ -260,8 +260,8 @@ def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> N
     for share, case in zip(shares, cases, strict=True):
         width, error = str(case.architecture.widths[0]), 100 * share.error
         others = (rounded(100 * number, error) for number in (share.gp, share.theory, share.corrected))
-        drawn = with_error(100 * share.draws, error)
-        table.add_row(width, f"{case.temperature:g}", *others, drawn, f"± {100 * share.test_error:.2g}")
+        drawn, of_test_set = with_error(100 * share.draws, error), 100 * share.test_error
+        table.add_row(width, f"{case.temperature:g}", *others, drawn, f"± {rounded(of_test_set, of_test_set)}")
         for limit, gain in share.gains.items():
             cells = (_points(gain), f"{gain.p_value:.1g}", _points(share.theory_gains[limit]), OUTCOMES[gain.outcome])
             against.add_row(width, limit, *cells)

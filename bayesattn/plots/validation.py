@@ -68,8 +68,8 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     chosen = {width: by_evidence(tried) for width, tried in curve.items()}
     line = {width: best.test_accuracy for width, best in chosen.items() if best.test_accuracy is not None}
     line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
-    # Theory and draws are often equal: beside each other where there is room, else in front of each other.
-    aside = 1.15 if len(line) == 1 else 1.0
+    # Theory and draws are often equal, hence beside each other.
+    aside, drawn = (1.15, widths) if len(line) == 1 else (1.0, 1.08 * widths)
     axes.plot(
         np.array(list(line)) / aside,
         100 * np.array(list(line.values())),
@@ -79,9 +79,9 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
         markerfacecolor="none",
         label="theory, saddle point",
     )
-    axes.errorbar(widths, draws, of_test_set, fmt="none", ecolor=colors.orange, alpha=0.5, elinewidth=1, capsize=4)
+    axes.errorbar(drawn, draws, of_test_set, fmt="none", ecolor=colors.orange, alpha=0.5, elinewidth=1, capsize=4)
     label = "draws ± Monte Carlo (thick), ± test set (thin)"
-    axes.errorbar(widths, draws, error, fmt="o", markersize=4, color=colors.orange, elinewidth=3, label=label)
+    axes.errorbar(drawn, draws, error, fmt="o", markersize=4, color=colors.orange, elinewidth=3, label=label)
     axes.plot(
         widths * aside,
         corrected,
