@@ -1,10 +1,11 @@
 """How far work has come: a bar on a terminal and in Jupyter, a line every half minute where output goes into a file."""
 
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import contextmanager, suppress
+from typing import IO, Any, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
@@ -61,6 +62,36 @@ def _duration(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
+class StandardError:
+    """Standard error, whose loss costs nobody their draws: what it cannot take any more is left out."""
+
+    @property
+    def _stream(self) -> Any:
+        return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
+
+    def write(self, text: str) -> int:
+        """Text, if there is anyone to read it."""
+        with suppress(OSError, ValueError, AttributeError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Bring it there."""
+        with suppress(OSError, ValueError, AttributeError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Whether it is a terminal."""
+        with suppress(OSError, ValueError, AttributeError):
+            return self._stream.isatty()
+        return False
+
+    @property
+    def encoding(self) -> str:
+        """Of its text."""
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+
 class Bars:
     """A bar for each piece of work, for as long as the context lasts.
 
@@ -71,14 +102,23 @@ class Bars:
     """
 
     def __init__(self, wanted: bool | None = None, console: Console | None = None):
-        self.console = console or Console(stderr=True)
+        self.console = console or Console(file=cast(IO[str], StandardError()))
         self.wanted = wanted
         self.notebook = wanted is not False and self.console.is_jupyter
-        self.on_terminal = wanted is not False and self.console.is_interactive and not self.notebook
+        # Colours may be wanted in a file (FORCE_COLOR); a bar that moves is not.
+        moving = self.console.is_interactive and self.console.file.isatty()
+        self.on_terminal = wanted is not False and moving and not self.notebook
         bar = BarColumn(bar_width=None, table_column=Column(max_width=LONGEST_BAR))
         words = [_Words(part) for part in (_count, _note, _elapsed, _left)]
         # Without a terminal it counts and shows nothing.
-        self.progress = Progress(_Words(_description), bar, *words, console=self.console, disable=not self.on_terminal)
+        self.progress = Progress(
+            _Words(_description),
+            bar,
+            *words,
+            console=self.console,
+            disable=not self.on_terminal,
+            redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
+        )
         self._handle: Any = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None

@@ -3,6 +3,7 @@
 import html
 import math
 import re
+import sys
 import textwrap
 from collections.abc import Mapping
 from typing import Any
@@ -29,10 +30,12 @@ def with_error(value: float, error: float, sign: str = "") -> str:
     >>> with_error(12.5981, 0.0724), with_error(-0.3, 41.7, "+"), with_error(1.5e-9, 2e-10)
     ('12.598 ± 0.072', '+0 ± 42', '(1.50 ± 0.20)e-09')
 
-    An error of 0 belongs to an exact number; where it is not known, it says so.
+    An error of 0 is that of an exact number, or smaller than can be told; where it is not known, it says so.
     """
     if not math.isfinite(value):
         return UNKNOWN
+    if 0 < error < sys.float_info.min:
+        error = 0.0
     if not math.isfinite(error) or error == 0:
         return f"{rounded(value, error, sign)} ± {'0' if error == 0 else UNKNOWN}"
     power = _power(max(abs(value), error))
@@ -48,7 +51,7 @@ def rounded(value: float, error: float, sign: str = "") -> str:
         return UNKNOWN
     if not math.isfinite(error) or error == 0:
         return f"{value:{sign}.{DIGITS}g}"
-    places = 1 - _power(error)
+    places = min(1 - _power(error), sys.float_info.dig - 1 - _power(abs(value)) if value else 300)
     return f"{round(value, places) + 0.0:{sign}.{max(0, places)}f}"  # No -0.
 
 

@@ -435,14 +435,12 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
     doubts = []
     if chains < 2:
         doubts.append("one chain alone cannot show that it has mixed: draw several")
-    if not np.max(rhat) <= USABLE_RHAT:
-        doubts.append(
-            f"R-hat of {name} is {np.max(rhat):.3f}, expected at most {USABLE_RHAT}: the chains have not mixed"
-        )
-    if not np.min(ess) >= USABLE_ESS:
-        doubts.append(
-            f"the effective sample size of {name} is {np.min(ess):.0f}, expected at least {USABLE_ESS}: draw more"
-        )
+    elif not (worst := np.max(rhat)) <= USABLE_RHAT:
+        told = f"{worst:.3f}" if np.isfinite(worst) else "not defined"
+        doubts.append(f"R-hat of {name} is {told}, expected at most {USABLE_RHAT}: the chains have not mixed")
+    if not (least := np.min(ess)) >= USABLE_ESS:
+        told = f"{least:.0f}" if np.isfinite(least) else "not defined"
+        doubts.append(f"the effective sample size of {name} is {told}, expected at least {USABLE_ESS}: draw more")
     return doubts
 
 

@@ -313,9 +313,30 @@ def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
     assert status == 2
     assert "--figure must not exist yet, got taken.svg" in err
     assert (tmp_path / "taken.svg").read_text() == "mine"
-    cli.screen.save_results(tmp_path / "out", {}, FIGURES["one seed"](), tmp_path / "figure.svg")
+    cli.screen.save_results(tmp_path / "out", {}, FIGURES["one seed"], tmp_path / "figure.svg")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["figure.png", "result.json"]
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
+
+
+def test_a_figure_made_meanwhile_is_kept(tmp_path):
+    (tmp_path / "figure.svg").write_text("mine")
+    with pytest.raises(FileExistsError, match="must not exist yet"):
+        cli.screen.save_results(tmp_path / "out", {}, FIGURES["one seed"], tmp_path / "figure.svg")
+    assert (tmp_path / "figure.svg").read_text() == "mine"
+    assert (tmp_path / "out" / "result.json").exists()
+
+
+def test_entries_of_a_heat_map_say_what_is_known():
+    figure, axes = plt.subplots()
+    for matrix, errors, shown in (
+        ([[2.5e-6]], [[3e-8]], "(2.500\n±0.030)e-06"),
+        ([[12.7164]], [[0.0471]], "12.716\n±0.047"),
+        ([[1.5]], [[np.nan]], "1.500"),
+    ):
+        axes.clear()
+        style.heat_map(axes, np.array(matrix), ["a"], ["a"], 1.0, np.array(errors))
+        assert axes.texts[0].get_text() == shown
+    plt.close(figure)
 
 
 def test_long_names_keep_both_ends():

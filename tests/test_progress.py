@@ -2,6 +2,7 @@
 
 import io
 import re
+import sys
 import time
 from types import SimpleNamespace
 
@@ -20,6 +21,20 @@ JOB = {"warmup": 20, "draws": 30, "chains": 2}
 @pytest.fixture(scope="module")
 def model():
     return tiny_model()
+
+
+class Terminal(io.StringIO):
+    """A terminal whose text can be read afterwards."""
+
+    def isatty(self):
+        return True
+
+
+class Gone(Terminal):
+    """A terminal that is gone, as after a lost connection."""
+
+    def write(self, text):
+        raise OSError(5, "Input/output error")
 
 
 def event(chain, done):
@@ -80,7 +95,7 @@ def test_runs_on_disk_show_it_too_and_a_complete_run_does_not(model, tmp_path, c
 
 
 def test_a_terminal_of_80_columns_shows_rate_elapsed_and_left():
-    stream = io.StringIO()
+    stream = Terminal()
     console = Console(file=stream, force_terminal=True, width=80, legacy_windows=False, _environ={})
     with Bars(console=console) as bars:
         bars.add("theory, N = 1000")
@@ -135,3 +150,31 @@ def test_names_of_work_move_no_cursor(capfd):
     with Bars(True) as bars:
         bars.add("seed \x1b[2J [red]0")
     assert capfd.readouterr().err.splitlines()[0] == "bayesattn: seed \\x1b[2J [red]0: elapsed 0:00"
+
+
+def test_a_terminal_that_is_gone_costs_no_draws(monkeypatch):
+    quiet = ba.sample(tiny_model(), **JOB, progress=False)
+    monkeypatch.setattr("sys.stderr", Gone())
+    for progress in (None, True):
+        draws = ba.sample(tiny_model(), **JOB, progress=progress)
+        assert draws["posterior"].equals(quiet["posterior"])
+
+
+def test_colours_wanted_in_a_file_are_no_bar(monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stderr", io.StringIO())
+    with Bars() as bars:
+        assert not bars.on_terminal
+        bars.add("work", 3)
+    assert "\x1b" not in sys.stderr.getvalue()
+
+
+def test_what_is_printed_into_a_file_meanwhile_goes_there(monkeypatch):
+    monkeypatch.setattr("sys.stderr", Terminal())
+    printed = io.StringIO()
+    monkeypatch.setattr("sys.stdout", printed)
+    with Bars() as bars:
+        assert bars.on_terminal
+        bars.add("work", 3)
+        print("data")
+    assert printed.getvalue() == "data\n"

@@ -115,7 +115,7 @@ def calibrate(
     content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
     if narrow:
         content["narrow"] = {"why": WHY_NARROW} | plain["narrow"]
-    save_results(folder, content, outcome.figure(), figure)
+    save_results(folder, content, outcome.figure, figure, overwrite)
     if as_json:
         print_json(content)
     else:

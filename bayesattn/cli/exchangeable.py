@@ -13,7 +13,7 @@ from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
 
-def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None) -> None:
+def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None, overwrite: bool) -> None:
     """Check every claim, print the table, draw the figure; ends with exit status 0 if all is as it should be."""
     start = time.perf_counter()
     with working("checking", as_json) as bar:
@@ -21,7 +21,7 @@ def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None)
     content = {"model": "exchangeable", "seed": seed} | findings.to_dict()
     from bayesattn.exchangeable import plots
 
-    save_results(folder, content, plots.figure(findings), figure)
+    save_results(folder, content, lambda: plots.figure(findings), figure, overwrite)
     if as_json:
         print_json(content)
     else:

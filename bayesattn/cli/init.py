@@ -1,5 +1,6 @@
 """bayesattn init: a model file to start from."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -30,7 +31,7 @@ def init(
         return
     if file.suffix != ".toml":
         raise ValueError(f"FILE must end in .toml, got {file}")
-    if file.exists():
+    if os.path.lexists(file):
         raise ValueError(f"FILE must not exist yet, got {file}, which does; choose another, or read it with --check")
     file.parent.mkdir(parents=True, exist_ok=True)
     arrays = file.with_suffix(".npz").name

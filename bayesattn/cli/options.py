@@ -27,7 +27,7 @@ Chains = Annotated[int, typer.Option(help="Number of chains.")]
 Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, discarded.")]
 Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out, or at --figure.")]
 FigureFile = Annotated[
     Path | None,
     typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending."),

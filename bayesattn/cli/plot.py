@@ -31,7 +31,9 @@ def plot(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions."""
-    file = checked_file("--out", Path(f"{run.absolute().name}.png") if out is None else out, overwrite=True)
+    file = checked_file("--out", Path(f"{run.resolve().name}.png") if out is None else out, overwrite=True)
+    if run.resolve() in file.resolve().parents:
+        raise ValueError(f"--out must not be in the run, got {file}")
     refuse_to_overwrite(file, overwrite, folder=False)
     with working("reading the run, drawing"):
         opened = Run(run)

@@ -93,7 +93,7 @@ def prune(
             ).comparisons
     outcome = study.PruningStudy(comparisons)
     content = {"model": model, "width": width, "data_seeds": seeds} | outcome.to_dict()
-    save_results(folder, content, outcome.figure(), figure)
+    save_results(folder, content, outcome.figure, figure, overwrite)
     if as_json:
         print_json(content)
     else:

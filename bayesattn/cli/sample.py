@@ -130,7 +130,7 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
     say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
     say_paths(case.path_names)
     if len(chosen) < len(rows):
-        say(f"{len(rows) - len(chosen)} entries between paths, of greater ESS, are not shown: --all shows them")
+        say(f"{len(rows) - len(chosen)} entries between paths are not shown: --all shows them")
 
 
 def _with_error(value: float | None, error: float | None) -> str:

@@ -1,9 +1,11 @@
 """What commands share to print: consoles, tables, progress bars, JSON."""
 
 import json
+import math
+import os
 import re
 import textwrap
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn._files import finite, replace_file
-from bayesattn._progress import Bar, Bars
+from bayesattn._progress import Bar, Bars, StandardError
 from bayesattn._text import printable
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
@@ -33,7 +35,7 @@ class Screen(Console):
         return super().render_str(printable(text), **settings)
 
 
-screen, errors = Screen(), Screen(stderr=True)
+screen, errors = Screen(), Screen(file=StandardError())
 
 
 def bars(quiet: bool = False) -> Bars:
@@ -102,7 +104,7 @@ def print_json(content: Any) -> None:
 
 def cell(number: float | None, form: str) -> str:
     """A number in a table; "n/a" for what is not defined."""
-    return "n/a" if number is None else format(number, form)
+    return "n/a" if number is None or not math.isfinite(number) else format(number, form)
 
 
 def free_folder(folder: Path) -> Path:
@@ -116,7 +118,7 @@ def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option
     there = next(above for above in path.absolute().parents if above.exists())
     if not there.is_dir():
         raise ValueError(f"{option} must be in a folder, got {path}, and {there} is a file")
-    if path.exists() and not overwrite:
+    if os.path.lexists(path) and not overwrite:
         raise ValueError(f"{option} must not exist yet, got {path}, which does; choose another or give --overwrite")
     if path.exists() and path.is_dir() != folder:
         raise ValueError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
@@ -130,12 +132,15 @@ def require_free_figure(file: Path | None, overwrite: bool) -> None:
         refuse_to_overwrite(checked_file("--figure", file, overwrite=True), overwrite, folder=False, option="--figure")
 
 
-def save_results(folder: Path, content: Any, figure: Any, file: Path | None = None) -> None:
+def save_results(
+    folder: Path, content: Any, draw: Callable[[], Any], file: Path | None = None, overwrite: bool = False
+) -> None:
     """Write result.json and figure.png into a command's folder, and the figure to another file where one is asked for."""
     from bayesattn.plots.style import save
 
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "result.json", to_json(content).encode())
-    # Whether they may replace others was asked before any work.
-    for place in (folder / "figure.png", *([] if file is None else [file])):
-        save(figure, place, overwrite=True)
+    figure = draw()
+    save(figure, folder / "figure.png", overwrite=True)  # Whether the folder may be there was asked before any work.
+    if file is not None:
+        save(figure, file, overwrite=overwrite)

@@ -31,6 +31,7 @@ from bayesattn.cli.screen import (
     FAILS,
     HOLDS,
     bars,
+    cell,
     free_folder,
     new_table,
     print_json,
@@ -120,7 +121,7 @@ def validate(
             )
         from bayesattn.cli.exchangeable import validate_claims
 
-        validate_claims(seed, folder, as_json, figure)
+        validate_claims(seed, folder, as_json, figure, overwrite)
     positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
@@ -162,7 +163,7 @@ def validate(
         )
     seconds = time.perf_counter() - start
     content = {"model": model, "seed": seed} | outcome.to_dict()
-    save_results(folder, content, outcome.figure(), figure)
+    save_results(folder, content, outcome.figure, figure, overwrite)
     if as_json:
         print_json(content)
     else:
@@ -224,9 +225,9 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
                 f"{at[0] + 1},{at[1] + 1}",
                 *(rounded(float(theory[at]), error) for theory in (result.saddle, result.corrected)),
                 with_error(drawn, error),
-                f"{entries.z[entry]:+.1f}" + (" " if agrees else "!"),
-                f"{result.rhat[at]:.3f}",
-                f"{result.ess[at]:.0f}",
+                cell(float(entries.z[entry]), "+.1f") + (" " if agrees else "!"),
+                cell(float(result.rhat[at]), ".3f"),
+                cell(float(result.ess[at]), ".0f"),
                 style=None if agrees else "red",
             )
             width = ""
@@ -237,7 +238,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
     )
     say_paths(results[0].model.path_names)
     if left_out:
-        say(f"{left_out} entries of lesser |z| are not shown: --all shows them, result.json has them")
+        say(f"{left_out} entries are not shown: --all shows them, result.json has them")
 
 
 def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:

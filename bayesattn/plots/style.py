@@ -1,6 +1,7 @@
 """What all figures share: Okabe and Ito's colours, safe for colour-blind readers, names, axes, legends, files."""
 
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
 from bayesattn._files import replace_file
+from bayesattn._text import rounded, with_error
 
 RESOLUTION = 150
 SUFFIXES = (".png", ".pdf", ".svg")
@@ -23,6 +25,8 @@ UNDATED: dict[str, Mapping[str, Any]] = {".pdf": {"CreationDate": None}, ".svg":
 MARKERS = "os^Dv"
 MOST_NUMBERED = 8
 """Rows up to which each entry of a matrix is written out."""
+ENTRY_PLACES = 0.01
+"""Rounding of an entry without an error, in units of the colours' range."""
 MOST_NAMED = 32
 """Ticks up to which each has its name."""
 LONGEST_NAME, UPRIGHT = 28, 3
@@ -113,9 +117,8 @@ def heat_map(
     if max(matrix.shape) > MOST_NUMBERED:
         return image
     for row, column in np.ndindex(*matrix.shape):
-        entry, error = matrix[row, column], None if errors is None else errors[row, column]
-        digits = 2 if not error else int(np.clip(-np.floor(np.log10(error)), 0, 5))
-        text = f"{entry:.{digits}f}" + ("" if error is None else f"\n±{error:.{digits}f}")
+        entry, error = float(matrix[row, column]), 0.0 if errors is None else float(errors[row, column])
+        text = with_error(entry, error).replace(" ± ", "\n±") if error > 0 else rounded(entry, ENTRY_PLACES * limit)
         color = "white" if abs(matrix[row, column]) > 0.6 * limit else "black"
         axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     return image
@@ -131,7 +134,7 @@ def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
     file = Path(file)
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
-    if file.exists() and not overwrite:
+    if os.path.lexists(file) and not overwrite:
         raise FileExistsError(f"{name} must not exist yet, got {file}, which does; choose another or overwrite it")
     return file
 

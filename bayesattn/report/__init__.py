@@ -2,11 +2,13 @@
 
 import base64
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
@@ -48,7 +50,8 @@ SHOWN_ENTRIES = 4
 
 RESOLUTION = 100
 PACKAGE = Path(__file__).parents[1]
-THEORY_BY = digest_of([*sorted(PACKAGE.glob("theory/*.py")), PACKAGE / "accuracy.py", PACKAGE / "validation.py"])
+OTHERS = ("accuracy.py", "architecture.py", "models/posterior.py", "validation.py")
+THEORY_BY = digest_of([*sorted(PACKAGE.glob("theory/*.py")), *(PACKAGE / name for name in OTHERS)]) + jax.__version__
 """Version of a theory that is kept with a run: that of other code is solved anew."""
 
 
@@ -95,7 +98,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     """
     require("report", "a report")
     out = Path(out)
-    if out.exists() and not overwrite:
+    if os.path.lexists(out) and not overwrite:
         raise FileExistsError(f"out must not exist yet, got {out}, which does; choose another or overwrite it")
     if not runs:
         raise ValueError("runs must hold at least one run, got none")

@@ -345,6 +345,9 @@ class Run(Described):
 
         More draws than it has are no difference.
         """
+        about = self.description["about_model"]
+        if isinstance(model, Model) and model.head_names is None and about.get("head_names") is None:
+            model = model.replace(head_names=self.model.head_names)  # Earlier versions numbered heads from 0.
         asked, has = provenance.job_table(job), provenance.job_table(self.job)
         if job.draws > self.job.draws:
             del asked["draws"], has["draws"]

@@ -1,7 +1,6 @@
 """The command line under attack: one line for what a user can mend, a notice for what only we can, JSON that is JSON."""
 
 import errno
-import io
 import json
 import os
 import sys
@@ -19,6 +18,7 @@ from bayesattn import cli, plots, pruning, report
 from bayesattn._progress import Bars
 from bayesattn.cli import screen, theory
 from bayesattn.plots.diagnostics import scalars
+from tests.test_progress import Terminal
 
 SMALL = """
 temperature = 0.1
@@ -394,7 +394,7 @@ def test_json_is_json(run, theory_is, tmp_path, number):
     assert row["energy"] is None
     assert row["evidence"] == {"error": None, "all": [1.5, [None, 2]]}
     figure = SimpleNamespace(savefig=lambda *_, **__: None)
-    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, figure)
+    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, lambda: figure)
     assert strict((tmp_path / "out" / "result.json").read_text()) == {"bound": None, "holds": None}
 
 
@@ -417,7 +417,7 @@ def test_names_are_printed_as_they_are(run, theory_is, tmp_path, name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_progress_bars_take_names_as_they_are(name):
-    terminal = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=200)
+    terminal = Console(file=Terminal(), force_terminal=True, color_system=None, width=200)
     with Bars(console=terminal) as bars:
         bars.add(name, total=1)
     assert name in terminal.file.getvalue()

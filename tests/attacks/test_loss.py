@@ -884,6 +884,21 @@ def test_runs_of_store_format_2_open(model, whole, run):
     assert runs.sample(model, run, **JOB, repair=True).draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
 
 
+def test_a_run_of_the_version_that_numbered_heads_from_0_is_found(model, tmp_path):
+    """It stored no names of heads that had none, and called their paths 0, 1, .."""
+    runs.sample(model.replace(head_names=[["0"]]), tmp_path / "run", **JOB)
+    about = runs.Run(tmp_path / "run").description["about_model"]
+    edit_description(tmp_path / "run", about_model=about | {"head_names": None})
+    assert runs.Run(tmp_path / "run").model.path_names == ["0"]
+    nameless = model.replace(head_names=None)
+    assert nameless.path_names == ["1"]
+    before = files(tmp_path / "run")
+    assert runs.sample(nameless, tmp_path / "run", **JOB).complete
+    assert files(tmp_path / "run") == before
+    with pytest.raises(runs.RunError, match="holds a run with names"):
+        runs.sample(model, tmp_path / "run", **JOB)
+
+
 def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
     """Found by following imports; packages import more than they need, checks and tasks shape no draw."""
     import ast
