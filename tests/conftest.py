@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import cli
 from bayesattn.samplers.program import program
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
@@ -119,3 +120,17 @@ def hidden_markov_model(hidden_markov):
         )
 
     return build
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    """Exit status, output and errors of the command line in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr("sys.argv", ["bayesattn", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        return stopped.value.code, *capsys.readouterr()
+
+    return run

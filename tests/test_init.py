@@ -8,25 +8,11 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import cli
 from bayesattn.models import files, template
 from bayesattn.models.load import load_validate_table, ready_models
 from bayesattn.samplers import SAMPLERS
 from bayesattn.tasks import HiddenMarkov, OneShot
 from bayesattn.tasks.training import Training
-
-
-@pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["bayesattn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return run
 
 
 def save_arrays(file, labels=(-1.0, 1.0), **more):
@@ -35,15 +21,15 @@ def save_arrays(file, labels=(-1.0, 1.0), **more):
     np.savez(file, **arrays, **more)
 
 
-def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_the_arrays(run, tmp_path):
-    status, out, err = run("init", "mine.toml")
+def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_the_arrays(command, tmp_path):
+    status, out, err = command("init", "mine.toml")
     assert (status, err) == (0, "")
     assert "mine.npz" in out
-    status, _, err = run("init", "--check", "mine.toml")
+    status, _, err = command("init", "--check", "mine.toml")
     assert status == 2
     assert re.fullmatch(r"bayesattn: task.file must be an .npz of path inputs and labels, got 'mine.npz', .*\n", err)
     save_arrays("mine.npz")
-    status, out, err = run("init", "mine.toml", "--check")
+    status, out, err = command("init", "mine.toml", "--check")
     assert (status, err) == (0, "")
     for said in (
         "model: mine, task arrays, T = 0.1",
@@ -58,31 +44,31 @@ def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_
     assert load_validate_table("mine.toml") == files.ValidateTable()
 
 
-def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(run, tmp_path):
-    run("init", "mine.toml")
+def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(command, tmp_path):
+    command("init", "mine.toml")
     save_arrays("mine.npz", labels=(0.0, 1.0))
-    status, _, err = run("init", "--check", "mine.toml")
+    status, _, err = command("init", "--check", "mine.toml")
     assert status == 0
     assert err.startswith("bayesattn: warning: labels are 0 and 1: ")
     (tmp_path / "mine.toml").write_text((tmp_path / "mine.toml").read_text().replace("width = 50", "widht = 50", 1))
-    status, out, err = run("init", "--check", "mine.toml")
+    status, out, err = command("init", "--check", "mine.toml")
     assert (status, out) == (2, "")
     assert "architecture.widht is unknown" in err
     assert err.count("\n") == 1
 
 
-def test_nothing_is_overwritten(run, tmp_path):
+def test_nothing_is_overwritten(command, tmp_path):
     (tmp_path / "mine.toml").write_text("mine")
-    status, _, err = run("init", "mine.toml")
+    status, _, err = command("init", "mine.toml")
     assert status == 2
     assert "FILE must not exist yet, got mine.toml" in err
     assert (tmp_path / "mine.toml").read_text() == "mine"
-    assert "FILE must end in .toml" in run("init", "model")[2]
+    assert "FILE must end in .toml" in command("init", "model")[2]
 
 
-def test_ready_models_can_be_looked_at_without_training(run):
+def test_ready_models_can_be_looked_at_without_training(command):
     assert "template" not in ready_models()
-    status, out, _ = run("init", "--check", "hidden_markov")
+    status, out, _ = command("init", "--check", "hidden_markov")
     assert status == 0
     assert "100 examples of 231 features, 1000 test examples" in out
 

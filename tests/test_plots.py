@@ -274,19 +274,6 @@ def test_files_by_suffix_same_bytes_and_none_lost(suffix, start, tmp_path):
         plots.save(figure, tmp_path / "figure.jpg")
 
 
-@pytest.fixture
-def command(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        monkeypatch.setattr("sys.argv", ["bayesattn", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        return stopped.value.code, *capsys.readouterr()
-
-    return run
-
-
 def test_the_command_draws_and_refuses(run, command, tmp_path):
     status, out, err = command("plot", run.path, "--kind", "U", "--kind", "trace", "--out", "figure.pdf")
     assert (status, err) == (0, "")
