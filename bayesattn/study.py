@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import one_of, positive, positive_integer, shown
 from bayesattn._files import finite
-from bayesattn._text import Described
+from bayesattn._text import Described, rounded
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
 from bayesattn.models import JOINT, Model
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_SHOWN = 4
-"""Widths whose statement a study shows."""
+"""Widths, or trained networks, whose results a study shows."""
 Curve = dict[int, list[Candidate]]
 """By width, what theory says at each of some temperatures."""
 
@@ -162,8 +162,8 @@ def validate(
     return ValidationStudy(validations, curve, elsewhere, theory_seconds)
 
 
-@dataclass(frozen=True)
-class PruningStudy:
+@dataclass(frozen=True, repr=False)
+class PruningStudy(Described):
     """Heads removed from networks trained from several seeds, and from the posteriors of their values.
 
     Args:
@@ -171,6 +171,17 @@ class PruningStudy:
     """
 
     comparisons: list[Comparison]
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {
+            network: "; ".join(
+                f"accuracy {100 * of.networks[network].accuracy:.3g} %,"
+                f" rank correlation {rounded(of.correlation(network, 'theory'), 0.1)}"
+                for of in self.comparisons[:MOST_SHOWN]
+            )
+            for network in self.comparisons[0].networks
+        }
+        return f"PruningStudy of {len(self.comparisons)} x {self.comparisons[0].model.name!r}", rows
 
     def figure(self) -> "Figure":
         """Head scores against what is lost with each head, and accuracy as heads go."""
@@ -233,8 +244,8 @@ def prune(
     return PruningStudy(comparisons)
 
 
-@dataclass(frozen=True)
-class CalibrationStudy:
+@dataclass(frozen=True, repr=False)
+class CalibrationStudy(Described):
     """Whether samplers draw from posteriors.
 
     Args:
@@ -244,6 +255,18 @@ class CalibrationStudy:
 
     simulations: dict[str, int]
     results: dict[str, dict[str, tuple[Calibration, JointTest]]]
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        said = {True: "holds", False: "does not hold", None: "cannot tell"}
+        rows = {
+            title: f"{self.simulations[title]} simulations; "
+            + ", ".join(
+                f"{name}: ranks {said[ranked.holds]}, joint law {said[joint.holds]}"
+                for name, (ranked, joint) in of.items()
+            )
+            for title, of in self.results.items()
+        }
+        return f"CalibrationStudy: {said[self.holds]}", rows
 
     @property
     def holds(self) -> bool | None:

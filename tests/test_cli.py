@@ -17,6 +17,7 @@ from bayesattn import calibration, cli, runs
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _telling
 from bayesattn.comparison import Compared
+from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
 
@@ -251,7 +252,7 @@ def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, a
     def calibrated(model, simulations, *, level, **settings):
         levels.append(level)
         ranks = 0 * uniform if model.name == "narrow" and narrow_ranks != "uniform" else uniform
-        p_values = calibration.uniform_probability(calibration._least_tail(ranks, 63), 50, 63)
+        p_values = uniform_probability(least_tail(ranks, 63), 50, 63)
         effective = np.array([0.2 if "dependent" in narrow_ranks else 1.0])
         return calibration.Calibration(["U 1,1"], ranks, 63, p_values, effective, None, level)
 

@@ -8,6 +8,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import calibration, study
+from bayesattn.ranks import least_tail, uniform_probability
 from tests.posteriors import tiny_model
 
 SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}
@@ -109,6 +110,9 @@ def test_heads_are_removed_from_each_model(model):
     assert told == [0, 1]
     first, second = found.comparisons
     assert list(first.networks) == ["posterior"]
+    lost = first.networks["posterior"]
+    assert repr(found).splitlines()[0] == f"PruningStudy of 2 x {model.name!r}"
+    assert " ".join(repr(found).split()).count(f"accuracy {100 * lost.accuracy:.3g} %, rank correlation ") == 2
     assert first.to_dict() == second.to_dict()
     json.dumps(found.to_dict(), allow_nan=False)
 
@@ -149,7 +153,7 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
         assert settings == {"draws": 7, "thin": 2, "seed": 1, "warmup": 50}
         progress(len(simulated.labels))
         ranks = np.zeros((20, 1), int) if network is narrow else np.arange(20)[:, None] % 8
-        p_values = calibration.uniform_probability(calibration._least_tail(ranks, 7), 20, 7)
+        p_values = uniform_probability(least_tail(ranks, 7), 20, 7)
         return calibration.Calibration(("U",), ranks, 7, p_values, np.ones(1), None, level)
 
     def tested(network, *, sampler, chains, level, **_):
@@ -168,6 +172,10 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
         calibration.LEVEL / 8
     }
     assert found.holds is False
+    assert repr(found).splitlines()[0] == "CalibrationStudy: does not hold"
+    assert "20 simulations; nuts: ranks holds, joint law holds, hmc: ranks holds, joint law holds" in " ".join(
+        repr(found).split()
+    )
     assert found.to_dict()["narrow"]["samplers"]["hmc"]["calibrated"] is False
     assert found.to_dict()["tiny"]["samplers"]["nuts"]["calibrated"] is True
 

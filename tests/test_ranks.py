@@ -1,0 +1,86 @@
+"""Statistics of ranks: how often right samplers fail, and that what differs is told apart."""
+
+import itertools
+
+import numpy as np
+from scipy import stats
+
+from bayesattn.ranks import ecdf_band, ecdf_difference, effective_share, least_tail, rank_errors, uniform_probability
+
+
+def test_probabilities_are_those_of_all_ranks_counted():
+    """Four simulations ranked among three draws: 256 equally likely outcomes."""
+    outcomes = np.array(list(itertools.product(range(4), repeat=4))).T
+    least = least_tail(outcomes, 3)
+    counted = [np.mean(least <= tail * (1 + 1e-9)) for tail in least]
+    np.testing.assert_allclose(uniform_probability(least, 4, 3), counted, rtol=1e-12)
+
+
+def test_a_right_sampler_with_correlated_quantities_fails_no_more_often_than_stated():
+    """500 calibrations of 20 quantities, ranks uniform and correlated at 0.5, at a level of 5 %; then shifted ones."""
+    rng = np.random.default_rng(0)
+    shape = (100, 500)
+    normal = (rng.normal(size=(*shape, 1)) + rng.normal(size=(*shape, 20))) / np.sqrt(2)
+
+    def failed(values):
+        ranks = np.floor(64 * stats.norm.cdf(values)).astype(int)
+        least = least_tail(ranks.reshape(100, -1), 63).reshape(500, 20)
+        return np.mean(uniform_probability(least.min(1), 100, 63) <= 0.05 / 20)
+
+    # Binomial with 500 trials.
+    assert failed(normal) <= 0.05 + 4 * np.sqrt(0.05 * 0.95 / 500)
+    # Half a standard deviation is five errors of the mean of 100.
+    assert failed(normal + 0.5) > 0.9
+
+
+def test_uniform_ranks_hold_as_often_as_they_should():
+    fresh = least_tail(np.random.default_rng(0).integers(0, 64, (100, 2000)), 63)
+    share = np.mean(uniform_probability(fresh, 100, 63) <= 0.05)
+    assert abs(share - 0.05) < 4 * np.sqrt(0.05 * 0.95 / 2000)
+
+
+def test_the_band_holds_uniform_ranks():
+    """Pointwise tails against scipy, and the share of whole curves inside the 95 % band."""
+    ranks = np.random.default_rng(1).integers(0, 20, (50, 1))
+    count = np.sum(ranks <= 4)
+    tail = 2 * min(stats.binom.cdf(count, 50, 0.25), stats.binom.sf(count - 1, 50, 0.25))
+    assert least_tail(ranks, 19)[0] <= tail
+    low, high = ecdf_band(50, 19)
+    curves = [ecdf_difference(np.random.default_rng(s).integers(0, 20, 50), 19) for s in range(1000)]
+    inside = np.mean([np.all((curve >= low - 1e-12) & (curve <= high + 1e-12)) for curve in curves])
+    # As near 95 % from above as the least tail, which is discrete, can come; four binomial errors on either side.
+    assert 0.95 - 4 * np.sqrt(0.05 * 0.95 / 1000) < inside < 0.98
+
+
+def test_effective_share_of_autoregressive_chains():
+    """(1 - phi) / (1 + phi) within 15 %, what two corrections leave; 1 for draws that are independent, or never vary."""
+    rng = np.random.default_rng(0)
+    chains = [rng.normal(size=(400, 63))]
+    for phi in (0.2, 0.6):
+        noise, chain = rng.normal(size=(400, 163)), np.zeros((400, 163))
+        for draw in range(1, 163):
+            chain[:, draw] = phi * chain[:, draw - 1] + noise[:, draw]
+        chains.append(chain[:, 100:])
+    found = effective_share(np.stack([*chains, np.ones((400, 63))], axis=-1))
+    np.testing.assert_allclose(found, [1, 0.8 / 1.2, 0.4 / 1.6, 1], rtol=0.15)
+    # Adding constants to chains, which have them from their own posteriors, changes nothing.
+    moved = np.stack(chains, axis=-1) + 10 * rng.normal(size=(400, 1, 1))
+    np.testing.assert_allclose(effective_share(moved), found[:3], rtol=1e-9)
+
+
+def test_samples_of_one_law_with_heavy_tails_are_told_apart_as_seldom_as_they_should():
+    """Squares of products of chi-squared variables; a wrong location or spread is seen."""
+    rng = np.random.default_rng(0)
+
+    def sample(count):
+        return np.prod(rng.chisquare(3, size=(2, count, 4)), axis=0) ** 2
+
+    found = np.array([rank_errors(sample(3000), sample(300)) for _ in range(500)])
+    # 4000 numbers of a standard normal law, those of one quantity correlated at most.
+    assert abs(found.mean()) < 4 / np.sqrt(4000)
+    assert abs(np.mean(found**2) - 1) < 4 * np.sqrt(2 / 4000)
+    assert np.mean(np.abs(found) > 2.576) < 0.01 + 4 * np.sqrt(0.01 / 4000)
+    shifted, spread = rng.normal(0.3, 1, (1000, 1)), rng.normal(0, 1.2, (1000, 1))
+    normal = rng.normal(0, 1, (10_000, 1))
+    assert rank_errors(normal, shifted)[0] > 5
+    assert rank_errors(normal, spread)[1] > 5
