@@ -11,7 +11,6 @@ import pytest
 
 from bayesattn import runs
 from bayesattn._input_files import read_arrays
-from bayesattn.samplers import run as block_runner
 from bayesattn.tasks import OneShot, training
 from tests.attacks.conftest import JOB
 from tests.disk import Disk, dying, failing
@@ -20,7 +19,8 @@ from tests.processes import Started
 from tests.test_runs import contents, run_process
 
 ERRORS = (errno.ENOSPC, errno.EIO)
-SHORT = {"chains": 1, "warmup": 4, "draws": 8, "seed": 3}
+SHORT = {"chains": 1, "warmup": 20, "draws": 40, "seed": 3}
+"""Of a program that other tests compile too: two blocks."""
 KINDS = {
     "nuts": {},
     "langevin": {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}},
@@ -116,7 +116,7 @@ def case(name, model, folder):
         runs.sample(model, old / "run", **SHORT | {"seed": 9})
         return case_of_runs(model, SHORT, old, overwrite=True)
     if name == "more draws":
-        runs.sample(model, old / "run", **SHORT | {"draws": 4})
+        runs.sample(model, old / "run", **SHORT | {"draws": 20})
         return case_of_runs(model, SHORT, old)
     runs.sample(model, old / "run", **SHORT)
     shutil.rmtree(old / "run" / "posterior" / "prediction" / "c")
@@ -129,7 +129,6 @@ ALL = [*KINDS, "overwriting", "more draws", "repair", "training"]
 
 
 def require_nothing_lost_at(name, model, tmp_path, monkeypatch, moments, kinds):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", 4)
     monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)
     made = case(name, model, tmp_path)
     count, whole = made.writes(tmp_path / "whole")
