@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -167,33 +168,16 @@ def _train(
     task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None
 ) -> dict[str, np.ndarray]:
     require("images", "training")
-    import optax
-
     about = description(task, training)
     checkpoint = out.with_name(out.name + ".checkpoint")
-    schedule = optax.warmup_cosine_decay_schedule(0.0, training.learning_rate, training.steps // 20, training.steps)
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
     weights = initial_weights(jax.random.key(training.seed), task, training.width)
-    state, done = (weights, optimiser.init(weights)), 0
+    begin, block = _compiled(training.learning_rate, training.steps)
+    state, done = (weights, begin(weights)), 0
     if checkpoint.exists():
         state, done = _restored(checkpoint, state, about)
     images = task.classes["train"]
-    patches = jnp.asarray(task.patches(images), jnp.float32)
-    embedding = {name: jnp.asarray(value, jnp.float32) for name, value in task.embedding.items()}
-
-    def loss(weights, shown, labels):
-        outputs = output(weights, embedded(patches[shown], **embedding))
-        return jnp.mean((outputs - labels) ** 2), jnp.mean(right(outputs, labels))
-
-    @jax.jit
-    def block(state, shown, labels):
-        def step(state, batch):
-            weights, moments = state
-            loss_and_hits, gradient = jax.value_and_grad(loss, has_aux=True)(weights, *batch)
-            updates, moments = optimiser.update(gradient, moments, weights)
-            return (optax.apply_updates(weights, updates), moments), loss_and_hits
-
-        return jax.lax.scan(step, state, (shown, labels))
+    data = {"patches": task.patches(images)} | task.embedding
+    data = {name: jnp.asarray(value, jnp.float32) for name, value in data.items()}
 
     while done < training.steps:
         count = min(BLOCK, training.steps - done)
@@ -202,6 +186,7 @@ def _train(
         shape = (count, training.batch)
         state, (losses, hits) = block(
             state,
+            data,
             jnp.asarray(episodes.shown.reshape(*shape, -1)),
             jnp.asarray(episodes.labels.reshape(shape), jnp.float32),
         )
@@ -218,6 +203,32 @@ def _train(
     _write(out, trained, about)
     checkpoint.unlink(missing_ok=True)
     return trained
+
+
+@lru_cache(maxsize=8)
+def _compiled(learning_rate: float, steps: int) -> tuple[Callable, Callable]:
+    """First state of the optimiser, and some steps of it: compiled once for all networks of one shape."""
+    import optax
+
+    schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, steps // 20, steps)
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+
+    def loss(weights, data, shown, labels):
+        embedding = {name: value for name, value in data.items() if name != "patches"}
+        outputs = output(weights, embedded(data["patches"][shown], **embedding))
+        return jnp.mean((outputs - labels) ** 2), jnp.mean(right(outputs, labels))
+
+    @jax.jit
+    def block(state, data, shown, labels):
+        def step(state, batch):
+            weights, moments = state
+            loss_and_hits, gradient = jax.value_and_grad(loss, has_aux=True)(weights, data, *batch)
+            updates, moments = optimiser.update(gradient, moments, weights)
+            return (optax.apply_updates(weights, updates), moments), loss_and_hits
+
+        return jax.lax.scan(step, state, (shown, labels))
+
+    return optimiser.init, block
 
 
 def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
