@@ -26,6 +26,12 @@ def replace_file(file: Path, content: bytes) -> None:
     sync_folder(file.parent)
 
 
+def require_new(name: str, path: str | Path, otherwise: str = "choose another or overwrite it") -> None:
+    """Raise FileExistsError if something stands at a path, be it a link to nowhere."""
+    if os.path.lexists(path):
+        raise FileExistsError(f"{name} must not exist yet, got {path}, which does; {otherwise}")
+
+
 def finite(value: Any) -> Any:
     """Plain values as JSON has them: None for numbers that are not finite."""
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
-from bayesattn._text import printable
+from bayesattn._text import duration, printable
 
 LINE_SECONDS = 30.0
 """Between two lines in a log file."""
@@ -48,18 +48,12 @@ def _note(task: Task) -> str:
 
 
 def _elapsed(task: Task) -> str:
-    return f"elapsed {_duration((task.fields['ended'] or time.monotonic()) - task.fields['began'])}"
+    return f"elapsed {duration((task.fields['ended'] or time.monotonic()) - task.fields['began'])}"
 
 
 def _left(task: Task) -> str:
     seconds = None if task.fields["ended"] else task.time_remaining
-    return "" if seconds is None else f"left {_duration(seconds)}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+    return "" if seconds is None else f"left {duration(seconds)}"
 
 
 class StandardError:
@@ -161,14 +155,15 @@ class Bars:
             self._tell()
 
     def _tell(self, last: bool = False) -> None:
+        tasks = self.progress.tasks  # Read once: the thread that works may drop one meanwhile.
         if self.notebook and self._handle is None:
             from IPython.display import display
 
             self._handle = display(self.progress, display_id=True)
         elif self.notebook:
             self._handle.update(self.progress)
-        elif self.progress.tasks and (last or not self.progress.tasks[-1].finished):
-            task = self.progress.tasks[-1]
+        elif tasks and (last or not tasks[-1].finished):
+            task = tasks[-1]
             words = ", ".join(filter(None, (part(task) for part in (_count, _note, _elapsed, _left))))
             line = f"bayesattn: {_description(task)}: {words}"
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
@@ -183,11 +178,12 @@ class Bar:
         self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
 
     def update(self, completed: float | None = None, **changes: Any) -> None:
-        """Say how much is done, or change description, note or total."""
-        self.progress.update(self.task, completed=completed, **changes)
-        [task] = [task for task in self.progress.tasks if task.id == self.task]
-        if task.finished and task.fields["ended"] is None:
-            self.progress.update(self.task, ended=time.monotonic())
+        """Say how much is done, or change description, note or total; of a bar that is gone, nothing is shown."""
+        with suppress(KeyError):
+            self.progress.update(self.task, completed=completed, **changes)
+            task = {task.id: task for task in self.progress.tasks}[self.task]
+            if task.finished and task.fields["ended"] is None:
+                self.progress.update(self.task, ended=time.monotonic())
 
     def begins(self, completed: float) -> None:
         """What was done before does not count in the speed."""

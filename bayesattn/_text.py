@@ -24,16 +24,33 @@ def printable(text: str) -> str:
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
-def with_error(value: float, error: float, sign: str = "") -> str:
+def cell(number: float | None, form: str) -> str:
+    """A number as `form` has it; "n/a" for what is not defined."""
+    return UNKNOWN if number is None or not math.isfinite(number) else format(number, form)
+
+
+def duration(seconds: float) -> str:
+    """Hours, if there are any, minutes and seconds.
+
+    >>> duration(3), duration(62.6), duration(3601)
+    ('0:03', '1:03', '1:00:01')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     """`value ± error`: the error with two significant digits, the value to the same place.
 
     >>> with_error(12.5981, 0.0724), with_error(-0.3, 41.7, "+"), with_error(1.5e-9, 2e-10)
     ('12.598 ± 0.072', '+0 ± 42', '(1.50 ± 0.20)e-09')
 
-    An error of 0 is that of an exact number, or smaller than can be told; where it is not known, it says so.
+    An error of 0 is that of an exact number, or smaller than can be told. What is None or not finite is not known.
     """
-    if not math.isfinite(value):
+    if value is None or not math.isfinite(value):
         return UNKNOWN
+    error = math.nan if error is None else error
     if 0 < error < sys.float_info.min:
         error = 0.0
     if not math.isfinite(error) or error == 0:

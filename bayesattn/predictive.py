@@ -18,7 +18,7 @@ from scipy import stats
 
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
 from bayesattn._random import fingerprint, stream
-from bayesattn._text import Described
+from bayesattn._text import Described, cell
 from bayesattn.diagnostics import moments
 from bayesattn.models import Model
 from bayesattn.models.description import ATTRIBUTE, described, restored
@@ -59,7 +59,7 @@ class PosteriorPrediction(Described):
     draws: Float[np.ndarray, "chain draw example"] | None
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {np.max(self.error):.2g}"}
+        rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
         rows["deviation"] = f"{_range(np.sqrt(self.variance))}, that of f without label noise"
         if self.probabilities is not None:
             rows["probability"] = f"{_range(self.probabilities)}, that f is above 0"

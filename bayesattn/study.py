@@ -109,6 +109,7 @@ def validate(
     margin: float = MARGIN,
     solving: Callable[[int], Any] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
 ) -> ValidationStudy:
     """Draw the posterior of a network at several widths and compare each with the theory.
@@ -122,6 +123,7 @@ def validate(
         margin: difference, relative to U and to the predictor, within which the theory is to hold.
         solving: called with a width before its theory is solved: of the curve, and of the width that was drawn.
         sampling: called with a width before it is drawn, gives what is called after each block of draws.
+        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
@@ -151,7 +153,7 @@ def validate(
     theory_seconds = time.perf_counter() - start
     validations, elsewhere = [], {name: [] for name in also_on or {}}
     for case, width in zip(cases, widths, strict=True):
-        draws = sample(case, progress=sampling and sampling(width), **settings)
+        draws = sample(case, progress=sampling(width) if sampling else progress, **settings)
         if solving is not None:
             solving(width)
         # A level for all widths together.
@@ -198,6 +200,7 @@ def prune(
     choose_temperature: bool = False,
     choosing: Callable[[int], Any] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
 ) -> PruningStudy:
     """Score the heads of networks by theory and by draws, and remove them in that order and in others.
@@ -208,6 +211,7 @@ def prune(
             examples.
         choosing: called with the number of a model, from 0, before its temperature is chosen.
         sampling: called with it before the model is drawn, gives what is called after each block of draws.
+        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
@@ -236,7 +240,7 @@ def prune(
             if choosing is not None:
                 choosing(number)
             model = model.replace(temperature=by_evidence(candidates(model, seed=job.seed)).temperature)
-        draws = sample(model, progress=sampling and sampling(number), **settings)
+        draws = sample(model, progress=sampling(number) if sampling else progress, **settings)
         drawn = draws["posterior"]["order_parameter"].values
         comparisons.append(pruning.compare(model, drawn, weights, job.seed))
     if not comparisons:
@@ -305,6 +309,7 @@ def calibrate(
     chains: int = 1000,
     seed: int = 0,
     progress: Callable[[str, str, int], None] | None = None,
+    testing: Callable[[str, str], Any] | None = None,
     **settings: Any,
 ) -> CalibrationStudy:
     """Simulation-based calibration and a joint test of each sampler on each network.
@@ -317,6 +322,7 @@ def calibrate(
         chains: of the joint test.
         seed: of everything.
         progress: told the names of network and sampler, and the simulations done.
+        testing: told these names before the joint test, which follows.
         settings: warmup, parameterisation, options and keep of `bayesattn.samplers.Job`.
 
     Raises:
@@ -347,6 +353,8 @@ def calibrate(
             ranked = calibration.calibrate(
                 model, simulated, sampler=name, draws=draws, thin=thin, progress=tell, **settings
             )
+            if testing is not None:
+                testing(title, name)
             results[title][name] = ranked, calibration.joint_test(model, sampler=name, chains=chains, **settings)
     return CalibrationStudy({title: count for title, (_, count) in networks.items()}, results)
 

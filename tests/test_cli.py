@@ -7,19 +7,24 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pandas
 import platformdirs
 import pytest
 
 import bayesattn as ba
 from bayesattn import calibration, cli, runs
+from bayesattn._progress import Bars
 from bayesattn.cli.compiled import keep_compiled
-from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _telling
+from bayesattn.cli.prune import _mean
+from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
 from bayesattn.comparison import Compared
 from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
+from tests.screens import fits
 
 SMALL = """
 temperature = 0.1
@@ -53,26 +58,9 @@ QUICK = ("--warmup", "60", "--draws", "150")
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def run(command, tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesattn", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        return ended.value.code or 0, output.out, output.err
-
-    return call
-
-
-def fits(out):
-    """Whether text fits a screen of 80 columns, no number apart from its error, and both with the same digits."""
-    lines = [line.rstrip() for line in out.splitlines()]
-    assert not any(line.endswith("±") or line.startswith("± ") for line in lines)
-    places = [[len(number.partition(".")[2]) for number in pair] for pair in re.findall(r"([\d.]+) ± ([\d.]+)", out)]
-    return max(map(len, lines)) <= 80 and all(value == error for value, error in places)
+    return command
 
 
 def test_theory(run):
@@ -110,10 +98,13 @@ def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):
     assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     status, out, _ = run("runs", ".")
     assert status == 0
+    assert fits(out)
     assert out.splitlines()[2].split()[:8] == ["draws", "small", "8", "0.1", "nuts", "complete", "100", "%"]
     assert json.loads(run("runs", "draws", "--json")[1])[0]["progress"] == 1
-    assert run("runs", "draws", "--netcdf", "draws.nc")[0] == 0
-    assert (tmp_path / "draws.nc").stat().st_size > 10**5
+    deep = "a folder " * 9 + "with spaces"
+    (tmp_path / deep).mkdir()
+    assert run("runs", "draws", "--netcdf", f"{deep}/draws.nc")[1] == f"draws written to {deep}/draws.nc\n"
+    assert (tmp_path / deep / "draws.nc").stat().st_size > 10**5
     assert run("sample", "small.toml", "--out", "draws", *QUICK, "--seed", "1", "--overwrite")[0] == 0
 
 
@@ -155,6 +146,20 @@ def test_entries_that_tell_something_are_those_that_differ_or_lie_farthest():
     assert set(_telling(none, pairs)) == diagonal | {*off[[50, 80, 90]]}
     every = Compared([""] * len(ones), ones, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
     assert count < len(_telling(every, pairs)) <= count + MOST_DIFFERENT + FARTHEST
+
+
+def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
+    """As of fewer than four draws a chain: no entry is said to differ, and nothing is "nan"."""
+    unknown, two = np.full(3, np.nan), np.full((2, 2), np.nan)
+    entries = Compared(["11", "21", "22"], np.ones(3), unknown, unknown, 0 * np.ones(3), np.ones(3), 0.01, 0.01)
+    theory = {"order_parameter": np.eye(2), "saddle": np.eye(2), "corrected": np.eye(2)}
+    draws = {"error": two, "rhat": two, "ess": two, "model": SimpleNamespace(path_names=["one", "two"])}
+    _print_entries([SimpleNamespace(width=8, entries=entries, **theory, **draws)], True)
+    table = capsys.readouterr().out.split("z: draws less")[0]
+    assert table.count("± n/a") == 3
+    assert "nan" not in table
+    assert "!" not in table
+    assert _mean([float("nan")]) == "n/a"
 
 
 def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
@@ -247,7 +252,7 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
 def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, arguments, narrow_ranks, status):
     """Ranks as if of a sampler that is right on the model asked for, and as given on the narrow network."""
     uniform = np.random.default_rng(0).integers(0, 64, (50, 1))
-    levels = []
+    levels, waiting, shown = [], [], []
 
     def calibrated(model, simulations, *, level, **settings):
         levels.append(level)
@@ -257,11 +262,21 @@ def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, a
         return calibration.Calibration(["U 1,1"], ranks, 63, p_values, effective, None, level)
 
     monkeypatch.setattr(calibration, "calibrate", calibrated)
-    monkeypatch.setattr(
-        calibration, "joint_test", lambda *_, level, **__: calibration.JointTest(["U 1,1"], np.zeros(1), level)
-    )
+
+    def tested(*_, level, **__):
+        [task] = shown[-1].progress.tasks
+        waiting.append((task.completed, task.total, task.description))
+        return calibration.JointTest(["U 1,1"], np.zeros(1), level)
+
+    monkeypatch.setattr(calibration, "joint_test", tested)
+    monkeypatch.setattr("bayesattn.cli.calibrate.bars", lambda quiet: shown.append(Bars(False)) or shown[-1])
     ended, out, err = run("calibrate", "small.toml", "--sampler", "nuts", "--sampler", "hmc", *arguments)
     assert ended == status, err
+    assert fits(out)
+    assert "figure and results in out/calibrate-small" in out
+    # Whoever waits for a joint test sees that there is more to come.
+    assert len(waiting) == 2 * (1 if arguments else 2)
+    assert all(done < total and said.endswith("joint test") for done, total, said in waiting)
     networks = 1 if arguments else 2
     # Ranks and joint test of two samplers share the level.
     assert levels == [calibration.LEVEL / (2 * 2 * networks)] * 2 * networks
@@ -270,6 +285,25 @@ def test_calibrate_asks_about_a_narrow_network_too(run, tmp_path, monkeypatch, a
     assert content["samplers"]["hmc"]["calibrated"] is True
     if not arguments:
         assert content["narrow"]["samplers"]["hmc"]["calibrated"] is {0: True, 1: False, 2: None}[status]
+
+
+def test_sweeps_fit_the_screen(run, tmp_path, monkeypatch):
+    """What they would cost, and how they ended, without drawing anything."""
+    sweep = pytest.importorskip("bayesattn.sweep")
+    (tmp_path / "sweep.toml").write_text('[settings]\nmodel = "small.toml"\n[grid]\nwidth = [10, 1000]\n')
+    rows = [sweep.Estimate(name, "new", 123456, 98765.4, 43.2, 10**11, True) for name in ("width=10", "width=1000")]
+    monkeypatch.setattr(sweep, "estimates", lambda *_: rows)
+    monkeypatch.setattr(sweep, "start_up", lambda: 12.3)
+    status, out, err = run("sweep", "sweep.toml", "--dry-run", "--workers", "2")
+    assert status == 0, err
+    assert fits(out)
+    assert "27:26:05" in out
+    ended = {"run": ["width=10", "width=1000"], "state": "complete", "error_message": None}
+    monkeypatch.setattr(sweep, "run", lambda *_, **__: pandas.DataFrame(ended))
+    status, out, err = run("sweep", "sweep.toml")
+    assert status == 0, err
+    assert fits(out)
+    assert "2 runs in out/sweep: 2 complete" in out
 
 
 def test_one_chain_and_few_draws_are_told_in_tables(run):
@@ -334,9 +368,9 @@ def test_bad_input_is_one_line_and_exit_status_2(run, tmp_path, arguments, messa
     assert message in err
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in cli.COMMANDS)])
-def test_help(run, command):
-    status, out, _ = run(*command, "--help")
+@pytest.mark.parametrize("words", [[], *([name] for name in cli.COMMANDS)])
+def test_help(run, words):
+    status, out, _ = run(*words, "--help")
     assert status == 0
     assert "Usage: bayesattn" in out
 

@@ -31,7 +31,7 @@ HOMES = {
     "distributed": {"sweep"},
     "jinja2": {"report"},
     "matplotlib": {"plots", "exchangeable.plots", "report"},
-    "numpyro": {"calibration", "models", "samplers"},
+    "numpyro": {"models", "samplers"},
     "optax": {"tasks.training"},
     "optimistix": {"exchangeable.learning"},
     "pooch": {"tasks.images"},

@@ -32,18 +32,22 @@ def test_the_file_that_is_written_passes_its_own_check_and_its_model_is_that_of_
     status, out, err = command("init", "mine.toml", "--check")
     assert (status, err) == (0, "")
     for said in (
-        "model: mine, task arrays, T = 0.1",
-        "data: 20 examples of 5 features, no test examples",
-        "network: 2 layers of 2, 2 heads, widths 50, 50, readout width 50",
-        "paths: 4: ",
+        "Model 'mine'",
+        "T = 0.1",
+        "20 of 5 features",
+        "4, of 2 x 2 heads: ",
+        "N = 50, 50, 50; prior variances 1, 1, 1, 1",
+        "memory of one chain, at the least: ",
         "MiB collapsed",
     ):
         assert said in out
     model = ba.load_model("mine.toml")
+    assert out.startswith(f"{model!r}\n")
     assert model.architecture == ba.Architecture((2, 2), (50, 50, 50), (1.0,) * 4)
     assert load_validate_table("mine.toml") == files.ValidateTable()
 
 
+@pytest.mark.filterwarnings("always::UserWarning")
 def test_check_says_what_is_wrong_in_a_sentence_and_what_is_doubtful(command, tmp_path):
     command("init", "mine.toml")
     save_arrays("mine.npz", labels=(0.0, 1.0))
@@ -70,7 +74,7 @@ def test_ready_models_can_be_looked_at_without_training(command):
     assert "template" not in ready_models()
     status, out, _ = command("init", "--check", "hidden_markov")
     assert status == 0
-    assert "100 examples of 231 features, 1000 test examples" in out
+    assert "100 of 231 features, 1000 to test" in out
 
 
 def uncommented(text, name):

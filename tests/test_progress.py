@@ -14,6 +14,7 @@ import bayesattn as ba
 from bayesattn import _progress, runs
 from bayesattn._progress import Bars
 from tests.posteriors import tiny_model
+from tests.screens import Terminal
 
 JOB = {"warmup": 20, "draws": 30, "chains": 2}
 
@@ -21,13 +22,6 @@ JOB = {"warmup": 20, "draws": 30, "chains": 2}
 @pytest.fixture(scope="module")
 def model():
     return tiny_model()
-
-
-class Terminal(io.StringIO):
-    """A terminal whose text can be read afterwards."""
-
-    def isatty(self):
-        return True
 
 
 class Gone(Terminal):
@@ -163,10 +157,27 @@ def test_a_terminal_that_is_gone_costs_no_draws(monkeypatch):
 def test_colours_wanted_in_a_file_are_no_bar(monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stderr", io.StringIO())
-    with Bars() as bars:
+    with Bars(True) as bars:
         assert not bars.on_terminal
         bars.add("work", 3)
+    assert "work" in sys.stderr.getvalue()
     assert "\x1b" not in sys.stderr.getvalue()
+
+
+def test_a_bar_that_goes_while_it_is_told_of_ends_no_thread(monkeypatch):
+    with Bars(False) as bars:
+        bars.add("passing")
+        looks = iter([bars.progress.tasks])
+        monkeypatch.setattr(type(bars.progress), "tasks", property(lambda _: next(looks, [])))
+        bars._tell()
+
+
+def test_a_bar_that_is_gone_may_be_told_more():
+    with Bars(False) as bars:
+        passing = bars.add("passing")
+        bars.add("next", 3)
+        passing.update(1, description="still passing")
+        assert [task.description for task in bars.progress.tasks] == ["next"]
 
 
 def test_what_is_printed_into_a_file_meanwhile_goes_there(monkeypatch):

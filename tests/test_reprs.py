@@ -97,6 +97,8 @@ def test_a_validation_tells_verdict_and_statement(validation):
 def test_predictions_and_evidence_print_no_arrays(model, draws):
     predicted = ba.predict(draws, model.path_inputs, keep_draws=True)
     assert lines_of(predicted)[0] == f"PosteriorPrediction of {len(model.labels)} examples"
+    few = ba.predictive.PosteriorPrediction(np.zeros(2), np.ones(2), np.full(2, np.nan), None, None)
+    assert "Monte Carlo error at most n/a" in repr(few)
     evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
     assert repr(evidence).split("\n")[0] == "Evidence: log p(Y) = -12.346 ± 0.027"
     assert "NOT reliable" in repr(evidence)
@@ -112,6 +114,8 @@ def test_a_run_tells_state_and_settings_and_reads_no_draws(model, tmp_path, monk
     for name in ("draws", "require_sound", "arrays_of_draws", "diagnose"):
         monkeypatch.setattr(runs.Run, name, refused)
     assert lines_of(run)[0] == "Run run: complete"
+    assert run.title == f"{model.name}, N = 4, T = 0.5"
+    assert run.drawn == 30
     said = " ".join(repr(run).split())
     assert "nuts, collapsed parameterisation, seed 0" in said
     assert "30 of each of 2 chains, after 20 of warm-up" in said

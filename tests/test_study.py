@@ -37,6 +37,24 @@ def found(model):
     return made
 
 
+def test_progress_is_that_of_each_sampling(model, monkeypatch):
+    told = []
+
+    def sampled(*_, progress, **__):
+        told.append(progress)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(study, "sample", sampled)
+    for begin in (
+        lambda: study.validate(model, (8,), progress=False),
+        lambda: study.validate(model, (8,), progress=False, sampling=str),
+        lambda: study.prune([(model, None)], progress=False),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            begin()
+    assert told == [False, "8", False]
+
+
 def test_each_width_is_validated_as_it_would_be_alone(model, found):
     draws = ba.sample(model.replace(width=40), **SETTINGS)
     alone = ba.validate(model.replace(width=40), draws, margin=0.3, level=0.005)
@@ -147,7 +165,7 @@ def test_models_to_prune_are_alike(model):
 
 def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
     """Each with its own data, at the level that all tests together have; the tests themselves stand for results here."""
-    told, narrow = [], calibration.narrow_model()
+    told, tests, narrow = [], [], calibration.narrow_model()
 
     def calibrated(network, simulated, *, sampler, level, progress, **settings):
         assert settings == {"draws": 7, "thin": 2, "seed": 1, "warmup": 50}
@@ -158,13 +176,21 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
 
     def tested(network, *, sampler, chains, level, **_):
         assert chains == 100
+        assert tests[-1] == ("narrow" if network is narrow else "tiny", sampler)
         return calibration.JointTest(("U",), np.zeros(1), level)
 
     monkeypatch.setattr(calibration, "calibrate", calibrated)
     monkeypatch.setattr(calibration, "joint_test", tested)
     networks = {"tiny": (model, 20), "narrow": (narrow, 30)}
     settings = {"draws": 7, "thin": 2, "chains": 100, "warmup": 50, "seed": 1}
-    found = study.calibrate(networks, ["nuts", "hmc"], progress=lambda *event: told.append(event), **settings)
+    found = study.calibrate(
+        networks,
+        ["nuts", "hmc"],
+        progress=lambda *event: told.append(event),
+        testing=lambda *event: tests.append(event),
+        **settings,
+    )
+    assert len(tests) == 4
     assert told == [
         (network, sampler, count) for network, count in (("tiny", 20), ("narrow", 30)) for sampler in ("nuts", "hmc")
     ]

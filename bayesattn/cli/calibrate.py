@@ -32,6 +32,7 @@ from bayesattn.cli.screen import (
     require_free_figure,
     save_results,
     say,
+    say_where,
 )
 from bayesattn.samplers import BIASED, SAMPLERS
 
@@ -92,13 +93,15 @@ def calibrate(
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
     with bars(quiet=as_json) as shown:
-        total = len(names) * sum(count for _, count in cases.values())
-        bar = shown.add("simulating", total, "simulations", "compiling")
+        # Each joint test counts as one simulation more.
+        total = len(names) * sum(count + 1 for _, count in cases.values())
+        bar = shown.add("simulating", total, note="compiling")
         done: dict[tuple[str, str], int] = {}
 
-        def tell(title: str, name: str, count: int) -> None:
+        def tell(title: str, name: str, count: int, part: str = "simulations") -> None:
             done[title, name] = count
-            bar.update(sum(done.values()), description=f"{title}: {name}", note="")
+            # The joint tests of those before are done.
+            bar.update(sum(done.values()) + len(done) - 1, description=f"{title}: {name}, {part}", note="")
 
         outcome = study.calibrate(
             cases,
@@ -108,9 +111,11 @@ def calibrate(
             chains=chains,
             seed=seed,
             progress=tell,
+            testing=lambda title, name: tell(title, name, cases[title][1], "joint test"),
             parameterisation=parameterisation.value,
             warmup=warmup,
         )
+        bar.update(total)
     plain = outcome.to_dict()
     content = {"model": model, "seed": seed, "level": calibration.LEVEL} | plain[model]
     if narrow:
@@ -124,7 +129,7 @@ def calibrate(
             if title != model:
                 say(f"{title}: {WHY_NARROW}")
         say(f"a right sampler fails with a probability of {100 * calibration.LEVEL:g} %, all tests together")
-        say(f"figure and results in {folder}")
+        say_where(f"figure and results in {folder}")
     raise typer.Exit({True: HOLDS, False: FAILS, None: CANNOT_TELL}[outcome.holds])
 
 

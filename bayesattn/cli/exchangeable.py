@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn._text import with_error
-from bayesattn.cli.screen import FAILS, HOLDS, print_json, save_results, say, screen, working
+from bayesattn.cli.screen import FAILS, HOLDS, print_json, save_results, say, say_where, screen, working
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings, Mean
 from bayesattn.exchangeable.validation import SECTIONS, validate
 
@@ -26,7 +26,7 @@ def validate_claims(seed: int, folder: Path, as_json: bool, figure: Path | None,
         print_json(content)
     else:
         _print(findings)
-        say(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
+        say_where(f"{time.perf_counter() - start:.0f} s; figure and results in {folder}")
     raise typer.Exit(HOLDS if findings.as_expected else FAILS)
 
 

@@ -1,13 +1,12 @@
 """bayesattn init: a model file to start from."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bayesattn._files import replace_file
-from bayesattn.cli.screen import errors, screen
+from bayesattn._files import replace_file, require_new
+from bayesattn.cli.screen import say, say_where
 
 
 def init(
@@ -20,21 +19,30 @@ def init(
 
     Nothing is overwritten. Exit status 2: bad input, such as a file that describes no model.
     """
-    from bayesattn.models.template import described, template
+    from bayesattn.models.template import template
 
     if check:
-        lines, warnings = described(file if file.suffix == ".toml" else str(file))
-        for line in lines:
-            screen.print(line, soft_wrap=True)
-        for warning in warnings:
-            errors.print(f"bayesattn: warning: {warning}", style="yellow", soft_wrap=True)
+        _check(file if file.suffix == ".toml" else str(file))
         return
     if file.suffix != ".toml":
         raise ValueError(f"FILE must end in .toml, got {file}")
-    if os.path.lexists(file):
-        raise ValueError(f"FILE must not exist yet, got {file}, which does; choose another, or read it with --check")
+    require_new("FILE", file, "choose another, or read it with --check")
     file.parent.mkdir(parents=True, exist_ok=True)
     arrays = file.with_suffix(".npz").name
     replace_file(file, template(arrays).encode())
-    screen.print(f"model file in {file}; it expects your arrays in {arrays} beside it", soft_wrap=True)
-    screen.print(f"then: bayesattn init --check {file}", soft_wrap=True)
+    say_where(f"model file in {file}; it expects your arrays in {arrays} beside it")
+    say_where(f"then: bayesattn init --check {file}")
+
+
+def _check(name: str | Path) -> None:
+    """Print what model a file, or a ready model's name, stands for; heads that are to be trained stay untrained."""
+    from bayesattn.models.load import load_model, must_train
+    from bayesattn.models.memory import bytes_needed
+
+    untrained = must_train(name)
+    model = load_model(name, trained=False)
+    say_where(repr(model))
+    sizes = ", ".join(f"{bytes_needed(model, form) / 2**20:.3g} MiB {form}" for form in ("collapsed", "path"))
+    say_where(f"memory of one chain, at the least: {sizes}")
+    if untrained:
+        say("heads: not trained yet; the first command that draws or solves trains them")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bayesattn.cli.options import Overwrite
-from bayesattn.cli.screen import refuse_to_overwrite, screen, working
+from bayesattn.cli.screen import refuse_to_overwrite, say_where, screen, working
 from bayesattn.plots import KINDS
 from bayesattn.plots.run import lacking, run_figure
 from bayesattn.plots.style import checked_file, save
@@ -41,4 +41,4 @@ def plot(
         save(figure, file, overwrite=overwrite)
     for name, why in ({} if kind else lacking(opened.draws())).items():
         screen.print(f"no {name}: {why}")
-    screen.print(f"figure in {file}")
+    say_where(f"figure in {file}")

@@ -1,5 +1,6 @@
 """bayesattn prune: which heads can go?"""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ import typer
 
 import bayesattn as ba
 from bayesattn import pruning, study
-from bayesattn._text import with_error
+from bayesattn._text import cell, with_error
 from bayesattn.cli.options import (
     HMC,
     Chains,
@@ -32,8 +33,10 @@ from bayesattn.cli.screen import (
     require_free_figure,
     save_results,
     say,
-    training_progress,
+    say_where,
+    training_bar,
 )
+from bayesattn.models import Model
 from bayesattn.models.load import takes_seed
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import Job
@@ -76,22 +79,22 @@ def prune(
         "seed": seed,
     }
     Job(**settings)
-    seeds, comparisons = data_seed or ([0, 1, 2] if takes_seed(model) else [None]), []
-    for task_seed in seeds:
-        with training_progress(f"training, seed {task_seed}", quiet=as_json) as trained:
-            case = ba.load_model(model, width=width, temperature=temperature, seed=task_seed, progress=trained)
-        networks = [(case, training.weights_of(case.task.get("attention")))]
-        with bars(quiet=as_json) as shown:
-            comparisons += study.prune(
-                networks,
-                choose_temperature=temperature is None,
-                choosing=lambda _, seed=task_seed, shown=shown: shown.add(f"temperature by evidence, seed {seed}"),
-                sampling=lambda _, seed=task_seed, shown=shown: shown.sampling(
-                    f"sampling, seed {seed}", chains * (warmup + draws)
-                ),
-                **settings,
-            ).comparisons
-    outcome = study.PruningStudy(comparisons)
+    seeds = data_seed or ([0, 1, 2] if takes_seed(model) else [None])
+    with bars(quiet=as_json) as shown:
+
+        def networks() -> Iterator[tuple[Model, Any]]:
+            for task_seed in seeds:
+                trained = training_bar(shown, f"training, seed {task_seed}")
+                case = ba.load_model(model, width=width, temperature=temperature, seed=task_seed, progress=trained)
+                yield case, training.weights_of(case.task.get("attention"))
+
+        outcome = study.prune(
+            networks(),
+            choose_temperature=temperature is None,
+            choosing=lambda number: shown.add(f"temperature by evidence, seed {seeds[number]}"),
+            sampling=lambda number: shown.sampling(f"sampling, seed {seeds[number]}", chains * (warmup + draws)),
+            **settings,
+        )
     content = {"model": model, "width": width, "data_seeds": seeds} | outcome.to_dict()
     save_results(folder, content, outcome.figure, figure, overwrite)
     if as_json:
@@ -131,7 +134,7 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
         f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
         f" {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
     )
-    say(f"figure and results in {folder}")
+    say_where(f"figure and results in {folder}")
 
 
 def _orders(compared: list[Comparison]) -> list[str]:
@@ -140,5 +143,5 @@ def _orders(compared: list[Comparison]) -> list[str]:
 
 def _mean(values: list[float]) -> str:
     if len(values) < 2:
-        return f"{values[0]:.3g}"
+        return cell(values[0], ".3g")
     return with_error(float(np.mean(values)), float(np.std(values, ddof=1) / np.sqrt(len(values))))

@@ -9,7 +9,7 @@ import typer
 
 from bayesattn.cli.compiled import SECONDS
 from bayesattn.cli.options import Overwrite
-from bayesattn.cli.screen import refuse_to_overwrite, screen, working
+from bayesattn.cli.screen import refuse_to_overwrite, say_where, working
 from bayesattn.runs.places import found_in
 
 
@@ -27,4 +27,4 @@ def report(
     refuse_to_overwrite(out, overwrite, folder=False)
     with working("reading runs, solving the theory, drawing"):
         page.report(paths, out, overwrite=overwrite)
-    screen.print(f"report in {out}")
+    say_where(f"report in {out}")

@@ -10,8 +10,9 @@ from rich.live import Live
 from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
+from bayesattn._text import cell
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import cell, new_table, print_json, screen
+from bayesattn.cli.screen import new_table, print_json, say_where, screen
 from bayesattn.diagnostics import WATCHED
 
 STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
@@ -29,7 +30,7 @@ def runs(
     """List runs with state, progress, R-hat, effective sample size and divergences, and warn of what is wrong with them."""
     if netcdf is not None:
         runs_on_disk.Run(folder).to_netcdf(netcdf)
-        screen.print(f"draws written to {netcdf}")
+        say_where(f"draws written to {netcdf}")
         return
     rows = runs_on_disk.overview(folder)
     if as_json:
@@ -68,7 +69,7 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
             row["sampler"] if row["parameterisation"] == "collapsed" else f"{row['sampler']} {row['parameterisation']}"
         )
         table.add_row(
-            row["run"], row["model"], _cell(row["width"]), _cell(row["temperature"]), sampler, state, *numbers
+            row["run"], row["model"], _setting(row["width"]), _setting(row["temperature"]), sampler, state, *numbers
         )
         if row["error"]:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
@@ -88,5 +89,6 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
     return Group(Text(f"runs in {folder}", style="italic"), table, *notes)
 
 
-def _cell(number: float | None) -> str:
+def _setting(number: float | None) -> str:
+    """A setting, nothing where the model has no such."""
     return "" if number is None else f"{number:g}"

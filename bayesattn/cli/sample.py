@@ -8,7 +8,7 @@ import typer
 
 from bayesattn import runs
 from bayesattn._checks import shown
-from bayesattn._text import with_error
+from bayesattn._text import cell, with_error
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -24,7 +24,7 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import bars, cell, errors, new_table, print_json, print_table, say, say_paths
+from bayesattn.cli.screen import bars, errors, new_table, print_json, print_table, say, say_paths, say_where
 from bayesattn.models import Model
 
 LEAST_ESS = 3
@@ -111,7 +111,7 @@ def sample(
     for warning in diagnostics.warnings():
         say(f"warning: {warning}", style="yellow")
     complete = before == chains * (warmup + draws) and not overwrite
-    say(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
+    say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
 
 
 def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
@@ -122,20 +122,15 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
     fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
     chosen = [row for row in rows if show_all or row["path"] == row["other_path"] or row in fewest]
     for row in chosen:
-        cells = [_with_error(row["mean"], row["error"])]
+        cells = [with_error(row["mean"], row["error"])]
         cells += [cell(row[name], form) for name, form in (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"))]
-        cells += [_with_error(row["bias"], row["bias_error"])] if biased else []
+        cells += [with_error(row["bias"], row["bias_error"])] if biased else []
         table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
     print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
     say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
     say_paths(case.path_names)
     if len(chosen) < len(rows):
         say(f"{len(rows) - len(chosen)} entries between paths are not shown: --all shows them")
-
-
-def _with_error(value: float | None, error: float | None) -> str:
-    known, of_known = (float("nan") if number is None else number for number in (value, error))
-    return with_error(known, of_known)
 
 
 def _parsed_option(text: str) -> tuple[str, Any]:

@@ -1,8 +1,6 @@
 """What commands share to print: consoles, tables, progress bars, JSON."""
 
 import json
-import math
-import os
 import re
 import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn._files import finite, replace_file
+from bayesattn._files import finite, replace_file, require_new
 from bayesattn._progress import Bar, Bars, StandardError
 from bayesattn._text import printable
 
@@ -52,17 +50,22 @@ def working(description: str, quiet: bool = False) -> Iterator[Bar]:
 
 @contextmanager
 def training_progress(description: str, quiet: bool):
-    """A bar that shows up once training begins; yields a callback for `bayesattn.tasks.training.train`."""
+    """`training_bar` alone on the screen."""
     with bars(quiet) as shown:
-        begun: list[Bar] = []
+        yield training_bar(shown, description)
 
-        def tell(event: Any) -> None:
-            if not begun:
-                begun.append(shown.add(description, event.total))
-            note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
-            begun[0].update(event.done, note=note)
 
-        yield tell
+def training_bar(shown: Bars, description: str) -> Callable[[Any], None]:
+    """A bar that shows up once training begins, as a callback for `bayesattn.tasks.training.train`."""
+    begun: list[Bar] = []
+
+    def tell(event: Any) -> None:
+        if not begun:
+            begun.append(shown.add(description, event.total))
+        note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
+        begun[0].update(event.done, note=note)
+
+    return tell
 
 
 def new_table(*headings: str, text: Collection[str] = ()) -> Table:
@@ -87,6 +90,11 @@ def say(text: str, style: str | None = None) -> None:
     screen.print("\n".join(lines).replace(BOUND, " "), style=style, soft_wrap=True)
 
 
+def say_where(text: str) -> None:
+    """A sentence that says where something lies, on one line, so that the path can be copied whatever its length."""
+    screen.print(text, soft_wrap=True)
+
+
 def say_paths(names: Sequence[str]) -> None:
     """Which numbers of tables stand for which paths."""
     say("paths: " + ", ".join(f"{number}: {name}".replace(" ", BOUND) for number, name in enumerate(names, 1)))
@@ -102,11 +110,6 @@ def print_json(content: Any) -> None:
     print(to_json(content))
 
 
-def cell(number: float | None, form: str) -> str:
-    """A number in a table; "n/a" for what is not defined."""
-    return "n/a" if number is None or not math.isfinite(number) else format(number, form)
-
-
 def free_folder(folder: Path) -> Path:
     """The folder itself, or numbered if it is taken."""
     candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))
@@ -114,12 +117,12 @@ def free_folder(folder: Path) -> Path:
 
 
 def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
-    """Raise ValueError if something stands at --out, or nothing can stand there."""
+    """Raise FileExistsError if something stands at --out, ValueError if nothing can stand there."""
     there = next(above for above in path.absolute().parents if above.exists())
     if not there.is_dir():
         raise ValueError(f"{option} must be in a folder, got {path}, and {there} is a file")
-    if os.path.lexists(path) and not overwrite:
-        raise ValueError(f"{option} must not exist yet, got {path}, which does; choose another or give --overwrite")
+    if not overwrite:
+        require_new(option, path, "choose another or give --overwrite")
     if path.exists() and path.is_dir() != folder:
         raise ValueError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
 

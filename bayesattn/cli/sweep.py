@@ -7,8 +7,20 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
+from bayesattn._text import duration
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import FAILS, bars, errors, new_table, print_json, print_table, screen, working
+from bayesattn.cli.screen import (
+    FAILS,
+    bars,
+    errors,
+    new_table,
+    print_json,
+    print_table,
+    say,
+    say_where,
+    screen,
+    working,
+)
 from bayesattn.samplers.run import cores
 
 
@@ -61,9 +73,7 @@ def sweep(
         for name, error in by_run["error_message"].dropna().items():
             screen.print(f"{name}: {error}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
-        screen.print(
-            f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet", soft_wrap=True
-        )
+        say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
     if states.get("complete", 0) < len(by_run):
         raise typer.Exit(FAILS)
 
@@ -100,21 +110,12 @@ def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> No
         return
     table = new_table("run", "state", "steps to go", "time", "on disk", text=("run", "state"))
     for row in rows:
-        table.add_row(row.run, row.state, str(row.steps), _duration(row.seconds), decimal(row.bytes))
+        table.add_row(row.run, row.state, str(row.steps), duration(row.seconds), decimal(row.bytes))
     print_table(f"{len(rows)} runs in {plan.out}; time on one worker", table)
     total = decimal(sum(row.bytes for row in rows))
-    screen.print(
-        f"about {_duration(seconds)} on {workers} workers, {_duration(before)} of it to start and to compile, and {total}"
-        " on disk",
-        soft_wrap=True,
+    say(
+        f"about {duration(seconds)} on {workers} workers, {duration(before)} of it to start and to compile, and {total}"
+        " on disk"
     )
     if untrained := sum(row.training for row in rows):
-        screen.print(
-            f"{untrained} runs need a network that is trained first, which takes its time; `bayesattn train` shows it"
-        )
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+        say(f"{untrained} runs need a network that is trained first, which takes its time; `bayesattn train` shows it")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from bayesattn.cli.options import DataSeed, ModelName
-from bayesattn.cli.screen import screen, training_progress
+from bayesattn.cli.screen import say_where, screen, training_progress
 from bayesattn.models import load_task
 from bayesattn.tasks import training
 
@@ -26,4 +26,4 @@ def train(
         weights = training.train(task, settings, out, progress)
     for part in ("validation", "test"):
         screen.print(f"accuracy on {part} classes: {100 * training.accuracy(task, weights, part):.1f} %")
-    screen.print(f"weights in {out}")
+    say_where(f"weights in {out}")

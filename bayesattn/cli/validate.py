@@ -10,7 +10,7 @@ import typer
 import bayesattn as ba
 from bayesattn import study, validation
 from bayesattn._checks import positive
-from bayesattn._text import rounded, with_error
+from bayesattn._text import cell, rounded, with_error
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
 from bayesattn.cli.options import (
     COLLAPSED,
@@ -31,7 +31,6 @@ from bayesattn.cli.screen import (
     FAILS,
     HOLDS,
     bars,
-    cell,
     free_folder,
     new_table,
     print_json,
@@ -41,6 +40,7 @@ from bayesattn.cli.screen import (
     save_results,
     say,
     say_paths,
+    say_where,
     training_progress,
 )
 from bayesattn.models import Model
@@ -53,9 +53,9 @@ from bayesattn.validation import LEVEL, MARGIN, Compared, Validation
 
 EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
 ANSWERS = {
-    validation.HOLDS: ("It holds", "bold green"),
-    validation.DOES_NOT_HOLD: ("It does NOT hold", "bold red"),
-    validation.CANNOT_TELL: ("It cannot be told", "bold yellow"),
+    validation.HOLDS: ("It holds", "green"),
+    validation.DOES_NOT_HOLD: ("It does NOT hold", "red"),
+    validation.CANNOT_TELL: ("It cannot be told", "yellow"),
 }
 EXCHANGEABLE = "exchangeable"
 FOR_CLAIMS = ("context", "model", "seed", "out", "figure", "overwrite", "as_json")
@@ -195,18 +195,18 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
     for result in results:
         for warning in result.diagnostics.warnings():
             say(f"warning, N = {result.width}: {warning}", style="yellow")
-        say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1].split()[1])
-    answer, style = ANSWERS[outcome.verdict]
-    if outcome.verdict == validation.HOLDS:
-        answer += f" to within {100 * max(result.bound for result in results):.2g} % of U and predictor"
+        say(f"N = {result.width}: {result.statement()}", style=ANSWERS[result.verdict][1])
+    answer, colour = ANSWERS[outcome.verdict]
+    if outcome.verdict == validation.HOLDS and outcome.bound is not None:
+        answer += f" to within {100 * outcome.bound:.2g} % of U and predictor"
     elif outcome.verdict == validation.CANNOT_TELL:
         answer += f" whether it does to within {100 * results[0].margin:.2g} %"
     say(
         f"Does the theory hold on {model}? {answer}. A right theory is found wrong, and a bound is wrong, with probability"
         f" {LEVEL:g} at most, all comparisons together.",
-        style=style,
+        style=f"bold {colour}",
     )
-    say(f"{seconds:.0f} s; figure and results in {folder}")
+    say_where(f"{seconds:.0f} s; figure and results in {folder}")
 
 
 def _print_entries(results: list[Validation], show_all: bool) -> None:
@@ -218,17 +218,17 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
         chosen = every if show_all else _telling(entries, pairs)
         width, left_out = str(result.width), left_out + len(every) - len(chosen)
         for entry in chosen:
-            at, agrees = (pairs[0][entry], pairs[1][entry]), entries.agrees[entry]
+            at, differs = (pairs[0][entry], pairs[1][entry]), _differs(entries)[entry]
             drawn, error = float(result.order_parameter[at]), float(result.error[at])
             table.add_row(
                 width,
                 f"{at[0] + 1},{at[1] + 1}",
                 *(rounded(float(theory[at]), error) for theory in (result.saddle, result.corrected)),
                 with_error(drawn, error),
-                cell(float(entries.z[entry]), "+.1f") + (" " if agrees else "!"),
+                cell(float(entries.z[entry]), "+.1f") + ("!" if differs else " "),
                 cell(float(result.rhat[at]), ".3f"),
                 cell(float(result.ess[at]), ".0f"),
-                style=None if agrees else "red",
+                style="red" if differs else None,
             )
             width = ""
     print_table("Order parameter U", table)
@@ -244,10 +244,15 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
 def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
     """Numbers of the entries on the diagonal, and of those off it that differ or lie farthest from the theory."""
     excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
-    apart = [entry for entry in np.argsort(-excess, kind="stable") if not entries.agrees[entry]][:MOST_DIFFERENT]
+    apart = [entry for entry in np.argsort(-excess, kind="stable") if _differs(entries)[entry]][:MOST_DIFFERENT]
     off = np.flatnonzero(pairs[0] != pairs[1])
     farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST]
     return sorted(map(int, {*np.flatnonzero(pairs[0] == pairs[1]), *apart, *farthest}))
+
+
+def _differs(entries: Compared) -> np.ndarray:
+    """Entries that do not agree; where Monte Carlo error is not known, nothing can be told."""
+    return ~entries.agrees & np.isfinite(entries.noise)
 
 
 def _found_from_here(source: str) -> str:

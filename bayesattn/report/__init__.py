@@ -94,6 +94,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         FileExistsError: there is such a file.
         ValueError: no runs, or one without draws yet.
         RunError: a folder that is not a run that can be read.
+        NotConverged: the theory of a run's model could not be solved.
         ImportError: the extra "report" is not installed.
     """
     require("report", "a report")
@@ -134,7 +135,7 @@ def _posterior(model: Model) -> str:
 def _theory(run: Run, posterior: str) -> Predicted:
     """The theory of a run's model, which costs most of a report: kept with the run for the next one."""
 
-    def compute(_: xr.DataTree) -> list[Any]:
+    def compute() -> list[Any]:
         return [_plain(part) for part in predicted(run.model)]
 
     def restore(parts: list[Any]) -> Predicted:
@@ -142,7 +143,7 @@ def _theory(run: Run, posterior: str) -> Predicted:
         arrays = None if means is None else {name: np.array(mean) for name, mean in means.items()}
         return Predicted(np.array(saddle), np.array(corrected), relative_variance, arrays)
 
-    return run.kept("theory", compute, restore, {"of": posterior, "by": THEORY_BY})
+    return run.remembered("theory", compute, restore, {"of": posterior, "by": THEORY_BY})
 
 
 def _plain(value: Any) -> Any:

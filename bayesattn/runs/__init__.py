@@ -1,7 +1,8 @@
 """Runs on disk: started, resumed, made longer, replaced, opened while they go on."""
 
+from bayesattn.runs.listing import is_run, overview, under_way
 from bayesattn.runs.log import blocks
-from bayesattn.runs.run import Run, is_run, overview, under_way
+from bayesattn.runs.run import Run
 from bayesattn.runs.sampling import sample
 from bayesattn.runs.store import FOLDER, RunBusy, RunError
 

@@ -13,6 +13,7 @@ import numpy as np
 from bayesattn._files import replace_file
 from bayesattn.runs import checkpoints, store
 from bayesattn.runs.checkpoints import write_arrays
+from bayesattn.runs.same import require_same_environment
 from bayesattn.runs.store import EARLIER, FOLDER, PREPARED, RunError
 from bayesattn.samplers.run import Chains, plan, units
 
@@ -91,7 +92,7 @@ def prepare_again(run: Run) -> None:
     with suppress(RunError):
         store.read_prepared(run)
         return
-    run.require_same_environment()
+    require_same_environment(run)
     prepared = plan(run.model, run.job).prepared
     known = run.description.get("prepared")
     if store.sum_of(prepared) != known:

@@ -1,6 +1,5 @@
 """A run on disk, begun or complete: opened, read, held to what it was begun with."""
 
-import errno
 import json
 import os
 import tomllib
@@ -18,13 +17,14 @@ import zarr
 from zarr.errors import ZarrUserWarning
 
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file
+from bayesattn._files import digest_of, replace_file, require_new
 from bayesattn._text import Described
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
-from bayesattn.runs import checkpoints, damage, log, places, provenance, store
+from bayesattn.runs import checkpoints, damage, log, provenance, store
 from bayesattn.runs.checkpoints import Checkpoint
-from bayesattn.runs.store import EARLIER, FOLDER, KEY, READABLE, RunBusy, RunError, named
+from bayesattn.runs.same import require_same_environment
+from bayesattn.runs.store import EARLIER, FOLDER, KEY, RunBusy, RunError, named
 from bayesattn.samplers import Job
 from bayesattn.samplers.run import Chains, units
 
@@ -49,39 +49,8 @@ class Run(Described):
 
     def __init__(self, path: str | Path):
         self.path = Path(path)
-        if not self.path.exists():
-            raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
-        try:
-            root = json.loads((self.path / "zarr.json").read_text())
-        except (FileNotFoundError, NotADirectoryError):
-            raise RunError(
-                f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store"
-            ) from None
-        except (ValueError, RecursionError) as error:
-            raise RunError(
-                f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite"
-            ) from None
-        except OSError as error:
-            raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
-        try:
-            about = self.description = dict(root["attributes"][KEY])
-        except (KeyError, TypeError, ValueError):
-            raise RunError(
-                f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
-            ) from None
-        if about.get("format") not in READABLE:
-            environment = about.get("environment")
-            maker = environment.get("bayesattn") if isinstance(environment, dict) else None
-            raise RunError(
-                f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {about.get('format')},"
-                f" written by bayesattn {maker or 'of another version'}: open it with that version"
-            )
-        if not isinstance(about.get("sums", {}), dict):
-            raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite")
-        kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
-        for key, kind in kinds.items():
-            if not isinstance(about.get(key), kind):
-                raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
+        root = store.read_root(self.path)
+        self.description: dict[str, Any] = root["attributes"][KEY]
         self.members, self.consolidated = self._members(root)
 
     def _members(self, root: dict[str, Any]) -> tuple[store.Members, bool]:
@@ -156,6 +125,11 @@ class Run(Described):
         return done
 
     @property
+    def drawn(self) -> int:
+        """Draws, of those that are kept, that all chains have by now."""
+        return max(0, (min(self.done) - self.job.warmup) // self.job.thin)
+
+    @property
     def complete(self) -> bool:
         """Whether all draws are there."""
         return min(self.done) == self.job.transitions
@@ -203,11 +177,11 @@ class Run(Described):
 
         Raises RunError if they are not those that were written.
         """
-        kept = max(0, (min(self.done) - self.job.warmup) // self.job.thin)
+        drawn = self.drawn
         self.require_sound()
         with self.reading("the draws"):
             tree = xr.open_datatree(self.path, engine="zarr", chunks=None, consolidated=self.consolidated)
-        return tree.map_over_datasets(lambda node: node.isel(draw=slice(kept)) if "draw" in node.dims else node)
+        return tree.map_over_datasets(lambda node: node.isel(draw=slice(drawn)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
         """Export draws and data as one NetCDF 4 file.
@@ -215,8 +189,7 @@ class Run(Described):
         Raises FileExistsError if it is there already, ImportError if the extra "netcdf" is not installed.
         """
         require("netcdf", "an export to NetCDF")
-        if Path(file).exists():
-            raise FileExistsError(errno.EEXIST, "the file to export to must not exist yet", str(file))
+        require_new("file", file)
         partial = Path(f"{file}.{uuid.uuid4().hex}.partial")
         try:
             tree = self.draws()
@@ -235,31 +208,31 @@ class Run(Described):
         """Diagnostics of the draws that are there."""
         from bayesattn.diagnostics import Diagnostics, diagnose
 
-        return self.kept("diagnostics", lambda draws: diagnose(draws).to_dict(), Diagnostics.from_dict)
+        return self.remembered("diagnostics", lambda: diagnose(self.draws()).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[dict[str, Any]]:
         """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
         from bayesattn.diagnostics import summary
 
-        return self.kept("summary", summary, lambda rows: [dict(row) for row in rows])
+        return self.remembered("summary", lambda: summary(self.draws()), lambda rows: [dict(row) for row in rows])
 
-    def kept(
+    def remembered(
         self,
         name: str,
-        compute: Callable[[xr.DataTree], Any],
+        compute: Callable[[], Any],
         restore: Callable[[Any], Any],
         about: dict[str, str] | None = None,
     ) -> Any:
-        """What is computed from the draws; kept beside them, and read again for as long as it is about the same.
+        """What is computed once, as plain values for JSON; stored beside the draws, read again while it is about the same.
 
-        By default it is about the draws that there are, and the code of diagnostics; plain values, for JSON.
+        By default it is about the draws that there are, and the code of diagnostics.
         """
         file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": COMPUTED_BY}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            kept = json.loads(file.read_text())
-            if kept["about"] == about | {"sum": _sum_of(kept["value"])}:
-                return restore(kept["value"])
-        value = compute(self.draws())
+            stored = json.loads(file.read_text())
+            if stored["about"] == about | {"sum": _sum_of(stored["value"])}:
+                return restore(stored["value"])
+        value = compute()
         if (self.path / FOLDER).is_dir():
             with suppress(OSError):  # Whoever may only read computes it again.
                 content = {"about": about | {"sum": _sum_of(value)}, "value": value}
@@ -294,19 +267,31 @@ class Run(Described):
     def mend(self) -> None:
         """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
         while wrong := damage.found_in(self):
-            self.require_same_environment()
+            require_same_environment(self)
             for part in wrong:
                 damage.go_back(self, part)
                 self.log(event="repair", chains=part.chains, what=part.what)
 
+    @cached_property
+    def _model_settings(self) -> dict[str, Any]:
+        """Name, width and temperature; None of what a latent model has not."""
+        table = tomllib.loads(self.description["model"])
+        width = table["architecture"]["widths"][0] if "architecture" in table else None
+        name = self.description["about_model"]["name"]
+        return {"model": name, "width": width, "temperature": table.get("temperature")}
+
+    @property
+    def title(self) -> str:
+        """Name, width and temperature of the model in one line; reads no draws, diagnostics or log."""
+        name, width, temperature = self._model_settings.values()
+        parts = [f"N = {width}"] if width is not None else []
+        parts += [f"T = {temperature:g}"] if temperature is not None else []
+        return ", ".join([name, *parts])
+
     def overview(self) -> dict[str, Any]:
         """State, progress, settings and diagnostics, for a table."""
         done, state, events = self.done, self.state, self.events()
-        shape = tomllib.loads(self.description["model"])
-        return {
-            "model": self.description["about_model"]["name"],
-            "width": shape["architecture"]["widths"][0] if "architecture" in shape else None,
-            "temperature": shape.get("temperature"),
+        return self._model_settings | {
             "sampler": self.job.sampler,
             "parameterisation": self.job.parameterisation,
             "seed": self.job.seed,
@@ -320,10 +305,7 @@ class Run(Described):
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {}
         try:
-            shape, job = tomllib.loads(self.description["model"]), self.job
-            width = f", N = {shape['architecture']['widths'][0]}" if "architecture" in shape else ""
-            heat = f", T = {shape['temperature']:g}" if "temperature" in shape else ""
-            rows["model"] = f"{self.description['about_model']['name']!r}{width}{heat}"
+            job, rows["model"] = self.job, self.title
             rows["sampler"] = f"{job.sampler}, {job.parameterisation} parameterisation, seed {job.seed}"
             thinned = f", {job.kept} of them kept" if job.thin > 1 else ""
             rows["draws"] = f"{job.draws} of each of {job.chains} chains{thinned}, after {job.warmup} of warm-up"
@@ -338,38 +320,6 @@ class Run(Described):
             raise RunError(
                 f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, which a copy of all but hidden files leaves"
                 " out; copy the whole folder"
-            )
-
-    def require_same(self, model: Model | LatentModel, job: Job) -> None:
-        """Raise RunError, naming the first difference, unless the run is of this model and these settings.
-
-        More draws than it has are no difference.
-        """
-        about = self.description["about_model"]
-        if isinstance(model, Model) and model.head_names is None and about.get("head_names") is None:
-            model = model.replace(head_names=self.model.head_names)  # Earlier versions numbered heads from 0.
-        asked, has = provenance.job_table(job), provenance.job_table(self.job)
-        if job.draws > self.job.draws:
-            del asked["draws"], has["draws"]
-        asked, has = asked | _settings(model), has | _settings(self.model)
-        for name, value in has.items():
-            if asked.get(name) != value:
-                raise RunError(
-                    f"{self.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
-                    " another folder, or replace it with overwrite"
-                )
-        for name in (*self.model.data_names, *provenance.SHOWN):
-            ours, theirs = getattr(self.model, name, None), getattr(model, name, None)
-            if not _close(ours, theirs):
-                raise RunError(f"{self.path} holds a run on other data: its {name} differ; choose another folder")
-
-    def require_same_environment(self) -> None:
-        """Raise RunError, naming the differences, unless draws would go on to the same bits here."""
-        differences = provenance.differences(self.description["environment"], provenance.environment())
-        if differences:
-            raise RunError(
-                f"{self.path} was begun with {', '.join(differences)}: resumed, its draws would not be those of one run;"
-                " resume it with what it was begun with, or choose another folder"
             )
 
     def locked(self, timeout: float = store.LOCK_SECONDS) -> AbstractContextManager[None]:
@@ -437,52 +387,6 @@ class Run(Described):
             raise
         except Exception as error:
             raise RunError(f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}") from error
-
-
-def is_run(path: str | Path) -> bool:
-    """Whether a readable run stands at a path."""
-    try:
-        Run(path)
-    except RunError:
-        return False
-    return True
-
-
-def overview(folder: str | Path) -> list[dict[str, Any]]:
-    """State and figures of every run in a folder, or of the run that it is; a damaged one is "unreadable".
-
-    Raises RunError if there is none.
-    """
-    rows = []
-    for path in places.found_in(folder):
-        name = str(path.relative_to(folder)) if path != Path(folder) else path.name
-        try:
-            rows.append({"run": name} | Run(path).overview())
-        except RunError as error:
-            rows.append({"run": name, "state": "unreadable", "error": str(error)})
-        except Exception as error:  # Whatever is wrong with one run must not hide the others.
-            rows.append({"run": name, "state": "unreadable", "error": f"{type(error).__name__}: {error}"})
-    return rows
-
-
-def under_way(out: str | Path) -> Path:
-    """Where a run for a place is drawn: beside it, as long as it replaces another."""
-    new = places.replacement(places.followed(out))
-    return new if new.exists() else Path(out)
-
-
-def _settings(model: Model | LatentModel) -> dict[str, Any]:
-    """Entries of a model's table, without [task], those of [architecture] among the others."""
-    table = provenance.model_table(model)
-    table.pop("task", None)
-    return table.pop("architecture", {}) | table | {"names": provenance.shown_names(model)}
-
-
-def _close(ours: Any, theirs: Any) -> bool:
-    """Other processors may compute path inputs with another last bit; a run goes on with those it began with."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
 
 
 def _sum_of(value: Any) -> str:

@@ -11,6 +11,7 @@ from bayesattn.models import LatentModel, Model
 from bayesattn.runs import damage, places, provenance, store
 from bayesattn.runs.recorder import Recorder
 from bayesattn.runs.run import Run
+from bayesattn.runs.same import require_same, require_same_environment
 from bayesattn.runs.store import RunBusy, RunError
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import advance, plan, shown_as
@@ -71,8 +72,8 @@ def _sampled(
     try:
         if new.exists():
             try:
-                Run(new).require_same(model, job)
-                Run(new).require_same_environment()
+                require_same(Run(new), model, job)
+                require_same_environment(Run(new))
             except RunError:
                 places.remove(new)  # A replacement that was asked for before, and given up.
         _drawn(model, job, new, progress, threads, True, lambda: places.swap(new, out))
@@ -103,17 +104,17 @@ def _drawn(
     if (
         finish is None and not repair and run.complete and job.draws <= run.job.draws
     ):  # Perhaps on a disk to read alone.
-        run.require_same(model, job)
+        require_same(run, model, job)
         run.require_sound()
         return run
     with store.locked(out):
         run = Run(out)
-        run.require_same(model, job)
+        require_same(run, model, job)
         if repair:
             run.mend()
         run.require_sound()
         if job.draws > run.job.draws or not run.complete:
-            run.require_same_environment()
+            require_same_environment(run)
         if job.draws > run.job.draws:
             if run.description["format"] < store.FORMAT:
                 raise RunError(
@@ -127,8 +128,8 @@ def _drawn(
                     leftover.unlink(missing_ok=True)
             run.log(event="start", pid=os.getpid(), environment=provenance.environment())
             try:
-                compiling(progress)
                 if ready is None:
+                    compiling(progress)
                     if repair:
                         damage.prepare_again(run)
                     ready = plan(run.model, job, store.read_prepared(run))

@@ -83,6 +83,40 @@ def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
         lock.release()
 
 
+def read_root(path: Path) -> dict[str, Any]:
+    """What the zarr.json of a run says; raises RunError if `path` is not a run that can be read."""
+    if not path.exists():
+        raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
+    try:
+        root = json.loads((path / "zarr.json").read_text())
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store") from None
+    except (ValueError, RecursionError) as error:
+        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite") from None
+    except OSError as error:
+        raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
+    try:
+        about = root["attributes"][KEY] = dict(root["attributes"][KEY])
+    except (KeyError, TypeError, ValueError):
+        raise RunError(
+            f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
+        ) from None
+    if about.get("format") not in READABLE:
+        environment = about.get("environment")
+        maker = environment.get("bayesattn") if isinstance(environment, dict) else None
+        raise RunError(
+            f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {about.get('format')},"
+            f" written by bayesattn {maker or 'of another version'}: open it with that version"
+        )
+    if not isinstance(about.get("sums", {}), dict):
+        raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite")
+    kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
+    for key, kind in kinds.items():
+        if not isinstance(about.get(key), kind):
+            raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
+    return root
+
+
 def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None:
     """Make a run with all its arrays, nothing drawn yet, in a hidden folder beside `out` that a rename turns into it."""
     require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))

@@ -207,7 +207,7 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     require_memory(model, job.parameterisation, at_once)
     module = PARAMETERISATIONS[job.parameterisation]
-    compiled = program(
+    chain_program = program(
         job.sampler,
         job.parameterisation,
         module.structure(model),
@@ -220,12 +220,12 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     )
     computed: dict[str, Any] = module.prepare(model) if prepared is None else prepared
     data = module.data(model, **computed)
-    shapes = compiled.shapes(data)
+    shapes = chain_program.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
-    return Plan(compiled, data, computed, shapes, block, key)
+    return Plan(chain_program, data, computed, shapes, block, key)
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
@@ -276,7 +276,6 @@ def advance(
             if turn.done < job.transitions:
                 waiting.put(turn)
 
-    compiling(progress)
     for turn in runner.turns():
         if turn.done:
             tell(turn)

@@ -16,6 +16,7 @@ from bayesattn._input_files import read_toml
 from bayesattn._random import digest
 from bayesattn.models import Model, load_model, must_train
 from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
+from bayesattn.runs.same import require_same
 from bayesattn.samplers import Job
 
 NESTED = ("task", "options")
@@ -102,7 +103,7 @@ class Planned:
             run = runs.Run(self.out)
             if not run.complete or self.job.draws > run.job.draws:
                 return False
-            run.require_same(self.model(), self.job)
+            require_same(run, self.model(), self.job)
             run.require_sound()
         except runs.RunError:
             return False

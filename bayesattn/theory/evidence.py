@@ -52,11 +52,8 @@ class Evidence(NamedTuple):
     method: str
     reliable: bool
 
-    def __repr__(self) -> str:
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
 
     def _described(self) -> tuple[str, dict[str, str]]:
         trust = "reliable" if self.reliable else "NOT reliable, the error understates itself"

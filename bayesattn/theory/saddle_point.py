@@ -45,11 +45,8 @@ class SaddlePoint(NamedTuple):
     converged: Any
     point: Array
 
-    def __repr__(self) -> str:
-        return as_text(self)
-
-    def _repr_html_(self) -> str:
-        return as_html(self)
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
 
     def _described(self) -> tuple[str, dict[str, str]]:
         if np.ndim(self.energy):

@@ -14,11 +14,12 @@ import xarray as xr
 from rich.console import Console
 
 import bayesattn as ba
-from bayesattn import cli, plots, pruning, report
+from bayesattn import cli, plots, pruning, report, study
 from bayesattn._progress import Bars
 from bayesattn.cli import screen, theory
 from bayesattn.plots.diagnostics import scalars
-from tests.test_progress import Terminal
+from tests.posteriors import tiny_model
+from tests.screens import Terminal
 
 SMALL = """
 temperature = 0.1
@@ -48,20 +49,11 @@ ROW = {
 
 
 @pytest.fixture
-def run(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
+def run(command, monkeypatch, tmp_path):
     monkeypatch.setattr(screen.screen, "width", 300)
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
-
-    def call(*arguments):
-        monkeypatch.setattr(sys, "argv", ["bayesattn", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        output = capsys.readouterr()
-        return ended.value.code or 0, output.out, output.err
-
-    return call
+    return command
 
 
 @pytest.fixture
@@ -203,6 +195,17 @@ def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path,
     status, _, err = run("prune", "mine.toml")
     assert status == 2
     assert "model must have test examples with labels" in err
+
+
+def test_networks_to_prune_have_the_same_heads(run, monkeypatch):
+    """Whatever a seed makes of a model file; draws and heads' removal are left out here."""
+    drawn = {"posterior": {"order_parameter": SimpleNamespace(values=None)}}
+    monkeypatch.setattr(ba, "load_model", lambda *_, seed, **__: tiny_model(heads=(1 + seed,)))
+    monkeypatch.setattr(study, "sample", lambda *_, **__: drawn)
+    monkeypatch.setattr(pruning, "compare", lambda *_: None)
+    seeds = ("--data-seed", "0", "--data-seed", "1")
+    status, _, err = run("prune", "small.toml", *seeds, "--temperature", "0.1")
+    assert (status, "models[1] must have the heads of the first one" in err) == (2, True)
 
 
 WEIGHTS = {"V_0": np.ones((3, 4)), "V_1": np.ones((2, 5, 3)), "a": np.ones(5)}

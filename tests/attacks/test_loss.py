@@ -21,6 +21,7 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.models import LatentModel
 from bayesattn.runs import places, provenance, store
 from bayesattn.samplers import job as job_module
 from bayesattn.samplers import run as block_runner
@@ -28,8 +29,6 @@ from tests.attacks.conftest import JOB
 from tests.disk import Disk, failing
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter, contents, cut, edit_description, edit_environment
-
-CHUNK = Path("posterior", "prediction", "c", "1", "1", "0")
 
 
 def names(folder):
@@ -897,6 +896,18 @@ def test_a_run_of_the_version_that_numbered_heads_from_0_is_found(model, tmp_pat
     assert files(tmp_path / "run") == before
     with pytest.raises(runs.RunError, match="holds a run with names"):
         runs.sample(model, tmp_path / "run", **JOB)
+    nameless = tiny_model(heads=(2,)).replace(head_names=None)
+    with pytest.raises(runs.RunError, match=r"holds a run with heads = \[1\], got \[2\]"):
+        runs.sample(nameless, tmp_path / "run", **JOB)
+
+
+def test_a_run_of_a_latent_model_is_not_that_of_a_nameless_network(model, tmp_path):
+    rng = np.random.default_rng(0)
+    latent = LatentModel(features=rng.normal(size=(4, 2)), values=rng.normal(size=(4, 1)), noise=0.5, prior=1.0)
+    job = job_module.Job.of(parameterisation="latent", **JOB)
+    store.create(tmp_path / "run", latent, job, block_runner.plan(latent, job))
+    with pytest.raises(runs.RunError, match="holds a run with parameterisation = latent, got collapsed"):
+        runs.sample(model.replace(head_names=None), tmp_path / "run", **JOB)
 
 
 def test_modules_that_shape_a_draw_are_those_that_sampling_imports():

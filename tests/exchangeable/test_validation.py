@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from bayesattn import exchangeable as ex
-from bayesattn.cli import main
 from bayesattn.exchangeable import validation
 from bayesattn.exchangeable.checks import bayes
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Claim, Findings, Mean
@@ -54,30 +53,24 @@ def test_checks_share_no_random_numbers(monkeypatch):
 
 
 @pytest.mark.parametrize("as_expected", [True, False])
-def test_command(tmp_path, monkeypatch, capsys, as_expected):
+def test_command(command, tmp_path, monkeypatch, as_expected):
     quick = bayes.sufficiency(np.random.default_rng(0))
     more = Claim(2, "made up [for a test]", "x^2", 1.0, Mean(1.0 if as_expected else 2.0, 0.1))
     curve = quick.panels["concentration"]
     panels = dict.fromkeys(["cme", "fixed", "shrinking", "concentration", "gap", "condition", "bridge"], curve)
     monkeypatch.setattr(validation, "CHECKS", {"quick": lambda rng: Findings([*quick.claims, more], panels)})
 
-    def command(*arguments):
-        monkeypatch.setattr("sys.argv", ["bayesattn", "validate", "exchangeable", *map(str, arguments)])
-        with pytest.raises(SystemExit) as end:
-            main()
-        printed = capsys.readouterr()
-        return end.value.code, printed.out, printed.err
-
-    code, printed, _ = command("--out", tmp_path / "out")
+    claims = ("validate", "exchangeable")
+    code, printed, _ = command(*claims, "--out", tmp_path / "out")
     assert code == (0 if as_expected else 1)
     assert "made up [for a test]" in printed
     assert ("FAILS" in printed) == (not as_expected)
     assert "fails  literally taken: " in printed
     assert "of 2 with a standard error each fails below p = 0.0005" in " ".join(printed.split())
     assert (tmp_path / "out" / "figure.png").stat().st_size > 10_000
-    code, printed, _ = command("--out", tmp_path / "more", "--json")
+    code, printed, _ = command(*claims, "--out", tmp_path / "more", "--json")
     assert json.loads(printed)["holds"] == as_expected
-    code, _, error = command("--out", tmp_path / "out")
+    code, _, error = command(*claims, "--out", tmp_path / "out")
     assert (code, "--out must not exist yet" in error) == (2, True)
-    code, _, error = command("--out", tmp_path / "new", "--draws", 5)
+    code, _, error = command(*claims, "--out", tmp_path / "new", "--draws", 5)
     assert (code, "got --draws too" in error) == (2, True)
