@@ -11,6 +11,7 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
@@ -171,7 +172,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
                 for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
                     part.set_position(place)
             content = io.BytesIO()
-            figure.savefig(content, format="png", dpi=RESOLUTION)
+            figure.set_dpi(RESOLUTION)
+            FigureCanvasAgg(figure).print_png(content)  # `savefig` draws twice.
             places = [part.get_position() for part in [*figure.axes, *figure.texts]]
             plt.close(figure)
         drawn[scheme] = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
