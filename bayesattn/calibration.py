@@ -30,6 +30,8 @@ FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
 """Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
 PREDICTIONS = 5
 """Test examples whose predictions are ranked."""
+VERDICTS = {True: "uniform", False: "NOT uniform", None: "cannot tell"}
+"""What ranks are said to be."""
 LEVEL = 0.01
 """Probability that a right sampler fails, over all quantities of a test."""
 INDEPENDENT = 0.65

@@ -50,6 +50,11 @@ class Compared:
         return np.abs(self.difference) <= self.allowance + self.noise
 
     @property
+    def excess(self) -> Float[np.ndarray, " quantity"]:
+        """Each difference over what allowance and Monte Carlo error explain."""
+        return np.abs(self.difference) / (self.allowance + self.noise)
+
+    @property
     def bound(self) -> Float[np.ndarray, " quantity"]:
         """Upper confidence bound of each difference, relative to the quantity."""
         return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size

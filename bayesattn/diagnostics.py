@@ -3,15 +3,18 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
 import arviz_stats
 import numpy as np
 import xarray as xr
+from jaxtyping import Float
 
 from bayesattn._text import with_error
 from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
 from bayesattn.models import CENTRAL
+from bayesattn.ranks import chain_band, chain_ecdfs
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
@@ -22,6 +25,10 @@ FEWEST_DRAWS = 4
 """Of each chain, below which neither R-hat nor effective sample size is defined."""
 FEWEST_CHAINS = 2
 """R-hat of one chain, from its halves, says nothing of whether chains agree."""
+FEWEST_RANKED, MOST_RANKED = 10, 400
+"""Draws of each chain whose ranks are looked at."""
+STEPS = 10
+"""Numbers of draws at which the effective sample size is estimated."""
 WORDS = {
     "order_parameter": "U",
     "latent": "z",
@@ -183,6 +190,51 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
         # Collapsed draws of U come with their coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
+
+
+@dataclass(frozen=True, eq=False)
+class Scalar:
+    """A scalar quantity's draws, and what says whether its chains mixed: each is computed once, when it is asked for."""
+
+    values: Float[np.ndarray, "chain draw"]
+
+    @cached_property
+    def every(self) -> int:
+        """How many draws stand for an effective one; more of a long run, fewer where too few would be left."""
+        draws = self.values.shape[1]
+        size = self._ess(draws, "bulk") if draws >= FEWEST_DRAWS else np.nan
+        wanted = max(self.values.size / size if np.isfinite(size) else 1, draws / MOST_RANKED)
+        return max(1, min(int(np.ceil(wanted)), draws // FEWEST_RANKED))
+
+    @property
+    def ranked(self) -> Float[np.ndarray, "chain ranked_draw"]:
+        """One draw for each effective one."""
+        return self.values[:, :: self.every]
+
+    @cached_property
+    def ecdfs(self) -> Float[np.ndarray, "chain place"]:
+        """`bayesattn.ranks.chain_ecdfs` of those."""
+        return chain_ecdfs(self.ranked)
+
+    @cached_property
+    def band(self) -> Float[np.ndarray, " place"]:
+        """`bayesattn.ranks.chain_band` of as many."""
+        return chain_band(*self.ranked.shape)
+
+    @cached_property
+    def sizes(self) -> dict[str, tuple[np.ndarray, list[float]]]:
+        """Numbers of draws of all chains and the effective sample sizes of those first draws, of "bulk" and "tail"."""
+        chains, draws = self.values.shape
+        counts = np.unique(np.linspace(FEWEST_DRAWS, draws, STEPS).astype(int))
+        return {
+            method: (chains * counts, [self._ess(count, method) for count in counts]) for method in ("bulk", "tail")
+        }
+
+    def _ess(self, count: int, method: str) -> float:
+        values = self.values[:, :count]
+        if not np.isfinite(values).all() or np.ptp(values) == 0:
+            return np.nan
+        return float(arviz_stats.ess(xr.DataArray(values, dims=("chain", "draw")), method=method))
 
 
 def _constant(values: xr.DataArray) -> np.ndarray:

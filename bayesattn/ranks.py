@@ -2,6 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -9,6 +10,12 @@ from scipy import stats
 
 TIED = 1 + 1e-9
 """Tails that differ by rounding are the same."""
+PLACES = np.arange(41) / 40
+"""Shares of all ranks at which ECDFs of chains are looked at."""
+ROUNDING = 1e-9
+BAND_LEVEL = 0.01
+SIMULATIONS = 1000
+"""Of mixed chains, for the band of their ECDFs."""
 
 
 def ecdf_band(simulations: int, draws: int, level: float = 0.05) -> tuple[np.ndarray, np.ndarray]:
@@ -52,6 +59,36 @@ def uniform_probability(
         left += (reached * outside) @ stats.poisson.pmf(simulations - counts, mean * (draws - rank))
         inside = np.where(outside, 0, reached)
     return np.minimum(left / stats.poisson.pmf(simulations, simulations), 1)
+
+
+def chain_ecdfs(values: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "chain place"]:
+    """ECDF of each chain's ranks among all chains, minus that of uniform ranks, at `PLACES`."""
+    ranks, reached = stats.rankdata(values, axis=None).reshape(values.shape), PLACES * values.size + ROUNDING
+    return np.array([np.searchsorted(np.sort(own), reached, side="right") for own in ranks]) / values.shape[1] - PLACES
+
+
+def chain_band(chains: int, draws: int) -> Float[np.ndarray, " place"]:
+    """Size of `chain_ecdfs` that chains of independent draws of one law all stay within, with probability 0.99.
+
+    Of draws that are one law, each chain's ranks are a sample without replacement (Sailynoja, Burkner & Vehtari 2022).
+    """
+    return _band_factor(chains, draws) * np.sqrt(PLACES * (1 - PLACES))
+
+
+@lru_cache(maxsize=32)
+def _band_factor(chains: int, draws: int) -> float:
+    """Quantile of the greatest of any chain's ECDF differences, in units of sqrt(x (1 - x)), by simulation."""
+    rng, places = np.random.default_rng(0), PLACES[1:-1]
+    reached = np.floor(places * chains * draws + ROUNDING)
+    # Of each rank, the first place that reaches it.
+    first = chains * np.searchsorted(reached, np.arange(chains * draws), side="right")
+    owners = np.repeat(np.arange(chains), draws)
+    greatest = np.empty(SIMULATIONS)
+    for simulation in range(SIMULATIONS):
+        new = np.bincount(first + rng.permutation(owners), minlength=chains * len(PLACES)).reshape(-1, chains)
+        apart = np.cumsum(new, axis=0)[: len(places)] / draws - places[:, None]
+        greatest[simulation] = np.max(np.abs(apart) / np.sqrt(places * (1 - places))[:, None])
+    return float(np.quantile(greatest, 1 - BAND_LEVEL))
 
 
 def effective_share(draws: Float[np.ndarray, "simulation draw quantity"]) -> Float[np.ndarray, " quantity"]:

@@ -7,15 +7,13 @@ differences, as all must pass (Berger 1982), and that few draws do not pass. Els
 """
 
 import dataclasses
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from bayesattn import theory
 from bayesattn._checks import positive
 from bayesattn._text import Described, with_error
 from bayesattn.accuracy import (
@@ -23,15 +21,26 @@ from bayesattn.accuracy import (
     Alignment,
     accuracy_of,
     alignment_over_draws,
-    gp_mean,
-    mean_predictor,
     outputs_of,
     readout_batches,
 )
 from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each
 from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.models import Model
+from bayesattn.predicted import Matrix, Predicted, predicted
 from bayesattn.scaling import Slope, scaling
+from bayesattn.verdict import (
+    CANNOT_TELL,
+    DOES_NOT_HOLD,
+    DRAWS_PER_FREEDOM,
+    HOLDS,
+    LEVEL,
+    MARGIN,
+    VERDICTS,
+    doubts_about,
+    overall,
+    percent,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,21 +63,8 @@ __all__ = [
     "scaling",
     "validate",
 ]
-VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
-"""In the order of the exit statuses of `bayesattn validate`."""
-LEVEL = 0.01
-"""Probability of saying of a right theory that it does not hold, and of a difference beyond the bound that is stated."""
-MARGIN = 0.05
-"""Difference, relative to U or to the predictor, within which a theory is said to hold."""
-USABLE_ESS = 100
-USABLE_RHAT = 1.05
-"""Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
-DRAWS_PER_FREEDOM = 3
-"""Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 MOST_NAMED = 5
 """Entries that differ, named one by one."""
-
-Matrix = Float[np.ndarray, "path path"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -159,9 +155,7 @@ class Validation(Described):
     @property
     def agrees(self) -> Bool[np.ndarray, "path path"]:
         """Whether each entry of U, by itself, agrees with the theory."""
-        agrees = np.zeros(self.corrected.shape, bool)
-        agrees[np.tril_indices(len(agrees))] = self.entries.agrees
-        return agrees | agrees.T
+        return from_below_diagonal(self.entries.agrees, len(self.corrected)).astype(bool)
 
     @property
     def bound(self) -> float:
@@ -192,11 +186,10 @@ class Validation(Described):
         """What disagrees, a sentence each."""
         entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
         apart = np.flatnonzero(~entries.agrees)
-        excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
         sentences = [
             f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
             f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
-            for entry in sorted(apart, key=lambda entry: -excess[entry])[:MOST_NAMED]
+            for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED]
         ]
         if len(apart) > MOST_NAMED:
             sentences.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
@@ -230,11 +223,11 @@ class Validation(Described):
         )
         said = (
             f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
-            f" {_percent(bound)}, and the margin is {_percent(self.margin)}"
+            f" {percent(bound)}, and the margin is {percent(self.margin)}"
         )
         # The lower confidence bound lies beyond the margin.
         if 2 * difference - bound > self.margin and allowance > noise:
-            return [f"{said}: the theory leaves out up to {_percent(allowance)}"]
+            return [f"{said}: the theory leaves out up to {percent(allowance)}"]
         return [f"{said}: draw more"]
 
     def statement(self) -> str:
@@ -243,13 +236,13 @@ class Validation(Described):
             return f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
         if self.verdict == DOES_NOT_HOLD:
             return f"{DOES_NOT_HOLD}: {'; '.join(self.failures())}"
-        said = f"holds to within {_percent(self.bound)} of |U|" + (" and the mean predictor" if self.directions else "")
+        said = f"holds to within {percent(self.bound)} of |U|" + (" and the mean predictor" if self.directions else "")
         if self.verdict == CANNOT_TELL:
             said = f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
         allowance, noise = self._visible()
         return (
-            f"{said}; any difference beyond {_percent(allowance + noise)} would have been a failure"
-            f" ({_percent(allowance)} for what the theory leaves out, {_percent(noise)} for Monte Carlo error);"
+            f"{said}; any difference beyond {percent(allowance + noise)} would have been a failure"
+            f" ({percent(allowance)} for what the theory leaves out, {percent(noise)} for Monte Carlo error);"
             f" joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
         )
 
@@ -287,11 +280,12 @@ class Validation(Described):
         return validation_figure([self])
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        diagnostics = self.diagnostics
+        diagnostics, rhat, ess = self.diagnostics, np.max(self.rhat), np.min(self.ess)
+        of_u = f"R-hat is at most {rhat:.3f}" if np.isfinite(rhat) else "R-hat is not defined"
+        of_u += f", ESS at least {ess:.0f}" if np.isfinite(ess) else ", ESS is not defined"
         rows = {
             "statement": self.statement().removeprefix(f"{self.verdict}: "),
-            "draws": f"{diagnostics.draws} of each of {diagnostics.chains} chains; of U, R-hat is at most"
-            f" {np.max(self.rhat):.3f}, ESS at least {np.min(self.ess):.0f}",
+            "draws": f"{diagnostics.draws} of each of {diagnostics.chains} chains; of U, {of_u}",
         }
         model = self.model
         return f"Validation of {model.name!r}, N = {self.width}, T = {model.temperature:g}: {self.verdict}", rows
@@ -322,35 +316,6 @@ class Validation(Described):
             "relative_remaining": self.relative_remaining,
             "relative_error": self.relative_error,
         } | {name: getattr(self, name).tolist() for name in matrices}
-
-
-class Predicted(NamedTuple):
-    """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
-
-    `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"); None without test examples. `relative_variance` is the largest of a diagonal entry of U, in units of its
-    mean squared.
-    """
-
-    saddle: Matrix
-    corrected: Matrix
-    relative_variance: float
-    mean_predictors: dict[str, Float[np.ndarray, " test_example"]] | None
-
-
-def predicted(model: Model) -> Predicted:
-    """The theory's side of `validate`; raises NotConverged if a solver failed."""
-    saddle = np.asarray(theory.solve(model).order_parameter)
-    corrected = theory.finite_width(model, variances=False)
-    by_theory = None
-    if corrected.prediction is not None:
-        by_theory = {
-            "theory": mean_predictor(model, saddle),
-            "corrected": np.asarray(corrected.prediction.mean),
-            "gp": gp_mean(model),
-        }
-    mean, variance = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_variance)
-    return Predicted(saddle, mean, float(np.max(np.diag(variance) / np.diag(mean) ** 2)), by_theory)
 
 
 def validate(
@@ -429,32 +394,7 @@ def validate(
     return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
 
 
-def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
-    """Why draws cannot decide anything, a sentence each: chains that did not mix, or too few draws."""
-    # Written so that NaN is a doubt.
-    doubts = []
-    if chains < 2:
-        doubts.append("one chain alone cannot show that it has mixed: draw several")
-    elif not (worst := np.max(rhat)) <= USABLE_RHAT:
-        told = f"{worst:.3f}" if np.isfinite(worst) else "not defined"
-        doubts.append(f"R-hat of {name} is {told}, expected at most {USABLE_RHAT}: the chains have not mixed")
-    if not (least := np.min(ess)) >= USABLE_ESS:
-        told = f"{least:.0f}" if np.isfinite(least) else "not defined"
-        doubts.append(f"the effective sample size of {name} is {told}, expected at least {USABLE_ESS}: draw more")
-    return doubts
-
-
-def overall(validations: Sequence[Validation]) -> str:
-    """Verdict on several widths: the theory does not hold if it does not at one, and holds if it does at all."""
-    verdicts = [validation.verdict for validation in validations]
-    return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
-
-
 def _size(order_parameter: Matrix) -> Matrix:
     """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
     own = np.diag(order_parameter)
     return np.sqrt(np.outer(own, own))
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"

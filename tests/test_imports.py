@@ -19,7 +19,7 @@ FLOORS = [
     ["models"],
     ["samplers"],
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
-    ["plots", "predictive", "runs", "validation"],
+    ["plots", "predicted", "predictive", "runs", "validation", "verdict"],
     ["exchangeable", "study", "sweep"],
     ["report"],
     ["cli"],

@@ -1,5 +1,6 @@
 """Figures: what they show is inside the picture, apart from each other and from the data, and what the draws say."""
 
+import dataclasses
 import itertools
 from types import SimpleNamespace
 
@@ -9,12 +10,15 @@ import pytest
 import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.legend import Legend
+from scipy import stats
 
 import bayesattn as ba
 from bayesattn import cli, plots, pruning, runs
 from bayesattn.accuracy import Accuracy, Alignment, Gain
-from bayesattn.plots import diagnostics, style
+from bayesattn.plots import style
+from bayesattn.plots.diagnostics import scalars
 from bayesattn.plots.run import draw, lacking
+from bayesattn.ranks import chain_band, chain_ecdfs
 from tests.posteriors import tiny_model
 
 JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
@@ -116,7 +120,7 @@ FIGURES = {
 
 def drawn(kind, draws):
     figure = plt.figure(figsize=(13, 4), layout="constrained")
-    draw(figure, kind, draws)
+    draw(figure, kind, draws, scalars(draws))
     return figure
 
 
@@ -143,18 +147,35 @@ def test_legends_and_labels_are_inside_the_picture_and_cover_nothing(name):
     assert all(of.has_data() for of in axes), "an empty panel"
 
 
+COUNTED = ("heads removed", "draw", "draws of all chains", "test example", "eigenvector", "rank among 19", "chain")
+
+
+def counts_in(name):
+    """Which of `COUNTED` a figure of `FIGURES` has axes of."""
+    if name.endswith(("seed", "seeds")):
+        return ["heads removed"]
+    if name.endswith(("sampler", "samplers")):
+        return ["rank among 19"]
+    if name.endswith("paths") and (kind := name.partition(",")[0]) in plots.KINDS:
+        of = {"trace": ["draw"], "ess": ["draw", "draws of all chains"], "energy": ["chain"]}
+        return (of | {"prediction": ["test example"]}).get(kind, [])
+    return [] if name == "labels of 0" else ["eigenvector"]
+
+
 @pytest.mark.parametrize("name", FIGURES)
 def test_what_is_counted_has_whole_ticks(name):
     figure = FIGURES[name]()
     figure.canvas.draw()
-    counted = ("heads removed", "draw", "draws of all chains", "test example", "eigenvector", "rank among 19", "chain")
     for axes in figure.findobj(Axes):
         for axis in (axes.xaxis, axes.yaxis):
-            if axis.get_label_text().startswith(counted):
+            if axis.get_label_text().startswith(COUNTED):
                 low, high = sorted(axis.get_view_interval())
                 ticks = [tick for tick in axis.get_ticklocs() if low <= tick <= high]
                 assert ticks
                 assert all(tick == round(tick) for tick in ticks), axis.get_label_text()
+    labels = [axis.get_label_text() for axes in figure.findobj(Axes) for axis in (axes.xaxis, axes.yaxis)]
+    # Of each figure that counts something, the label has kept its name.
+    assert {start for start in COUNTED if any(label.startswith(start) for label in labels)} == set(counts_in(name))
 
 
 def labelled(axes, start):
@@ -179,6 +200,37 @@ def test_theory_is_seen_at_one_width():
     assert not set(dots.get_xdata()) & set(cross.get_xdata())
 
 
+def test_quantities_and_limits_whose_short_names_agree_are_all_drawn():
+    draws, names = posterior(paths=2), [f"attends_early_{path} -> uniform_over_all" for path in "ab"]
+    draws["posterior"] = draws["posterior"].to_dataset().assign_coords(path=names, other_path=names)
+    shortened = {style.short(name) for name in scalars(draws)}
+    assert len(shortened) < len(scalars(draws)) == 3
+    for kind in ("trace", "rank", "ess"):
+        assert len(drawn(kind, draws).axes) == 3
+    many = validation()
+    groups = {names[0].replace("_a", f"_{path}"): 0.5 + path / 10 for path in range(4)}
+    many.accuracy = dataclasses.replace(many.accuracy, gp_of_groups=groups)
+    accuracy = plots.validation_figure([many]).findobj(Axes)[0]
+    levels = [line.get_ydata()[0] for line in accuracy.lines if str(line.get_label()).startswith("GP limit")]
+    np.testing.assert_allclose(levels, [80, 50, 60, 70, 80])
+
+
+def test_a_correlation_that_one_seed_lacks_is_that_of_the_others():
+    def title(*seeds):
+        return plots.pruning_figure(seeds).axes[1].get_title()
+
+    known = [comparison(trained=False, seed=seed) for seed in range(2)]
+    network = known[0].networks["posterior"]
+    even = dataclasses.replace(known[0], networks={"posterior": dataclasses.replace(network, drops=0 * network.drops)})
+    mean = np.mean([each.correlation("posterior", "theory") for each in known])
+    assert title(*known).endswith(f": rank correlation {mean:.2f}")
+    assert title(*known, even).endswith(f": rank correlation {mean:.2f} (n/a of 1 of 3 seeds)")
+    assert title(even, even).endswith(": the same is lost with each")
+    flat = dataclasses.replace(known[0], scores={key: [np.ones(4), np.ones(4)] for key in ("theory", "draws")})
+    with pytest.warns(stats.ConstantInputWarning):
+        assert title(flat).endswith(": rank correlation n/a")
+
+
 def test_what_is_missing_is_said():
     title = plots.validation_figure([validation(tested=False)]).get_suptitle()
     assert "no accuracy: the model has no test labels" in title
@@ -199,22 +251,15 @@ def test_pruning_of_one_seed_has_no_deviation_and_scores_once():
         assert labelled(last, "2 points below").get_ydata()[0] == pytest.approx(88)
 
 
-def test_ranks_of_mixed_chains_stay_in_the_band_and_of_others_do_not():
-    rng = np.random.default_rng(1)
-    mixed = rng.normal(size=(400, 4, 100))
-    outside = []
-    for values in (mixed, mixed + np.array([0, 0, 0, 1.0])[:, None]):
-        left = 0
-        for some in values:
-            ranks = some.ravel().argsort().argsort().reshape(some.shape) / some.size
-            places = np.arange(diagnostics.RANK_PLACES + 1) / diagnostics.RANK_PLACES
-            below = np.array([np.searchsorted(np.sort(own), places) / own.size for own in ranks]) - places
-            band = diagnostics.rank_band(*some.shape) * np.sqrt(places * (1 - places))
-            left += bool(np.any(np.abs(below) > band + 1e-9))
-        outside.append(left)
-    # 1 % of 400 times by right chains: above 12, or none at all, with a probability of 2 %.
-    assert 0 < outside[0] <= 12
-    assert outside[1] == 400
+def test_rank_figures_show_the_curves_and_their_band():
+    draws = posterior(chains=3, count=25)
+    figure = drawn("rank", draws)
+    for axes, quantity in zip(figure.axes, scalars(draws).values(), strict=True):
+        assert quantity.every == 1 or f"thinned by {quantity.every}" in axes.get_xlabel()
+        for chain, curve in enumerate(chain_ecdfs(quantity.ranked)):
+            np.testing.assert_array_equal(labelled(axes, f"chain {chain + 1}").get_ydata(), curve)
+        low, high = axes.collections[0].get_paths()[0].get_extents().intervaly
+        assert -low == high == chain_band(*quantity.ranked.shape).max()
 
 
 def test_figures_show_what_the_draws_say():
@@ -252,6 +297,14 @@ def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
     assert "Energy" not in [axes.get_title() for axes in plots.run_figure(run).axes]
     with pytest.raises(ValueError, match=r"'prediction' only where .* the model has no test inputs"):
         plots.run_figure(run, ["prediction"])
+
+
+def test_one_chain_has_no_ranks(tmp_path):
+    model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    run = runs.sample(model, tmp_path / "one", parameterisation="latent", **JOB | {"chains": 1})
+    assert lacking(run.draws())["rank"] == "one chain has no others to be ranked among"
+    with pytest.raises(ValueError, match=r"'rank' only where .* one chain has no others"):
+        plots.run_figure(run, ["rank"])
 
 
 def test_a_latent_run_shows_its_latent(tmp_path):

@@ -3,9 +3,19 @@
 import itertools
 
 import numpy as np
+import pytest
 from scipy import stats
 
-from bayesattn.ranks import ecdf_band, ecdf_difference, effective_share, least_tail, rank_errors, uniform_probability
+from bayesattn.ranks import (
+    chain_band,
+    chain_ecdfs,
+    ecdf_band,
+    ecdf_difference,
+    effective_share,
+    least_tail,
+    rank_errors,
+    uniform_probability,
+)
 
 
 def test_probabilities_are_those_of_all_ranks_counted():
@@ -84,3 +94,19 @@ def test_samples_of_one_law_with_heavy_tails_are_told_apart_as_seldom_as_they_sh
     normal = rng.normal(0, 1, (10_000, 1))
     assert rank_errors(normal, shifted)[0] > 5
     assert rank_errors(normal, spread)[1] > 5
+
+
+@pytest.mark.parametrize(("chains", "draws"), [(1, 10), (2, 13), (4, 100)])
+def test_curves_of_mixed_chains_stay_in_their_band(chains, draws):
+    """1 % of 400 do not: above 12, or none at all, with a probability of 2 %. One chain alone leaves nothing to chance."""
+    values = np.random.default_rng(1).normal(size=(400, chains, draws))
+    band = chain_band(chains, draws) + 1e-12
+    outside = [np.any(np.abs(chain_ecdfs(some)) > band) for some in values]
+    assert np.sum(outside) <= 12
+    assert any(outside) == (chains > 1)
+    assert chains == 1 or band.max() < 0.6
+
+
+def test_curves_of_other_chains_leave_their_band():
+    values = np.random.default_rng(1).normal(size=(100, 4, 100)) + np.array([0, 0, 0, 1.0])[:, None]
+    assert all(np.any(np.abs(chain_ecdfs(some)) > chain_band(4, 100)) for some in values)

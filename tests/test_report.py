@@ -139,6 +139,32 @@ def test_latent_draws_agree_or_not_or_cannot_tell(chains, shift, holds, said):
     assert row["agrees"] == ("no" if shift else "yes")
 
 
+def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
+    model = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    sampled = np.random.default_rng(0).normal(size=(2, 3, 1, 1))
+    draws = xr.DataTree.from_dict(
+        {"posterior": xr.Dataset({"latent": (("chain", "draw", "value_feature", "feature"), sampled)})}
+    )
+    verdict, holds, [row] = report._held_latent(model, draws, 0.01)
+    assert holds is None
+    assert "R-hat of z is not defined: draw more" in verdict
+    assert row["draws"].endswith("± n/a")
+    assert row["agrees"] == "n/a"
+    unknown = dict.fromkeys(("error", "rhat", "ess"), np.full((1, 1), np.nan))
+    drawn = dict.fromkeys(("saddle", "corrected", "order_parameter"), np.eye(1))
+    found = SimpleNamespace(
+        model=SimpleNamespace(path_names=["0"]),
+        width=3,
+        verdict="cannot tell",
+        statement=lambda: "cannot tell",
+        agrees=np.zeros((1, 1), bool),
+        **unknown,
+        **drawn,
+    )
+    [row] = report._held(found)[2]
+    assert (row["R-hat"], row["ESS"], row["agrees"]) == ("n/a", "n/a", "n/a")
+
+
 @pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
 def test_three_outcomes_of_the_theory(verdict, holds):
     """Only what fails is said to fail: draws that cannot tell leave the page undecided."""
@@ -152,7 +178,8 @@ def test_three_outcomes_of_the_theory(verdict, holds):
         diagnostics=SimpleNamespace(chains=4),
         **dict.fromkeys(names, matrix),
     )
-    text, shown, _ = report._held(found)
+    text, shown, rows = report._held(found)
+    assert (rows[0]["R-hat"], rows[0]["ESS"], rows[0]["agrees"]) == ("1.000", "1", "yes")
     assert shown is holds
     assert text == f"Does the theory hold at N = 3? {verdict}: said."
 
@@ -183,6 +210,15 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
         for color in (colors.blue, colors.orange, colors.grey):
             shades = sorted((luminance(color), luminance(paper)))
             assert (shades[1] + 0.05) / (shades[0] + 0.05) > 3, color
+
+
+def test_alternatives_name_what_is_shown():
+    diagnosis = SimpleNamespace(overall=lambda: "R-hat is 1", bfmi=1.0)
+    words = report._words("log posterior, U[$x$]", diagnosis, latent=False)
+    assert words["trace"][1] == "Traces of log posterior, U[$x$]. R-hat is 1."
+    assert "log posterior" not in words["U"][1]
+    assert "interval of its diagonal entries" in words["U"][1]
+    assert "the latent z as a matrix" in report._words("", diagnosis, latent=True)["U"][1]
 
 
 def luminance(color):

@@ -190,8 +190,9 @@ def test_chains_that_disagree_decide_nothing(hidden_markov_model, reference_draw
     ("change", "doubt"),
     [
         (lambda u: u[:1], "one chain alone cannot show that it has mixed"),
+        (lambda u: u[:, :3], "R-hat of U is not defined: draw more"),
         (lambda u: u[:, :10], "effective sample size of U is"),
-        (lambda u: u.where(u.draw != 7), "R-hat of U is not defined"),
+        (lambda u: u.where(u.draw != 7), "R-hat of U is not defined: draw more"),
     ],
 )
 def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, reference_draws, change, doubt):
@@ -201,6 +202,8 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
         found = without_test_examples(factor * draws.mean(("chain", "draw")).values, tree)
         assert found.verdict == CANNOT_TELL
         assert any(doubt in each for each in found.doubts())
+        assert not any("not defined" in each and "have not mixed" in each for each in found.doubts())
+        assert "nan" not in repr(found)
         assert found.statement().startswith("cannot tell: ")
 
 

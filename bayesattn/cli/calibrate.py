@@ -141,7 +141,7 @@ def _print(results: Results, title: str, thin: int) -> None:
         style = None if ranked.holds and joint.holds else "red"
         ranks.add_row(
             name,
-            {True: "uniform", False: "NOT uniform", None: "cannot tell"}[ranked.holds],
+            calibration.VERDICTS[ranked.holds],
             f"{ranked.p_values.min():.2g}",
             ranked.names[ranked.p_values.argmin()],
             f"{100 * ranked.effective.min():.0f} %",

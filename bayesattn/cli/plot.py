@@ -9,7 +9,7 @@ import typer
 from bayesattn.cli.options import Overwrite
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, screen, working
 from bayesattn.plots import KINDS
-from bayesattn.plots.run import lacking, run_figure
+from bayesattn.plots.run import figure_and_lacking
 from bayesattn.plots.style import checked_file, save
 from bayesattn.runs import Run
 
@@ -36,9 +36,8 @@ def plot(
         raise ValueError(f"--out must not be in the run, got {file}")
     refuse_to_overwrite(file, overwrite, folder=False)
     with working("reading the run, drawing"):
-        opened = Run(run)
-        figure = run_figure(opened, [of.value for of in kind or ()] or None)
+        figure, missing = figure_and_lacking(Run(run), [of.value for of in kind or ()] or None)
         save(figure, file, overwrite=overwrite)
-    for name, why in ({} if kind else lacking(opened.draws())).items():
+    for name, why in ({} if kind else missing).items():
         screen.print(f"no {name}: {why}")
     say_where(f"figure in {file}")

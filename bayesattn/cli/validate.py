@@ -243,8 +243,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
 
 def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
     """Numbers of the entries on the diagonal, and of those off it that differ or lie farthest from the theory."""
-    excess = np.abs(entries.difference) / (entries.allowance + entries.noise)
-    apart = [entry for entry in np.argsort(-excess, kind="stable") if _differs(entries)[entry]][:MOST_DIFFERENT]
+    apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]][:MOST_DIFFERENT]
     off = np.flatnonzero(pairs[0] != pairs[1])
     farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST]
     return sorted(map(int, {*np.flatnonzero(pairs[0] == pairs[1]), *apart, *farthest}))

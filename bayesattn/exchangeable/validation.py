@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bayesattn._checks import seed_number
-from bayesattn.exchangeable.checks import bayes, bridge, convergence, generalisation
+from bayesattn.exchangeable.checks import bayes, bridge, convergence, masked, supervised
 from bayesattn.exchangeable.claims import Findings
 
 CHECKS: dict[str, Callable[[np.random.Generator], Findings]] = {
@@ -15,8 +15,8 @@ CHECKS: dict[str, Callable[[np.random.Generator], Findings]] = {
     "softmax, fixed bandwidth": convergence.fixed_bandwidth,
     "softmax, shrinking bandwidth": convergence.shrinking_bandwidth,
     "sufficiency": bayes.sufficiency,
-    "supervised learning": generalisation.supervised,
-    "masked-token pretraining": generalisation.pretrained,
+    "supervised learning": supervised.supervised,
+    "masked-token pretraining": masked.pretrained,
     "heads as posterior inference": bridge.bridge,
 }
 SECTIONS = {

@@ -4,14 +4,12 @@ from bayesattn.plots.calibration import calibration_figure
 from bayesattn.plots.pruning import pruning_figure
 from bayesattn.plots.run import KINDS, run_figure
 from bayesattn.plots.style import literal, save
-from bayesattn.plots.validation import order_parameter_against_width, order_parameters, validation_figure
+from bayesattn.plots.validation import validation_figure
 
 __all__ = [
     "KINDS",
     "calibration_figure",
     "literal",
-    "order_parameter_against_width",
-    "order_parameters",
     "pruning_figure",
     "run_figure",
     "save",

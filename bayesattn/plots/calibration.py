@@ -9,12 +9,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bayesattn.calibration import Calibration
+from bayesattn.calibration import VERDICTS, Calibration
 from bayesattn.plots.style import literal, palette, whole_numbers
 from bayesattn.ranks import ecdf_band, ecdf_difference
 
 MOST_COLUMNS = 4
-VERDICTS = {True: "uniform", False: "NOT uniform", None: "cannot tell"}
 
 
 def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:

@@ -1,7 +1,6 @@
 """Did the chains mix? Traces, ranks, effective sample size and energy of a few scalar quantities."""
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
 
 import arviz_stats
@@ -9,120 +8,85 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
-from scipy import stats
 
-from bayesattn.diagnostics import ENOUGH_ESS, FEWEST_DRAWS, GOOD_BFMI
+from bayesattn.diagnostics import ENOUGH_ESS, GOOD_BFMI, Scalar
 from bayesattn.plots.style import palette, short, whole_numbers
+from bayesattn.ranks import BAND_LEVEL, PLACES
 
 SHOWN_ENTRIES = 4
 """Quantities that are drawn: the log posterior and the largest diagonal entries of U, or of z."""
 MOST_TRACED = 1000
-FEWEST_RANKED, MOST_RANKED = 10, 400
 """Draws of each chain."""
-RANK_LEVEL = 0.01
-RANK_PLACES = 40
-SIMULATIONS = 1000
-STEPS = 10
-"""Numbers of draws at which the effective sample size is estimated."""
-
-Values = Float[np.ndarray, "chain draw"]
 
 
-def scalars(draws: xr.DataTree) -> dict[str, Values]:
-    """Log posterior and the largest entries of U, or of z, by the names that figures show."""
-    posterior, chosen = draws["posterior"].to_dataset(), {}
-    if "sample_stats" in draws.children and "lp" in draws["sample_stats"]:
-        chosen["log posterior"] = draws["sample_stats"].to_dataset()["lp"].values
+def scalars(draws: xr.DataTree) -> dict[str, Scalar]:
+    """Log posterior and the largest entries of U, or of z, by their names in full."""
+    posterior = draws["posterior"].to_dataset()
+    chosen = {"log posterior": draws["sample_stats"].to_dataset()["lp"].values}
     if "order_parameter" in posterior:
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))
         for path in np.argsort(-means, kind="stable")[: SHOWN_ENTRIES - 1]:
-            chosen[short(f"U[{posterior['path'].values[path]}]")] = sampled[:, :, path, path]
+            chosen[f"U[{posterior['path'].values[path]}]"] = sampled[:, :, path, path]
     elif "latent" in posterior:
         sampled = posterior["latent"].values
         means = np.abs(sampled.mean((0, 1)))
         for flat in np.argsort(-means, axis=None, kind="stable")[: SHOWN_ENTRIES - 1]:
             value, feature = np.unravel_index(flat, means.shape)
             chosen[f"z[{value + 1}, {feature + 1}]"] = sampled[:, :, value, feature]
-    return chosen
+    return {name: Scalar(values) for name, values in chosen.items()}
 
 
-def trace(figure: Any, quantities: Mapping[str, Values]) -> None:
+def trace(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     """Each quantity against the draw, a colour a chain."""
     panels = _row(figure, quantities)
-    for axes, (name, values) in zip(panels, quantities.items(), strict=True):
+    for axes, quantity in zip(panels, quantities.values(), strict=True):
+        values = quantity.values
         every = -(-values.shape[1] // MOST_TRACED)
         for chain, color in enumerate(_chain_colors(len(values))):
             shown = values[chain, ::every]
             style: dict[str, Any] = {"color": color, "linewidth": 0.5, "alpha": 0.85, "rasterized": True}
             axes.plot(every * np.arange(len(shown)) + 1, shown, label=f"chain {chain + 1}", **style)
-        axes.set(title=name, xlabel="draw" if every == 1 else f"draw, thinned by {every}")
+        axes.set(xlabel="draw" if every == 1 else f"draw, thinned by {every}")
         whole_numbers(axes.xaxis)
     panels[0].set_ylabel("value")
     _legend(figure, panels[0], linewidth=2)
 
 
-def rank(figure: Any, quantities: Mapping[str, Values]) -> None:
+def rank(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     """ECDF of each chain's ranks among all chains, minus that of chains that mixed, and the band in which those stay.
 
     The band is for independent draws: of those that depend on each other, every so many are taken, one for each effective
-    draw. Of draws that are one law, each chain's ranks are a sample without replacement (Sailynoja, Burkner & Vehtari 2022).
+    draw.
     """
     panels = _row(figure, quantities, sharey=True)
-    for axes, (name, values) in zip(panels, quantities.items(), strict=True):
-        every = _independent_every(values)
-        shown = values[:, ::every]
-        chains, draws = shown.shape
-        ranks = stats.rankdata(shown, axis=None).reshape(shown.shape) / shown.size
-        places = np.arange(RANK_PLACES + 1) / RANK_PLACES
-        band = rank_band(chains, draws) * np.sqrt(places * (1 - places))
-        label = f"{100 * (1 - RANK_LEVEL):g} % of mixed chains"
-        axes.fill_between(places, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
-        for chain, color in enumerate(_chain_colors(chains)):
-            below = np.searchsorted(np.sort(ranks[chain]), places, side="right") / draws
-            axes.plot(places, below - places, color=color, linewidth=1.2, label=f"chain {chain + 1}")
-        thinned = f",\nthinned by {every}" if every > 1 else ""
-        axes.set(title=name, xlabel=f"rank among {shown.size} draws{thinned}")
+    for axes, quantity in zip(panels, quantities.values(), strict=True):
+        band, label = quantity.band, f"{100 * (1 - BAND_LEVEL):g} % of mixed chains"
+        axes.fill_between(PLACES, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
+        for chain, (color, curve) in enumerate(zip(_chain_colors(len(quantity.ecdfs)), quantity.ecdfs, strict=True)):
+            axes.plot(PLACES, curve, color=color, linewidth=1.2, label=f"chain {chain + 1}")
+        thinned = f",\nthinned by {quantity.every}" if quantity.every > 1 else ""
+        axes.set(xlabel=f"rank among {quantity.ranked.size} draws{thinned}")
         axes.set_xticks([0, 0.5, 1], ["lowest", "half", "highest"])
     panels[0].set_ylabel("ECDF of ranks - uniform")
     _legend(figure, panels[0])
 
 
-@lru_cache(maxsize=32)
-def rank_band(chains: int, draws: int, seed: int = 0) -> float:
-    """Greatest ECDF difference of any of the chains that is usual, in units of sqrt(x (1 - x)), by simulation.
-
-    With probability 1 - `RANK_LEVEL`, chains of independent draws of one law stay within it everywhere.
-    """
-    rng = np.random.default_rng(seed)
-    places = np.arange(1, RANK_PLACES) / RANK_PLACES
-    reached = np.round(places * chains * draws).astype(int)
-    owners = np.repeat(np.arange(chains, dtype=np.int16), draws)
-    greatest = np.empty(SIMULATIONS)
-    for simulation in range(SIMULATIONS):
-        mixed = rng.permutation(owners)
-        counts = np.array([np.concatenate([[0], np.cumsum(mixed == chain)])[reached] for chain in range(chains)])
-        greatest[simulation] = np.max(np.abs(counts / draws - places) / np.sqrt(places * (1 - places)))
-    return float(np.quantile(greatest, 1 - RANK_LEVEL))
-
-
-def ess(figure: Any, quantities: Mapping[str, Values]) -> None:
+def ess(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     """Effective sample size as draws accumulate: of what mixes it grows along a line."""
     panels, colors = _row(figure, quantities), palette()
-    for axes, (name, values) in zip(panels, quantities.items(), strict=True):
-        counts = np.unique(np.linspace(FEWEST_DRAWS, values.shape[1], STEPS).astype(int))
+    for axes, quantity in zip(panels, quantities.values(), strict=True):
         for method, color, marker in (("bulk", colors.blue, "o"), ("tail", colors.orange, "s")):
-            sizes = [_ess(values[:, :count], method) for count in counts]
-            axes.plot(len(values) * counts, sizes, color=color, marker=marker, markersize=4, label=method)
+            axes.plot(*quantity.sizes[method], color=color, marker=marker, markersize=4, label=method)
         axes.axhline(ENOUGH_ESS, color=colors.grey, linestyle="--", linewidth=1, label=f"{ENOUGH_ESS}, enough")
-        axes.set(title=name, xlabel="draws of all chains")
+        axes.set(xlabel="draws of all chains")
         axes.set_ylim(bottom=0)
         whole_numbers(axes.xaxis)
     panels[0].set_ylabel("effective sample size")
     _legend(figure, panels[0])
 
 
-def energy(figure: Any, values: Values) -> None:
+def energy(figure: Any, values: Float[np.ndarray, "chain draw"]) -> None:
     """Energy and its changes from draw to draw, and BFMI: where changes are much smaller, chains explore slowly."""
     colors = palette()
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
@@ -143,8 +107,12 @@ def energy(figure: Any, values: Values) -> None:
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
 
 
-def _row(figure: Any, quantities: Mapping[str, Values], **settings: Any) -> list[Axes]:
-    return list(figure.subplots(1, len(quantities), squeeze=False, **settings).flat)
+def _row(figure: Any, quantities: Mapping[str, Scalar], **settings: Any) -> list[Axes]:
+    """A panel for each quantity, with its name."""
+    panels = list(figure.subplots(1, len(quantities), squeeze=False, **settings).flat)
+    for axes, name in zip(panels, quantities, strict=True):
+        axes.set_title(short(name))
+    return panels
 
 
 def _legend(figure: Any, axes: Axes, **lines: Any) -> None:
@@ -157,16 +125,3 @@ def _legend(figure: Any, axes: Axes, **lines: Any) -> None:
 
 def _chain_colors(chains: int) -> list[str]:
     return [palette()[chain % len(palette())] for chain in range(chains)]
-
-
-def _ess(values: Values, method: str) -> float:
-    if not np.isfinite(values).all() or np.ptp(values) == 0:
-        return np.nan
-    return float(arviz_stats.ess(xr.DataArray(values, dims=("chain", "draw")), method=method))
-
-
-def _independent_every(values: Values) -> int:
-    """How many draws stand for an effective one; more of a long run, fewer where too few would be left."""
-    size = _ess(values, "bulk") if values.shape[1] >= FEWEST_DRAWS else np.nan
-    wanted = max(values.size / size if np.isfinite(size) else 1, values.shape[1] / MOST_RANKED)
-    return max(1, min(int(np.ceil(wanted)), values.shape[1] // FEWEST_RANKED))

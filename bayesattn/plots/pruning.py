@@ -10,16 +10,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bayesattn._text import UNKNOWN
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 from bayesattn.pruning import MOST_LOST, Comparison, Pruned, heads_of
 
 ORDER_STYLES: dict[str, dict[str, Any]] = {
-    "theory": {"marker": "o"},
-    "draws": {"marker": "s", "linestyle": ":"},
-    "magnitude": {"marker": "^", "linestyle": "-."},
-    "random": {"marker": "v", "linestyle": "--"},
+    "theory": {"color": "blue", "marker": "o"},
+    "draws": {"color": "green", "marker": "s", "linestyle": ":"},
+    "magnitude": {"color": "purple", "marker": "^", "linestyle": "-."},
+    "random": {"color": "grey", "marker": "v", "linestyle": "--"},
 }
-
+"""Of each order, with the name of its colour."""
 
 NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained network"}
 
@@ -62,8 +63,16 @@ def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) 
     for color, marker, comparison in zip(cycle(palette()), cycle(MARKERS), comparisons, strict=False):
         of = np.concatenate(comparison.scores["theory"])
         axes.plot(of, 100 * comparison.networks[name].drops, marker=marker, color=color, linestyle="none")
-    correlation = np.mean([comparison.correlation(name, "theory") for comparison in comparisons])
-    said = "the same is lost with each" if np.isnan(correlation) else f"rank correlation {correlation:.2f}"
+    correlations = np.array([comparison.correlation(name, "theory") for comparison in comparisons])
+    known = correlations[~np.isnan(correlations)]
+    if len(known):
+        said = f"rank correlation {np.mean(known):.2f}"
+        if unknown := len(correlations) - len(known):
+            said += f" ({UNKNOWN} of {unknown} of {len(correlations)} seeds)"
+    elif all(np.ptp(comparison.networks[name].drops) == 0 for comparison in comparisons):
+        said = "the same is lost with each"
+    else:
+        said = f"rank correlation {UNKNOWN}"
     axes.set(
         xlabel="head score by theory",
         ylabel="accuracy lost without the head (points)",
@@ -73,13 +82,13 @@ def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) 
 
 def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> None:
     """Accuracy of a network as heads go, in the order of each score: of several seeds mean and standard deviation."""
-    colors = dict(zip(ORDER_STYLES, palette()[:1] + palette()[2:], strict=True))
     for order in pruned[0].accuracies:
         curves = 100 * np.array([network.accuracies[order] for network in pruned])
         deviation = curves.std(0, ddof=1) if len(pruned) > 1 else None
-        settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "color": colors[order], "label": f"by {order}"}
+        style = ORDER_STYLES[order] | {"color": getattr(palette(), ORDER_STYLES[order]["color"])}
+        settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "label": f"by {order}"}
         settings["label"] = "at random, mean" if order == "random" else settings["label"]
-        axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | ORDER_STYLES[order])
+        axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | style)
     least = float(100 * np.mean([network.accuracy - MOST_LOST for network in pruned]))
     allowed = f"{100 * MOST_LOST:g} points below the whole network"
     axes.axhline(least, color=palette().grey, linewidth=1, linestyle=(0, (1, 1)), label=allowed)

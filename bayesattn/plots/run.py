@@ -1,6 +1,6 @@
 """A run on disk in figures: did its chains mix, and what do its draws say of U and of the predictions?"""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
-from bayesattn.diagnostics import FEWEST_DRAWS, moments
+from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
 from bayesattn.runs import Run
@@ -38,6 +38,11 @@ def run_figure(run: Run, kinds: Sequence[str] | None = None) -> Figure:
         ValueError: an unknown kind, one that the run has no draws of, a run without draws yet.
         RunError: a run that cannot be read.
     """
+    return figure_and_lacking(run, kinds)[0]
+
+
+def figure_and_lacking(run: Run, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
+    """`run_figure`, and which kinds the run has nothing to show of, with the reasons."""
     if not min(run.done) > run.job.warmup:
         raise ValueError(f"run must have draws to show, got {run.path}, which has none yet")
     for kind in kinds or ():
@@ -47,13 +52,14 @@ def run_figure(run: Run, kinds: Sequence[str] | None = None) -> Figure:
     for kind in kinds or ():
         if kind in missing:
             raise ValueError(f"kinds may hold {kind!r} only where there is something to show, but {missing[kind]}")
+    quantities = diagnostics.scalars(draws)
     chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
     figure.suptitle(run_title(run), fontsize=13)
     heights = [HEIGHTS[kind] for kind in chosen]
     for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
-        draw(part, kind, draws)
-    return figure
+        draw(part, kind, draws, quantities)
+    return figure, missing
 
 
 def run_title(run: Run) -> str:
@@ -67,8 +73,8 @@ def run_title(run: Run) -> str:
     return ", ".join([*parts, f"{about['sampler']} ({about['parameterisation']})", f"{chains} of {kept} draws"])
 
 
-def draw(figure: Any, kind: str, draws: xr.DataTree) -> None:
-    """One kind of figure of some draws, into a figure or a part of one."""
+def draw(figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar]) -> None:
+    """One kind of figure of some draws and their `scalars`, into a figure or a part of one."""
     if kind == "energy":
         diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
     elif kind == "U":
@@ -77,18 +83,18 @@ def draw(figure: Any, kind: str, draws: xr.DataTree) -> None:
         prediction(figure, draws)
     else:
         kinds: dict[str, Callable] = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
-        kinds[kind](figure, diagnostics.scalars(draws))
+        kinds[kind](figure, quantities)
 
 
 def lacking(draws: xr.DataTree) -> dict[str, str]:
     """Kinds of figures that there is nothing to show of, and why."""
     posterior, why = draws["posterior"].to_dataset(), {}
     statistics = draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
-    if not diagnostics.scalars(draws):
-        why |= dict.fromkeys(("trace", "rank", "ess"), "the run keeps neither log posterior nor U nor z")
-    elif posterior.sizes["draw"] < FEWEST_DRAWS:
+    if posterior.sizes["draw"] < FEWEST_DRAWS:
         few = f"each chain has {posterior.sizes['draw']} draws yet, and it takes {FEWEST_DRAWS}"
         why |= dict.fromkeys(("rank", "ess", "energy"), few)
+    if posterior.sizes["chain"] < FEWEST_CHAINS:
+        why["rank"] = "one chain has no others to be ranked among"
     if "energy" not in statistics:
         why["energy"] = "the sampler has no energy"
     if not {"order_parameter", "latent"} & set(posterior.data_vars):

@@ -1,7 +1,6 @@
 """What all figures share: Okabe and Ito's colours, safe for colour-blind readers, names, axes, legends, files."""
 
 import io
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bayesattn._files import replace_file
+from bayesattn._files import replace_file, require_free
 from bayesattn._text import rounded, with_error
 
 RESOLUTION = 150
@@ -134,8 +133,7 @@ def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
     file = Path(file)
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
-    if os.path.lexists(file) and not overwrite:
-        raise FileExistsError(f"{name} must not exist yet, got {file}, which does; choose another or overwrite it")
+    require_free(name, file, overwrite)
     return file
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.pyplot as plt
@@ -94,9 +95,9 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
         label="theory, to first order in 1/N",
     )
     own = [by_gp_evidence(tried).gp_test_accuracy for tried in curve.values()]
-    limits = {"GP limit, all paths": own[0] if own and own[0] is not None else shares[0].gp}
-    limits |= {f"GP limit, {short(k)}": g for k, g in shares[0].gp_of_groups.items()}
-    for (label, share), style in zip(limits.items(), ("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1))), strict=False):
+    limits = [("all paths", own[0] if own and own[0] is not None else shares[0].gp), *shares[0].gp_of_groups.items()]
+    for (name, share), style in zip(limits, cycle(("--", "-.", (0, (1, 1)), (0, (5, 1, 1, 1)))), strict=False):
+        label = f"GP limit, {short(name)}"
         axes.axhline(100 * share, color=colors.grey, linestyle=style, linewidth=1.2, label=label)
     width_axis(axes, sorted(line))
     axes.set(ylabel="test accuracy (%)", title="Accuracy of the mean predictor")

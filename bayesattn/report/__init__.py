@@ -2,7 +2,6 @@
 
 import base64
 import io
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,31 +11,21 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file
+from bayesattn._files import digest_of, replace_file, require_free
 from bayesattn._random import digest, fingerprint
-from bayesattn._text import rounded, with_error
-from bayesattn.diagnostics import FEWEST_CHAINS, Diagnostics, moments
+from bayesattn._text import UNKNOWN, rounded, with_error
+from bayesattn.diagnostics import Diagnostics, Scalar
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import HEIGHTS, KINDS, WIDTH, draw, lacking
 from bayesattn.runs import Run
-from bayesattn.validation import (
-    CANNOT_TELL,
-    DOES_NOT_HOLD,
-    DRAWS_PER_FREEDOM,
-    HOLDS,
-    LEVEL,
-    Compared,
-    Predicted,
-    Validation,
-    doubts_about,
-    predicted,
-    validate,
-)
+from bayesattn.validation import LEVEL, Predicted, Validation, predicted, validate
+from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 
 PAPER = "#121212"
 """Background of the page in dark mode."""
@@ -47,10 +36,10 @@ STYLES: dict[str, list[Any]] = {
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 SHOWN_ENTRIES = 4
 """Paths up to which all entries of U are in the table."""
-
+ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
 RESOLUTION = 100
 PACKAGE = Path(__file__).parents[1]
-OTHERS = ("accuracy.py", "architecture.py", "models/posterior.py", "validation.py")
+OTHERS = ("accuracy.py", "architecture.py", "models/posterior.py", "predicted.py")
 THEORY_BY = digest_of([*sorted(PACKAGE.glob("theory/*.py")), *(PACKAGE / name for name in OTHERS)]) + jax.__version__
 """Version of a theory that is kept with a run: that of other code is solved anew."""
 
@@ -99,8 +88,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     """
     require("report", "a report")
     out = Path(out)
-    if os.path.lexists(out) and not overwrite:
-        raise FileExistsError(f"out must not exist yet, got {out}, which does; choose another or overwrite it")
+    require_free("out", out, overwrite)
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     parts, validations = [], []
@@ -185,7 +173,8 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
                 for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
                     part.set_position(place)
             content = io.BytesIO()
-            figure.savefig(content, format="png", dpi=RESOLUTION)
+            figure.set_dpi(RESOLUTION)
+            FigureCanvasAgg(figure).print_png(content)  # `savefig` draws twice.
             places = [part.get_position() for part in [*figure.axes, *figure.texts]]
             plt.close(figure)
         drawn[scheme] = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
@@ -196,9 +185,13 @@ def _part(
     name: str, run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]
 ) -> Part:
     diagnosis = run.diagnose()
-    missing = lacking(draws)
-    words = _words(", ".join(diagnostics.scalars(draws)), diagnosis, isinstance(run.model, LatentModel))
-    pictures = [picture(lambda kind=kind: _figure(kind, draws), *words[kind]) for kind in KINDS if kind not in missing]
+    missing, quantities = lacking(draws), diagnostics.scalars(draws)
+    words = _words(", ".join(quantities), diagnosis, isinstance(run.model, LatentModel))
+    pictures = [
+        picture(lambda kind=kind: _figure(kind, draws, quantities), *words[kind])
+        for kind in KINDS
+        if kind not in missing
+    ]
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
     return Part(
@@ -221,6 +214,7 @@ def _part(
 def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[str, str]]:
     """Caption of each figure, and what a screen reader says in its place."""
     overall = f"{diagnosis.overall()}."
+    central, entries = ("the latent z", "entries") if latent else ("the order parameter U", "diagonal entries")
     least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
     return {
         "trace": ("Traces, a colour a chain", f"Traces of {names}. {overall}"),
@@ -237,80 +231,74 @@ def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[
             f"Energy plot. The least BFMI {least}.",
         ),
         "U": (
-            "Posterior of the latent z" if latent else "Posterior of the order parameter U",
-            f"Posterior mean and intervals of {names}.",
+            f"Posterior of {central}",
+            f"Posterior mean of {central} as a matrix of colours; median, 50 % and 94 % interval of its {entries}.",
         ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
 
 
-def _figure(kind: str, draws: xr.DataTree) -> Figure:
+def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar]) -> Figure:
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
-    draw(figure, kind, draws)
+    draw(figure, kind, draws, quantities)
     return figure
 
 
 def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]]]:
     """Verdict and table of U, theory against draws."""
-    names = validation.model.path_names
-    agrees_with_theory = validation.agrees
-    several = validation.diagnostics.chains >= FEWEST_CHAINS
+    names, agrees_with_theory = validation.model.path_names, validation.agrees
     rows = []
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
-        agrees = agrees_with_theory[row, column]
-        if len(names) > SHOWN_ENTRIES and row != column and agrees:
-            continue
         error = float(validation.error[row, column])
+        agrees = _agrees(agrees_with_theory[row, column], error)
+        if len(names) > SHOWN_ENTRIES and row != column and agrees != "no":
+            continue
         rows.append(
             {
                 "entry of U": names[row] if row == column else f"{names[row]}, {names[column]}",
                 "saddle point": rounded(float(validation.saddle[row, column]), error),
                 "first order in 1/N": rounded(float(validation.corrected[row, column]), error),
                 "draws": with_error(float(validation.order_parameter[row, column]), error),
-                "R-hat": f"{validation.rhat[row, column]:.3f}" if several else "n/a",
-                "ESS": f"{validation.ess[row, column]:.0f}",
-                "agrees": "yes" if agrees else "no",
+                "R-hat": _cell(validation.rhat[row, column], ".3f"),
+                "ESS": _cell(validation.ess[row, column], ".0f"),
+                "agrees": agrees,
             }
         )
-    holds = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}[validation.verdict]
-    return f"Does the theory hold at N = {validation.width}? {validation.statement()}.", holds, rows
+    said = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
+    return said, ANSWERS[validation.verdict], rows
 
 
 def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[str, bool | None, list[dict[str, str]]]:
     """Verdict and table of z, closed form against draws; differences are in units of the posterior's deviation."""
     exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
-    mean, deviation = np.asarray(exact.mean), np.sqrt(np.diag(exact.covariance))
-    sampled = draws["posterior"].to_dataset()["latent"]
-    of = moments(sampled)
-    drawn, error, rhat, ess = of["mean"], of["error"], of["rhat"], of["ess"]
+    found = latent_verdict(np.asarray(exact.mean), np.asarray(exact.covariance), draws, level)
     rows = []
-    compared = Compared(
-        names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],
-        difference=(drawn - mean).ravel(),
-        error=error.ravel(),
-        freedom=ess.ravel() / DRAWS_PER_FREEDOM,
-        allowance=np.zeros(mean.size),
-        size=np.broadcast_to(deviation, mean.shape).ravel(),
-        level=level,
-        confidence_level=level,
-    )
-    agrees = compared.agrees.reshape(mean.shape)
-    for value, feature in np.ndindex(*mean.shape):
+    for value, feature in np.ndindex(*found.mean.shape):
+        error = float(found.error[value, feature])
         rows.append(
             {
                 "entry of z": f"{value + 1}, {feature + 1}",
-                "exact mean": f"{mean[value, feature]:.4g}",
-                "exact deviation": f"{deviation[feature]:.4g}",
-                "draws": with_error(float(drawn[value, feature]), float(error[value, feature])),
-                "agrees": "yes" if agrees[value, feature] else "no",
+                "exact mean": f"{found.mean[value, feature]:.4g}",
+                "exact deviation": f"{found.deviation[feature]:.4g}",
+                "draws": with_error(float(found.draws[value, feature]), error),
+                "agrees": _agrees(found.agrees[value, feature], error),
             }
         )
-    if doubts := doubts_about("z", sampled.sizes["chain"], rhat, ess):
-        return f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(doubts)}.", None, rows
-    if not agrees.all():
-        return "The draws do not agree with the exact posterior.", False, rows
-    within = f"to within {np.max(compared.bound):.2g} of its standard deviations"
-    return f"The draws agree with the exact posterior {within}.", True, rows
+    said = {
+        CANNOT_TELL: f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(found.doubts)}.",
+        DOES_NOT_HOLD: "The draws do not agree with the exact posterior.",
+        HOLDS: f"The draws agree with the exact posterior to within {found.bound:.2g} of its standard deviations.",
+    }
+    return said[found.verdict], ANSWERS[found.verdict], rows
+
+
+def _cell(number: float, form: str) -> str:
+    return format(number, form) if np.isfinite(number) else UNKNOWN
+
+
+def _agrees(agrees: Any, error: float) -> str:
+    """Without a Monte Carlo error nothing can be said."""
+    return ("yes" if agrees else "no") if np.isfinite(error) else UNKNOWN
 
 
 def _alike(validations: list[Validation]) -> list[list[Validation]]:

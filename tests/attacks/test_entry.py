@@ -17,7 +17,8 @@ import bayesattn as ba
 from bayesattn import cli, plots, pruning, report, study
 from bayesattn._progress import Bars
 from bayesattn.cli import screen, theory
-from bayesattn.plots.diagnostics import scalars
+from bayesattn.plots.diagnostics import scalars, trace
+from bayesattn.plots.validation import order_parameter_against_width, order_parameters
 from tests.posteriors import tiny_model
 from tests.screens import Terminal
 
@@ -447,9 +448,9 @@ def test_names_are_drawn_as_they_are(name):
     )
     figure = plt.figure()
     axes = figure.subplots()
-    plots.order_parameter_against_width(axes, [found])
+    order_parameter_against_width(axes, [found])
     other = plt.figure()
-    plots.order_parameters(other, found)
+    order_parameters(other, found)
     for each in (figure, other):
         each.canvas.draw()
         texts = [
@@ -470,7 +471,13 @@ def test_names_of_quantities_are_drawn_as_they_are(name):
     draws = xr.DataTree.from_dict(
         {"posterior": xr.Dataset({"order_parameter": values}), "sample_stats": xr.Dataset({"lp": values[:, :, 0, 0]})}
     )
-    assert plots.literal(f"U[{name}]") in scalars(draws)
+    found = scalars(draws)
+    assert f"U[{name}]" in found
+    figure = plt.figure()
+    trace(figure, found)
+    [title] = [axes.title for axes in figure.axes if axes.get_title() == plots.literal(f"U[{name}]")]
+    assert title._preprocess_math(title.get_text()) == (f"U[{name}]", False)
+    plt.close(figure)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bayesattn.exchangeable import learning, pretraining, rates, validation
-from bayesattn.exchangeable.checks import bayes, bridge, convergence, generalisation
+from bayesattn.exchangeable.checks import bayes, bridge, convergence, supervised
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Findings
 
 LEVEL = FAMILY_LEVEL / 80
@@ -158,7 +158,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "tr(H^-1 J) x 1.4": times(learning, "trace", 1.4),
         "A(n) x 1.1": optimum(1.1, 1.0),
         "optimum x 1.05": optimum(1.0, 1.05),
-        "supremum x 1.4": times(generalisation.linalg, "cholesky", 1.4),
+        "supremum x 1.4": times(supervised.linalg, "cholesky", 1.4),
     },
     "masked-token pretraining": {
         "E c^T c without 1/n": shifted_law,

@@ -9,6 +9,7 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.theory import energies
 from bayesattn.theory import likelihood as module
 from bayesattn.theory.likelihood import FORMS, likelihood
 from tests.conftest import relative_error
@@ -69,7 +70,9 @@ def test_its_slope_by_halves_is_the_inverse(examples, smallest):
     vectors = np.linalg.qr(rng.normal(size=(examples, examples)))[0]
     eigenvalues = np.geomspace(smallest, 1, examples) - smallest / 2
     labels = jnp.asarray(vectors[:, -1])  # A^{-1} Y is of the size of Y.
-    _, slope, solution = module._energy_and_slope(jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2)
+    _, slope, solution = energies._energy_and_slope(
+        jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2
+    )
     expected = vectors / (eigenvalues + smallest / 2) @ vectors.T
     assert relative_error(slope + jnp.outer(solution, solution), expected) < 100 * np.finfo(float).eps / smallest
     assert relative_error(slope, slope.T) < 1e-15

@@ -1,0 +1,41 @@
+"""What the theory says of a model, for draws to be held against."""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn import theory
+from bayesattn.accuracy import gp_mean, mean_predictor
+from bayesattn.models import Model
+
+Matrix = Float[np.ndarray, "path path"]
+
+
+class Predicted(NamedTuple):
+    """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
+
+    `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
+    GP limit ("gp"); None without test examples. `relative_variance` is the largest of a diagonal entry of U, in units of its
+    mean squared.
+    """
+
+    saddle: Matrix
+    corrected: Matrix
+    relative_variance: float
+    mean_predictors: dict[str, Float[np.ndarray, " test_example"]] | None
+
+
+def predicted(model: Model) -> Predicted:
+    """The theory's side of `bayesattn.validate`; raises NotConverged if a solver failed."""
+    saddle = np.asarray(theory.solve(model).order_parameter)
+    corrected = theory.finite_width(model, variances=False)
+    by_theory = None
+    if corrected.prediction is not None:
+        by_theory = {
+            "theory": mean_predictor(model, saddle),
+            "corrected": np.asarray(corrected.prediction.mean),
+            "gp": gp_mean(model),
+        }
+    mean, variance = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_variance)
+    return Predicted(saddle, mean, float(np.max(np.diag(variance) / np.diag(mean) ** 2)), by_theory)

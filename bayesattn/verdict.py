@@ -1,0 +1,103 @@
+"""Verdicts: what draws must be to decide anything, several verdicts as one, and draws of z against its exact posterior."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Bool, Float
+
+from bayesattn.comparison import Compared
+from bayesattn.diagnostics import moments
+
+VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
+"""In the order of the exit statuses of `bayesattn validate`."""
+LEVEL = 0.01
+"""Probability of saying of a right theory that it does not hold, and of a difference beyond the bound that is stated."""
+MARGIN = 0.05
+"""Difference, relative to U or to the predictor, within which a theory is said to hold."""
+USABLE_ESS = 100
+USABLE_RHAT = 1.05
+"""Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning."""
+DRAWS_PER_FREEDOM = 3
+"""Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
+
+
+def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
+    """Why draws cannot decide anything, a sentence each: chains that did not mix, or too few draws."""
+    doubts = []
+    if chains < 2:
+        doubts.append("one chain alone cannot show that it has mixed: draw several")
+    elif not np.isfinite(worst := np.max(rhat)):
+        doubts.append(f"R-hat of {name} is not defined: draw more")
+    elif worst > USABLE_RHAT:
+        doubts.append(f"R-hat of {name} is {worst:.3f}, expected at most {USABLE_RHAT}: the chains have not mixed")
+    if not (least := np.min(ess)) >= USABLE_ESS:  # Written so that NaN is a doubt.
+        told = f"{least:.0f}" if np.isfinite(least) else "not defined"
+        doubts.append(f"the effective sample size of {name} is {told}, expected at least {USABLE_ESS}: draw more")
+    return doubts
+
+
+def overall(validations: Sequence[Any]) -> str:
+    """Verdict on several widths: the theory does not hold if it does not at one, and holds if it does at all."""
+    verdicts = [validation.verdict for validation in validations]
+    return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
+
+
+class LatentVerdict(NamedTuple):
+    """Draws of a latent z held against its exact posterior: `mean`, and `deviation` of each feature, in closed form.
+
+    `draws` is the mean of the draws, `error` its Monte Carlo error, `agrees` whether that explains the difference, `bound`
+    to within how many standard deviations they agree, and `doubts` says why the draws cannot tell, if they cannot.
+    """
+
+    mean: Float[np.ndarray, "value_feature feature"]
+    deviation: Float[np.ndarray, " feature"]
+    draws: Float[np.ndarray, "value_feature feature"]
+    error: Float[np.ndarray, "value_feature feature"]
+    agrees: Bool[np.ndarray, "value_feature feature"]
+    bound: float
+    doubts: list[str]
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        if self.doubts:
+            return CANNOT_TELL
+        return HOLDS if self.agrees.all() else DOES_NOT_HOLD
+
+
+def latent_verdict(
+    mean: Float[np.ndarray, "value_feature feature"],
+    covariance: Float[np.ndarray, "feature feature"],
+    draws: xr.DataTree,
+    level: float = LEVEL,
+) -> LatentVerdict:
+    """Hold draws of z against the mean and the covariance of its exact posterior, at a family-wise level."""
+    deviation = np.sqrt(np.diag(covariance))
+    sampled = draws["posterior"].to_dataset()["latent"]
+    of = moments(sampled)
+    compared = Compared(
+        names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],
+        difference=(of["mean"] - mean).ravel(),
+        error=of["error"].ravel(),
+        freedom=of["ess"].ravel() / DRAWS_PER_FREEDOM,
+        allowance=np.zeros(mean.size),
+        size=np.broadcast_to(deviation, mean.shape).ravel(),
+        level=level,
+        confidence_level=level,
+    )
+    return LatentVerdict(
+        mean=mean,
+        deviation=deviation,
+        draws=of["mean"],
+        error=of["error"],
+        agrees=compared.agrees.reshape(mean.shape),
+        bound=float(np.max(compared.bound)),
+        doubts=doubts_about("z", sampled.sizes["chain"], of["rhat"], of["ess"]),
+    )
+
+
+def percent(share: float) -> str:
+    """With two significant digits."""
+    return f"{100 * share:.2g} %"
