@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
 """Version of diagnostics that are kept with a run: those of other code are computed anew."""
-_sound: set[tuple[Path, str]] = set()
-"""Runs, with the `stamp` of their files, in which this process has found no damage."""
+_searched: dict[tuple[Path, str], list[damage.Damage]] = {}
+"""Damage that this process has found in runs, with the `stamp` of their files; none in those that are sound."""
 
 
 class Run(Described):
@@ -151,10 +151,16 @@ class Run(Described):
         events = self.events()
         return "failed" if events and events[-1]["event"] == "failed" else "interrupted"
 
+    @cached_property
+    def described_draws(self) -> store.Members:
+        """What the store says of its arrays of draws, by group and name."""
+        with self.reading("its arrays"):
+            return {name: about for name, about in self.members.items() if store.is_of_draws(about)}
+
     @property
     def nbytes(self) -> int:
         """Bytes that all draws take, uncompressed, when the run is complete."""
-        return sum(array.nbytes for array in self.arrays_of_draws().values())
+        return sum(store.bytes_of(about, about["shape"]) for about in self.described_draws.values())
 
     def arrays_of_draws(self, mode: Any = "r") -> dict[str, Any]:
         """Zarr arrays of draws by group and name."""
@@ -164,13 +170,12 @@ class Run(Described):
     @cached_property
     def draws_per_chunk(self) -> int:
         """Draws that a chunk of each array holds."""
-        return next(iter(self.arrays_of_draws().values())).chunks[1]
+        return store.chunk_of(next(iter(self.described_draws.values())))[1]
 
     @cached_property
     def bytes_per_chunk(self) -> int:
         """Bytes that the chunks of all arrays of one chain take, uncompressed."""
-        arrays = self.arrays_of_draws().values()
-        return sum(int(np.prod(array.chunks)) * array.dtype.itemsize for array in arrays)
+        return sum(store.bytes_of(about, store.chunk_of(about)) for about in self.described_draws.values())
 
     def draws(self) -> xr.DataTree:
         """The draws that all chains have, read when they are used; while the run goes on, those there are by now.
@@ -255,14 +260,13 @@ class Run(Described):
     def require_sound(self) -> None:
         """Raise RunError, naming what is damaged, unless draws, data and checkpoints are those that were written."""
         key = self.path.absolute(), self.stamp()
-        if key in _sound:
-            return
-        if wrong := damage.found_in(self):
+        if key not in _searched:
+            _searched[key] = damage.found_in(self)
+        if wrong := _searched[key]:
             raise RunError(
                 f"{wrong[0].what}; `bayesattn sample` with --repair (repair=True) draws"
                 f" {' and '.join(named(part.chains) for part in wrong)} again from the checkpoint before, to the same draws"
             )
-        _sound.add(key)
 
     def mend(self) -> None:
         """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
@@ -355,7 +359,7 @@ class Run(Described):
         if self.description["format"] > 2 and (
             sums is None
             or (sums.values.shape[0], sums.values.shape[2], sums.size) != (len(chains), chunks, self.draws_per_chunk)
-            or set(sums.variables) != self.arrays_of_draws().keys()
+            or set(sums.variables) != self.described_draws.keys()
         ):
             raise self._unreadable(chains, "its sums are not of the draws that it speaks of")
         return checkpoint

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import shutil
 import time
 import uuid
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -267,6 +268,21 @@ def arrays_of(root: zarr.Group) -> dict[str, Any]:
     return {
         f"{group}/{name}": array for group, members in sorted(root.groups()) for name, array in sorted(members.arrays())
     }
+
+
+def is_of_draws(about: Mapping[str, Any]) -> bool:
+    """Whether an array begins with axes (chain, draw), by its zarr.json."""
+    return (about.get("dimension_names") or [])[:2] == ["chain", "draw"]
+
+
+def chunk_of(about: Mapping[str, Any]) -> list[int]:
+    """Shape of the chunks of an array, by its zarr.json."""
+    return about["chunk_grid"]["configuration"]["chunk_shape"]
+
+
+def bytes_of(about: Mapping[str, Any], shape: Sequence[int]) -> int:
+    """Bytes of so many of an array's numbers, by its zarr.json."""
+    return math.prod(shape) * np.dtype(about["data_type"]).itemsize
 
 
 def _of_draws(array: Any) -> bool:
