@@ -18,7 +18,7 @@ from bayesattn import exchangeable
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file, require_free
 from bayesattn._random import digest, fingerprint
-from bayesattn._text import UNKNOWN, rounded, with_error
+from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
@@ -259,8 +259,8 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
                 "saddle point": rounded(float(validation.saddle[row, column]), error),
                 "first order in 1/N": rounded(float(validation.corrected[row, column]), error),
                 "draws": with_error(float(validation.order_parameter[row, column]), error),
-                "R-hat": _cell(validation.rhat[row, column], ".3f"),
-                "ESS": _cell(validation.ess[row, column], ".0f"),
+                "R-hat": cell(validation.rhat[row, column], ".3f"),
+                "ESS": cell(validation.ess[row, column], ".0f"),
                 "agrees": agrees,
             }
         )
@@ -290,10 +290,6 @@ def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[
         HOLDS: f"The draws agree with the exact posterior to within {found.bound:.2g} of its standard deviations.",
     }
     return said[found.verdict], ANSWERS[found.verdict], rows
-
-
-def _cell(number: float, form: str) -> str:
-    return format(number, form) if np.isfinite(number) else UNKNOWN
 
 
 def _agrees(agrees: Any, error: float) -> str:

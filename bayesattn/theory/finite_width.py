@@ -124,8 +124,13 @@ def _scale(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "coor
 def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
     local = local_potential(problem, shapes)
     covariance = mode.scale @ mode.scale.T
-    # Gradient of tr(Hess V S) at fixed S: T3 : S
-    third = jax.grad(lambda point: jnp.sum(local(point).hessian * covariance))(mode.point)
+
+    def curvature(point: Point):
+        """tr(Hess V S) at fixed S, whose gradient is T3 : S; and the gradient of V."""
+        here = local(point)
+        return jnp.sum(here.hessian * covariance), here.gradient
+
+    third, gradient = jax.grad(curvature, has_aux=True)(mode.point)
 
     def order_parameter(point: Point) -> Float[Array, "path path"]:
         return problem.order_parameter(point, shapes)
@@ -135,7 +140,7 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
         return jax.jvp(lambda p: jax.jvp(order_parameter, (p,), (column,))[1], (mode.point,), (column,))
 
     # Of V at the saddle point only the prior's degrees of freedom have a gradient; Hessian and T3 have none of them.
-    shift = -covariance @ (local(mode.point).gradient + third / 2)
+    shift = -covariance @ (gradient + third / 2)
     value, shifted = jax.jvp(order_parameter, (mode.point,), (shift,))
     slopes, curvatures = jax.vmap(along)(mode.scale.T)
     return Moments(value + shifted + jnp.sum(curvatures, axis=0) / 2, slopes)
