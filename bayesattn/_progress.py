@@ -19,6 +19,8 @@ LINE_SECONDS = 30.0
 NOTEBOOK_SECONDS = 1.0
 """Between two looks in Jupyter."""
 LONGEST_BAR = 40
+NOTEBOOK_COLUMNS = 84
+"""Of a line beside JupyterLab's list of files, in a window of 1280 pixels."""
 
 
 class _Words(ProgressColumn):
@@ -99,6 +101,8 @@ class Bars:
         self.console = console or Console(file=cast(IO[str], StandardError()))
         self.wanted = wanted
         self.notebook = wanted is not False and self.console.is_jupyter
+        if self.console.is_jupyter:
+            self.console.width = NOTEBOOK_COLUMNS
         # Colours may be wanted in a file (FORCE_COLOR); a bar that moves is not.
         moving = self.console.is_interactive and self.console.file.isatty()
         self.on_terminal = wanted is not False and moving and not self.notebook

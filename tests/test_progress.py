@@ -12,7 +12,7 @@ from rich.console import Console
 
 import bayesattn as ba
 from bayesattn import _progress, runs
-from bayesattn._progress import Bars
+from bayesattn._progress import NOTEBOOK_COLUMNS, Bars
 from tests.posteriors import tiny_model
 from tests.screens import Terminal
 
@@ -138,6 +138,7 @@ def test_jupyter_shows_one_display_that_changes(monkeypatch):
         bar(event(0, 10))
     assert "compiling" in shown[0]
     assert "10/10 steps" in shown[-1]
+    assert max(len(line) for text in shown for line in text.splitlines()) <= NOTEBOOK_COLUMNS
 
 
 def test_names_of_work_move_no_cursor(capfd):
