@@ -11,12 +11,6 @@ from pathlib import Path
 from typing import Any
 
 
-def require_free(name: str, file: Path, overwrite: bool) -> None:
-    """Raise FileExistsError if something stands where a file is to be written, unless it may be replaced."""
-    if os.path.lexists(file) and not overwrite:
-        raise FileExistsError(f"{name} must not exist yet, got {file}, which does; choose another or overwrite it")
-
-
 def replace_file(file: Path, content: bytes) -> None:
     """Write a file that is there as a whole or not at all, whoever else writes it and whenever the machine stops."""
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")

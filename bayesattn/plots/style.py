@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bayesattn._files import replace_file, require_free
+from bayesattn._files import replace_file, require_new
 from bayesattn._text import rounded, with_error
 
 RESOLUTION = 150
@@ -133,7 +133,8 @@ def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
     file = Path(file)
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
-    require_free(name, file, overwrite)
+    if not overwrite:
+        require_new(name, file)
     return file
 
 

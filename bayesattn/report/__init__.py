@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file, require_free
+from bayesattn._files import digest_of, replace_file, require_new
 from bayesattn._random import digest, fingerprint
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar
@@ -88,7 +88,8 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     """
     require("report", "a report")
     out = Path(out)
-    require_free("out", out, overwrite)
+    if not overwrite:
+        require_new("out", out)
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     parts, validations = [], []
