@@ -61,7 +61,7 @@ def rank(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     """
     panels = _row(figure, quantities, sharey=True)
     for axes, quantity in zip(panels, quantities.values(), strict=True):
-        band, label = quantity.band, f"{100 * (1 - BAND_LEVEL):g} % of mixed chains"
+        band, label = quantity.band, f"{100 * (1 - BAND_LEVEL):g} % band, if mixed"
         axes.fill_between(PLACES, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
         for chain, (color, curve) in enumerate(zip(_chain_colors(len(quantity.ecdfs)), quantity.ecdfs, strict=True)):
             axes.plot(PLACES, curve, color=color, linewidth=1.2, label=f"chain {chain + 1}")
