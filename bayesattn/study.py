@@ -20,7 +20,8 @@ from bayesattn.models import JOINT, Model
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import BIASED, SAMPLERS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
-from bayesattn.validation import HOLDS, LEVEL, MARGIN, Slope, Validation, overall, scaling
+from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
+from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -261,11 +262,11 @@ class CalibrationStudy(Described):
     results: dict[str, dict[str, tuple[Calibration, JointTest]]]
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        said = {True: "holds", False: "does not hold", None: "cannot tell"}
+        said = {True: HOLDS, False: DOES_NOT_HOLD, None: CANNOT_TELL}
         rows = {
             title: f"{self.simulations[title]} simulations; "
             + ", ".join(
-                f"{name}: ranks {said[ranked.holds]}, joint law {said[joint.holds]}"
+                f"{name}: ranks {calibration.VERDICTS[ranked.holds]}, joint law {said[joint.holds]}"
                 for name, (ranked, joint) in of.items()
             )
             for title, of in self.results.items()

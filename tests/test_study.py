@@ -199,7 +199,7 @@ def test_samplers_are_calibrated_on_each_network(model, monkeypatch):
     }
     assert found.holds is False
     assert repr(found).splitlines()[0] == "CalibrationStudy: does not hold"
-    assert "20 simulations; nuts: ranks holds, joint law holds, hmc: ranks holds, joint law holds" in " ".join(
+    assert "20 simulations; nuts: ranks uniform, joint law holds, hmc: ranks uniform, joint law holds" in " ".join(
         repr(found).split()
     )
     assert found.to_dict()["narrow"]["samplers"]["hmc"]["calibrated"] is False

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
 """Version of diagnostics that are kept with a run: those of other code are computed anew."""
-_searched: dict[tuple[Path, str], list[damage.Damage]] = {}
-"""Damage that this process has found in runs, with the `stamp` of their files; none in those that are sound."""
+_searched: dict[Path, tuple[str, list[damage.Damage]]] = {}
+"""Of each run the `stamp` of its files when this process looked for damage, and what it found; nothing if it is sound."""
 
 
 class Run(Described):
@@ -155,7 +155,9 @@ class Run(Described):
     def described_draws(self) -> store.Members:
         """What the store says of its arrays of draws, by group and name."""
         with self.reading("its arrays"):
-            return {name: about for name, about in self.members.items() if store.is_of_draws(about)}
+            return {
+                name: about for name, about in self.members.items() if store.is_of_draws(about.get("dimension_names"))
+            }
 
     @property
     def nbytes(self) -> int:
@@ -259,10 +261,10 @@ class Run(Described):
 
     def require_sound(self) -> None:
         """Raise RunError, naming what is damaged, unless draws, data and checkpoints are those that were written."""
-        key = self.path.absolute(), self.stamp()
-        if key not in _searched:
-            _searched[key] = damage.found_in(self)
-        if wrong := _searched[key]:
+        path, stamp = self.path.absolute(), self.stamp()
+        if path not in _searched or _searched[path][0] != stamp:
+            _searched[path] = stamp, damage.found_in(self)
+        if wrong := _searched[path][1]:
             raise RunError(
                 f"{wrong[0].what}; `bayesattn sample` with --repair (repair=True) draws"
                 f" {' and '.join(named(part.chains) for part in wrong)} again from the checkpoint before, to the same draws"

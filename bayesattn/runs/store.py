@@ -245,7 +245,7 @@ def fixed_sums(arrays: Mapping[str, Any], kept: int) -> dict[str, int]:
     """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
     sums = {}
     for name, array in arrays.items():
-        if not _of_draws(array):
+        if not is_of_draws(array.metadata.dimension_names):
             values = np.asarray(array[:kept] if name.endswith("/draw") else array[...])
             text = values.dtype.kind not in "biufc"
             content = "\n".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
@@ -260,7 +260,7 @@ def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:
 
 def of_draws(arrays: Mapping[str, Any]) -> dict[str, Any]:
     """Those among arrays of a run."""
-    return {name: array for name, array in arrays.items() if _of_draws(array)}
+    return {name: array for name, array in arrays.items() if is_of_draws(array.metadata.dimension_names)}
 
 
 def arrays_of(root: zarr.Group) -> dict[str, Any]:
@@ -270,9 +270,9 @@ def arrays_of(root: zarr.Group) -> dict[str, Any]:
     }
 
 
-def is_of_draws(about: Mapping[str, Any]) -> bool:
-    """Whether an array begins with axes (chain, draw), by its zarr.json."""
-    return (about.get("dimension_names") or [])[:2] == ["chain", "draw"]
+def is_of_draws(axes: Sequence[str | None] | None) -> bool:
+    """Whether an array with these axes begins with (chain, draw)."""
+    return tuple(axes or ())[:2] == ("chain", "draw")
 
 
 def chunk_of(about: Mapping[str, Any]) -> list[int]:
@@ -283,10 +283,6 @@ def chunk_of(about: Mapping[str, Any]) -> list[int]:
 def bytes_of(about: Mapping[str, Any], shape: Sequence[int]) -> int:
     """Bytes of so many of an array's numbers, by its zarr.json."""
     return math.prod(shape) * np.dtype(about["data_type"]).itemsize
-
-
-def _of_draws(array: Any) -> bool:
-    return (array.metadata.dimension_names or ())[:2] == ("chain", "draw")
 
 
 def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:

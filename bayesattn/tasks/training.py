@@ -176,8 +176,8 @@ def _train(
     if checkpoint.exists():
         state, done = _restored(checkpoint, state, about)
     images = task.classes["train"]
-    data = {"patches": task.patches(images)} | task.embedding
-    data = {name: jnp.asarray(value, jnp.float32) for name, value in data.items()}
+    embedding = {name: jnp.asarray(value, jnp.float32) for name, value in task.embedding.items()}
+    data = jnp.asarray(task.patches(images), jnp.float32), embedding
 
     while done < training.steps:
         count = min(BLOCK, training.steps - done)
@@ -214,8 +214,8 @@ def _compiled(learning_rate: float, steps: int) -> tuple[Callable, Callable]:
     optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
 
     def loss(weights, data, shown, labels):
-        embedding = {name: value for name, value in data.items() if name != "patches"}
-        outputs = output(weights, embedded(data["patches"][shown], **embedding))
+        patches, embedding = data
+        outputs = output(weights, embedded(patches[shown], **embedding))
         return jnp.mean((outputs - labels) ** 2), jnp.mean(right(outputs, labels))
 
     @jax.jit
