@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,8 @@ class Claim:
         literal: whether this is a literal reading of what the paper claims (its theorem text was not at hand), which fails
             where another claim, with a qualification, holds.
         entries: of how many numbers this is the worst; the p-value is for all of them (Bonferroni).
+        planted: what a wrong law predicts, which the numbers have to tell from the right one; None if none is planted.
+        wrong: which wrong law that is.
     """
 
     section: int
@@ -61,11 +63,14 @@ class Claim:
     tolerance: float = 0.0
     literal: bool = False
     entries: int = 1
+    planted: Any = None
+    wrong: str = ""
 
     def __post_init__(self):
-        for name in ("predicted", "measured"):
+        for name in ("predicted", "measured", "planted"):
             given = getattr(self, name)
-            object.__setattr__(self, name, given if isinstance(given, Mean) else Mean(float(given)))
+            if given is not None:
+                object.__setattr__(self, name, given if isinstance(given, Mean) else Mean(float(given)))
         if self.statistical and self.tolerance:
             raise ValueError(f"tolerance must be 0 for a claim with a standard error, got {self.tolerance:g}")
 
@@ -96,6 +101,10 @@ class Claim:
     def holds(self, level: float) -> bool:
         """Whether the p-value is not below a level; what is not finite does not hold."""
         return self.p_value >= level
+
+    def finds_planted(self, level: float) -> bool:
+        """Whether the wrong law fails; True where none is planted."""
+        return self.planted is None or not replace(self, predicted=self.planted, planted=None).holds(level)
 
     def as_expected(self, level: float) -> bool:
         """It holds, or it is literal and fails."""
