@@ -21,7 +21,7 @@ FLOORS = [
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
     ["plots", "predicted", "predictive", "runs", "validation", "verdict"],
     ["exchangeable", "study", "sweep"],
-    ["report"],
+    ["papers", "report"],
     ["cli"],
 ]
 """A module imports those of its own floor and of the floors below."""

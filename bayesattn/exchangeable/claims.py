@@ -52,6 +52,8 @@ class Claim:
         entries: of how many numbers this is the worst; the p-value is for all of them (Bonferroni).
         planted: what a wrong law predicts, which the numbers have to tell from the right one; None if none is planted.
         wrong: which wrong law that is.
+        wrong_relation: how the wrong law says they compare, if not as the claim does: "<=" of "there is no gain", where the
+            claim is that there is one, ">=".
     """
 
     section: int
@@ -65,6 +67,7 @@ class Claim:
     entries: int = 1
     planted: Any = None
     wrong: str = ""
+    wrong_relation: str = ""
 
     def __post_init__(self):
         for name in ("predicted", "measured", "planted"):
@@ -104,7 +107,10 @@ class Claim:
 
     def finds_planted(self, level: float) -> bool:
         """Whether the wrong law fails; True where none is planted."""
-        return self.planted is None or not replace(self, predicted=self.planted, planted=None).holds(level)
+        relation = self.wrong_relation or self.relation
+        return self.planted is None or not replace(
+            self, predicted=self.planted, planted=None, relation=relation
+        ).holds(level)
 
     def as_expected(self, level: float) -> bool:
         """It holds, or it is literal and fails."""

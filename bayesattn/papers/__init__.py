@@ -1,1 +1,39 @@
 """Both papers, row by row: every figure, claim and equation, what checks it here, what came out, and the verdict."""
+
+from bayesattn.papers.experiment import Experiment
+from bayesattn.papers.registry import PAPERS, ROWS, Row
+from bayesattn.papers.results import (
+    MISSING,
+    NOT_REPRODUCED,
+    OPEN,
+    QUALIFIED,
+    REPRODUCED,
+    VERDICTS,
+    Outcome,
+    check,
+    chosen,
+    experiments,
+    folder_of,
+    load,
+    outcomes,
+)
+
+__all__ = [
+    "MISSING",
+    "NOT_REPRODUCED",
+    "OPEN",
+    "PAPERS",
+    "QUALIFIED",
+    "REPRODUCED",
+    "ROWS",
+    "VERDICTS",
+    "Experiment",
+    "Outcome",
+    "Row",
+    "check",
+    "chosen",
+    "experiments",
+    "folder_of",
+    "load",
+    "outcomes",
+]

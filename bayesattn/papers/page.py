@@ -1,0 +1,94 @@
+"""The outcomes of all rows as a page of Markdown."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from bayesattn._text import cell, with_error
+from bayesattn.papers.registry import PAPERS
+from bayesattn.papers.results import LEVEL, MISSING, NOT_REPRODUCED, QUALIFIED, VERDICTS, Outcome
+
+MOST_CLAIMS = 12
+"""Comparisons of a row that the page shows; the results hold all."""
+INTRODUCTION = """# Both papers, row by row
+
+Every figure, claim and equation of the two papers that this package is about: what it says, the law it is held against, what came
+out with its error, and the verdict. Made from the output of
+
+```
+bayesattn papers
+```
+
+| verdict | meaning |
+| --- | --- |
+| reproduced | every comparison holds, and would have found the wrong law that is planted beside it |
+| reproduced with a qualification | the same, where a literal reading fails, or within limits that are named |
+| not reproduced | a comparison fails |
+| cannot tell | no comparison fails, but one would not have found its wrong law either |
+
+A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of about 1 %.
+"""
+
+
+def reason(outcome: Outcome) -> str:
+    """What is to be said beside the verdict; empty where it stands for itself."""
+    reasons = {
+        QUALIFIED: outcome.row.qualification,
+        NOT_REPRODUCED: outcome.row.why,
+        MISSING: f"needs {', '.join(outcome.missing)}",
+    }
+    return reasons.get(outcome.verdict, "")
+
+
+def numbers(claim: dict[str, Any]) -> tuple[str, str, str]:
+    """Predicted, measured and planted value of a comparison, with their errors."""
+    relation = "" if claim["relation"] == "=" else f"{claim['relation']} "
+    predicted, measured = (_number(claim[name], claim[f"{name}_error"]) for name in ("predicted", "measured"))
+    planted = "" if claim["planted"] is None else f"{claim['wrong']}: {claim['planted']:.4g}"
+    return relation + predicted, measured, planted
+
+
+def _number(value: float | None, error: float | None) -> str:
+    return with_error(value, error) if error else cell(value, ".4g")
+
+
+def counted(outcomes: Sequence[Outcome]) -> str:
+    """How many rows have which verdict."""
+    counts = ((sum(outcome.verdict == verdict for outcome in outcomes), verdict) for verdict in VERDICTS)
+    return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
+
+
+def markdown(outcomes: Sequence[Outcome]) -> str:
+    """A table of verdicts for each paper, then each row with its comparisons."""
+    parts = [INTRODUCTION.format(level=LEVEL), f"Of {len(outcomes)} rows: {counted(outcomes)}.\n"]
+    for paper, title in PAPERS.items():
+        of_paper = [outcome for outcome in outcomes if outcome.row.paper == paper]
+        parts += [f"\n## arXiv:{paper}\n\n{title}\n", "| row | place | verdict |\n| --- | --- | --- |"]
+        parts += [f"| [{o.row.id}](#{o.row.id}) | {_cell(o.row.place)} | {o.verdict} |" for o in of_paper]
+        parts += [_section(outcome) for outcome in of_paper]
+    return "\n".join(parts) + "\n"
+
+
+def _section(outcome: Outcome) -> str:
+    row, said = outcome.row, reason(outcome)
+    lines = [
+        f"\n### {row.id}\n",
+        f"{row.place[0].upper()}{row.place[1:]}. {row.says}\n",
+        f"**{outcome.verdict.capitalize()}**{f': {said}' if said else ''}. Law: `{row.law}`. Difference allowed: {row.tolerance}.\n",
+        f"`{row.command}`\n",
+    ]
+    if outcome.claims:
+        lines.append("| comparison | predicted | measured | a wrong law | |\n| --- | --- | --- | --- | --- |")
+    order = sorted(outcome.claims, key=lambda claim: claim["literal"])
+    for claim in order[:MOST_CLAIMS]:
+        verdict = f"literal reading, {claim['verdict']}" if claim["literal"] else claim["verdict"]
+        lines.append("| " + " | ".join(map(_cell, (claim["statement"], *numbers(claim), verdict))) + " |")
+    if (more := len(order) - MOST_CLAIMS) > 0:
+        lines.append(f"\nand {more} more: `bayesattn papers --only {row.id} --all`")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Text that neither ends a cell of a table nor begins any markup."""
+    for mark in "\\|*_`<[":
+        text = text.replace(mark, f"\\{mark}")
+    return text

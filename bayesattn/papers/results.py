@@ -1,0 +1,198 @@
+"""What experiments found, kept as JSON, and the verdict of each row."""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bayesattn import __version__
+from bayesattn._checks import seed_number, suggestion
+from bayesattn._files import finite, replace_file
+from bayesattn.exchangeable.claims import Claim
+from bayesattn.papers.experiment import Experiment, Findings, Settings
+from bayesattn.papers.registry import PAPERS, ROWS, Row
+from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+
+LEVEL = 5e-5
+"""p-value below which a claim fails: two hundred of them together fail by chance with a probability of 1 %."""
+VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
+    "reproduced",
+    "reproduced with a qualification",
+    "not reproduced",
+    "cannot tell",
+    "not run",
+)
+"""Of a row; that of a claim is one of `bayesattn.verdict.VERDICTS`."""
+
+
+def experiments() -> dict[str, Experiment]:
+    """All by name; imported when asked for, as they come with samplers and training."""
+    from bayesattn.papers import images, paths, tokens
+
+    return {**paths.EXPERIMENTS, **images.EXPERIMENTS, **tokens.EXPERIMENTS}
+
+
+def verdict_of(claim: Claim) -> str:
+    """Of one claim: it cannot tell where the wrong law that was planted does as well as the right one."""
+    if not claim.holds(LEVEL):
+        return DOES_NOT_HOLD
+    return HOLDS if claim.finds_planted(LEVEL) else CANNOT_TELL
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came out for a row.
+
+    `claims` are those of all its experiments, as plain values with a "verdict" each; `missing` names experiments that have
+    not been run.
+    """
+
+    row: Row
+    claims: list[dict[str, Any]]
+    missing: tuple[str, ...] = ()
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`: by the plain claims, and by the literal readings that fail beside them."""
+        plain = [claim["verdict"] for claim in self.claims if not claim["literal"]]
+        if DOES_NOT_HOLD in plain:
+            return NOT_REPRODUCED
+        if self.missing or not plain:
+            return MISSING
+        if CANNOT_TELL in plain:
+            return OPEN
+        return QUALIFIED if len(plain) < len(self.claims) or self.row.qualification else REPRODUCED
+
+    @property
+    def telling(self) -> dict[str, Any] | None:
+        """The claim that decides: one that fails or cannot tell, or else the least sure one."""
+        plain = [claim for claim in self.claims if not claim["literal"]]
+        order = (DOES_NOT_HOLD, CANNOT_TELL, HOLDS)
+        return min(plain, key=lambda c: (order.index(c["verdict"]), _or_one(c["p_value"])), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return self.row._asdict() | {
+            "command": self.row.command,
+            "verdict": self.verdict,
+            "missing": list(self.missing),
+            "claims": self.claims,
+        }
+
+
+def _or_one(value: float | None) -> float:
+    return 1.0 if value is None else value
+
+
+def chosen(only: Sequence[str] = ()) -> list[Row]:
+    """Rows by the number of their paper, by the beginning of their name, or by the name of an experiment; all by default.
+
+    Raises:
+        ValueError: nothing is called so.
+    """
+    names = {*PAPERS, *(row.id for row in ROWS), *(name for row in ROWS for name in row.by)}
+    for asked in only:
+        if not any(_matches(row, asked) for row in ROWS):
+            raise ValueError(
+                f"--only must be a paper ({', '.join(PAPERS)}), a row such as {ROWS[0].id}, the beginning of its name, or an"
+                f" experiment, got {asked!r}{suggestion(asked, names)}"
+            )
+    return [row for row in ROWS if not only or any(_matches(row, asked) for asked in only)]
+
+
+def _matches(row: Row, asked: str) -> bool:
+    return bool(asked) and (asked == row.paper or asked in row.by or row.id.startswith(asked))
+
+
+def folder_of(folder: Path, seed: int, fast: bool) -> Path:
+    """Where results of one version, seed and mode lie, so that no others are ever replaced."""
+    return folder / f"{__version__}-{'fast' if fast else 'full'}-seed{seed}"
+
+
+def load(folder: str | Path, seed: int = 0, fast: bool = False) -> dict[str, dict[str, Any]]:
+    """What has been found, by the name of the experiment.
+
+    Raises:
+        ValueError: a file that is not such a result.
+    """
+    results = {}
+    for file in sorted(folder_of(Path(folder), seed, fast).glob("*.json")):
+        try:
+            content = json.loads(file.read_text())
+            results[content["experiment"]] = content
+        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+            raise ValueError(f"{file} must be a result of an experiment, got one that cannot be read: remove it") from error
+    return results
+
+
+def outcomes(results: Mapping[str, Mapping[str, Any]], rows: Iterable[Row] = ROWS) -> list[Outcome]:
+    """The verdict of each row, from the results of its experiments."""
+    return [
+        Outcome(
+            row,
+            [claim for name in row.by if name in results for claim in results[name]["claims"].get(row.id, [])],
+            tuple(name for name in row.by if name not in results),
+        )
+        for row in rows
+    ]
+
+
+def check(
+    folder: str | Path,
+    only: Sequence[str] = (),
+    *,
+    seed: int = 0,
+    fast: bool = False,
+    again: bool = False,
+    begin: Callable[[str, Experiment], Callable[[str], None]] | None = None,
+) -> list[Outcome]:
+    """Run the experiments of some rows, but those whose results are there, and give the outcome of each row.
+
+    Each result is written as soon as it is there: a check that was interrupted goes on with the next experiment.
+
+    Args:
+        folder: of results, one folder in it for each version, seed and mode.
+        only: which rows, see `chosen`.
+        seed: of all that is drawn.
+        fast: in minutes instead of hours, with fewer draws.
+        again: run also what has been run.
+        begin: called with the name of each experiment before it runs, gives what is told how far it is.
+
+    Raises:
+        ValueError: a seed below 0, no such row, a result that cannot be read.
+    """
+    seed_number("seed", seed)
+    rows, place = chosen(only), folder_of(Path(folder), seed, fast)
+    results, every = load(folder, seed, fast), experiments()
+    for name in dict.fromkeys(name for row in rows for name in row.by):
+        if name in results and not again:
+            continue
+        tell = begin(name, every[name]) if begin else lambda told: None
+        start = time.perf_counter()
+        found = every[name].run(Settings(seed, fast, tell))
+        results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
+        place.mkdir(parents=True, exist_ok=True)
+        replace_file(place / f"{name.replace(' ', '-').replace(',', '')}.json", json.dumps(results[name], indent=1).encode())
+    return outcomes(results, rows)
+
+
+def _content(name: str, found: Findings, seed: int, fast: bool, seconds: float) -> dict[str, Any]:
+    return finite(
+        {
+            "experiment": name,
+            "version": __version__,
+            "seed": seed,
+            "fast": fast,
+            "seconds": round(seconds, 1),
+            "level": LEVEL,
+            "claims": {row: [_plain(claim) for claim in claims] for row, claims in found.claims.items()},
+            "panels": {title: [curve.to_dict() for curve in panel] for title, panel in found.panels.items()},
+        }
+    )
+
+
+def _plain(claim: Claim) -> dict[str, Any]:
+    planted = None if claim.planted is None else claim.planted.value
+    return claim.to_dict() | {"planted": planted, "wrong": claim.wrong, "verdict": verdict_of(claim)}

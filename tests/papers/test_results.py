@@ -1,0 +1,154 @@
+"""Rows, their verdicts, and results that are kept."""
+
+import json
+
+import pytest
+
+from bayesattn import papers
+from bayesattn.exchangeable.claims import Claim, Mean
+from bayesattn.papers import page, results
+from bayesattn.papers.experiment import Experiment, Findings, with_planted
+from bayesattn.papers.registry import ROWS, Row
+from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+
+MEASURED = Mean(1.0, 0.1)
+SURE = Claim(1, "sure", "1", 1.0, MEASURED, planted=2.0, wrong="2")
+BLIND = Claim(1, "blind", "1", 1.0, MEASURED, planted=1.1, wrong="1.1")
+WRONG = Claim(1, "wrong", "2", 2.0, MEASURED, planted=3.0, wrong="3")
+LITERAL = Claim(1, "literal", "2", 2.0, MEASURED, literal=True)
+ROW = Row("paths-x", "2405.15926", "figure 9", "It is so.", "x = 1", "none", ("first",), why="The coin was bent.")
+
+
+@pytest.mark.parametrize(
+    ("claims", "verdict"),
+    [
+        ([SURE], papers.REPRODUCED),
+        ([SURE, LITERAL], papers.QUALIFIED),
+        ([SURE, BLIND], papers.OPEN),
+        ([SURE, BLIND, WRONG], papers.NOT_REPRODUCED),
+        ([LITERAL], papers.MISSING),
+        ([], papers.MISSING),
+    ],
+)
+def test_verdict_of_a_row(claims, verdict):
+    found = results._content("first", Findings({"paths-x": claims}), 0, True, 1.0)
+    (outcome,) = papers.outcomes({"first": found}, [ROW])
+    assert outcome.verdict == verdict
+    assert verdict in page.markdown([outcome]).replace("**R", "**r").replace("**N", "**n").replace("**C", "**c")
+
+
+def test_a_row_with_an_experiment_that_was_not_run_has_no_verdict():
+    row = ROW._replace(by=("first", "second"))
+    found = {"first": results._content("first", Findings({"paths-x": [SURE]}), 0, True, 1.0)}
+    (outcome,) = papers.outcomes(found, [row])
+    assert (outcome.verdict, outcome.missing) == (papers.MISSING, ("second",))
+    assert page.reason(outcome) == "needs second"
+
+
+def test_verdict_of_a_comparison_needs_its_wrong_law_to_be_found():
+    assert [results.verdict_of(claim) for claim in (SURE, BLIND, WRONG)] == [HOLDS, CANNOT_TELL, DOES_NOT_HOLD]
+    gain = {"predicted": 0.0, "relation": ">=", "planted": 0.0, "wrong": "no gain", "wrong_relation": "<="}
+    told = {0.5: HOLDS, 0.1: CANNOT_TELL, -0.1: CANNOT_TELL, -0.5: DOES_NOT_HOLD}
+    for value, verdict in told.items():
+        assert results.verdict_of(Claim(1, "", "", measured=Mean(value, 0.05), **gain)) == verdict
+
+
+def test_planted_laws_are_off_by_the_size_that_is_asked_for():
+    assert with_planted(Claim(1, "", "", 2.0, Mean(2.0, 0.1)), 0.5).planted.value == 3.0
+    assert with_planted(Claim(1, "", "", 2.0, Mean(2.0, 0.1), "<="), 0.5).planted.value == 1.0
+    assert with_planted(Claim(1, "", "", 0.0, Mean(0.0, 0.1)), 0.5).planted.value == 0.5
+    exact = with_planted(Claim(1, "", "", 0.0, 1e-12, tolerance=1e-10), 0.5)
+    assert exact.finds_planted(1e-4)
+    assert exact.holds(1e-4)
+    assert with_planted(SURE, 0.5) is SURE
+    assert with_planted(LITERAL, 0.5).planted is None
+
+
+def test_rows_are_data_that_fits_together():
+    assert len({row.id for row in ROWS}) == len(ROWS)
+    assert {row.paper for row in ROWS} == papers.PAPERS.keys()
+    named = {name for row in ROWS for name in row.by}
+    assert named == papers.experiments().keys()
+
+
+def test_rows_are_chosen_by_paper_by_name_and_by_experiment():
+    assert papers.chosen() == list(ROWS)
+    assert {row.paper for row in papers.chosen(["2212.14852"])} == {"2212.14852"}
+    assert [row.id for row in papers.chosen(["paths-1a"])] == ["paths-1a"]
+    assert {row.id for row in papers.chosen(["paths-2c"])} == {"paths-2c-theory", "paths-2c-gain", "paths-2c-u"}
+    assert all("network" in row.by for row in papers.chosen(["network"]))
+    with pytest.raises(ValueError, match="must be a paper .* got 'paths-1z'; did you mean 'paths-1"):
+        papers.chosen(["paths-1z"])
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Two experiments that count how often they run, for the rows that the registry has for them."""
+    counts = {"urn": 0, "exact posterior": 0}
+
+    def experiment(name):
+        def run(settings):
+            counts[name] += 1
+            settings.progress("half way")
+            if name == "exact posterior" and counts[name] == 1:
+                raise KeyboardInterrupt
+            rows = [row.id for row in ROWS if name in row.by]
+            return Findings({row: [SURE] for row in rows})
+
+        return Experiment(name, run, (0.1, 1.0))
+
+    monkeypatch.setattr(results, "experiments", lambda: {name: experiment(name) for name in counts})
+    return counts
+
+
+def test_an_interrupted_check_goes_on_and_results_of_others_stay(runs, tmp_path):
+    told = []
+
+    def begin(name, experiment):
+        told.append(name)
+        return lambda text: told.append(text)
+
+    asked = ("tokens-latent",)
+    with pytest.raises(KeyboardInterrupt):
+        papers.check(tmp_path, asked, fast=True, begin=begin)
+    assert told == ["urn", "half way", "exact posterior", "half way"]
+    (outcome,) = papers.check(tmp_path, asked, fast=True)
+    assert outcome.verdict == papers.REPRODUCED
+    assert runs == {"urn": 1, "exact posterior": 2}
+    papers.check(tmp_path, asked, fast=True)
+    assert runs == {"urn": 1, "exact posterior": 2}
+    papers.check(tmp_path, asked, fast=True, seed=1)
+    papers.check(tmp_path, asked, fast=True, again=True)
+    assert runs == {"urn": 3, "exact posterior": 4}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert [name.partition("-")[2] for name in names] == ["fast-seed0", "fast-seed1"]
+    stored = json.loads((tmp_path / names[0] / "urn.json").read_text())
+    assert (stored["seed"], stored["fast"], stored["level"]) == (0, True, results.LEVEL)
+
+
+def test_a_damaged_result_is_named(runs, tmp_path):
+    place = papers.folder_of(tmp_path, 0, True)
+    place.mkdir()
+    (place / "urn.json").write_text("{")
+    with pytest.raises(ValueError, match=r"urn.json must be a result of an experiment, .* remove it"):
+        papers.load(tmp_path, fast=True)
+
+
+def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command, tmp_path):
+    runs["exact posterior"] = 1
+    status, out, err = command("papers", "--only", "tokens-latent", "--fast")
+    assert status == 0, err
+    assert "tokens-latent" in out
+    assert "reproduced" in out
+    assert "bayesattn papers --only tokens-latent" in out
+    status, out, _ = command("papers", "--show", "--fast", "--json")
+    assert status == 2
+    rows = {row["id"]: row for row in json.loads(out)["rows"]}
+    assert rows.keys() == {row.id for row in ROWS}
+    assert rows["tokens-latent"]["verdict"] == "reproduced"
+    assert rows["paths-1a"]["missing"] == ["network"]
+    status, _, err = command("papers", "--only", "figure 7")
+    assert status == 2
+    assert "--only must be a paper" in err
+    status, _, err = command("papers", "--seed", "-1")
+    assert (status, "seed" in err) == (2, True)
