@@ -18,8 +18,12 @@ def effective_weights(weights: Weights) -> Float[Array, "path width"]:
     return paths
 
 
+def path_readouts(weights: Weights) -> Float[Array, "path feature"]:
+    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi): whatever its weights, the network is linear in its path inputs."""
+    paths, (width, features) = effective_weights(weights), weights["V_0"].shape
+    return paths @ weights["V_0"] / jnp.sqrt(features * width * len(paths))
+
+
 def network(weights: Weights, path_inputs: Float[Array, "any_example path feature"]) -> Float[Array, " any_example"]:
-    """f = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 Pi)."""
-    width, features = weights["V_0"].shape
-    readout = effective_weights(weights) @ weights["V_0"] / jnp.sqrt(features * width * path_inputs.shape[1])
-    return path_inputs.reshape(len(path_inputs), -1) @ readout.reshape(-1)
+    """f = sum_pi g^pi . xi^pi = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 Pi)."""
+    return path_inputs.reshape(len(path_inputs), -1) @ path_readouts(weights).reshape(-1)

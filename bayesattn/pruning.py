@@ -17,11 +17,10 @@ from scipy import stats
 
 from bayesattn import theory
 from bayesattn._checks import finite_array
-from bayesattn.accuracy import share_right
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model
-from bayesattn.network import effective_weights
-from bayesattn.theory.predictor import readouts
+from bayesattn.network import path_readouts
+from bayesattn.theory.predictor import readouts, right
 
 Readout = Float[np.ndarray, "path feature"]
 MOST_LOST = 0.02
@@ -51,9 +50,13 @@ class Pruned:
 def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
     """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.tasks.training.train` returns.
 
+    Of what `bayesattn.tasks.training.compact` leaves of these it is the "readout".
+
     Raises:
         ValueError: weights that are missing, or whose shapes do not fit together.
     """
+    if "readout" in weights:
+        return finite_array("readout", weights["readout"], (arch.paths, "features"))
     for name in (wanted := ("V_0", *(f"V_{layer}" for layer in range(1, arch.depth + 1)), "a")):
         if name not in weights:
             raise ValueError(f"weights must hold {', '.join(wanted)}, got none of the name {name}")
@@ -65,8 +68,7 @@ def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
     values = {
         name: jnp.asarray(value) for name, value in (values | {"a": finite_array("a", weights["a"], (width,))}).items()
     }
-    width, features = values["V_0"].shape
-    return np.asarray(effective_weights(values) @ values["V_0"] / np.sqrt(features * width * arch.paths))
+    return np.asarray(path_readouts(values))
 
 
 def posterior_readout(model: Model, order_parameters: Any) -> Readout:
@@ -83,11 +85,18 @@ def heads_of(arch: Architecture) -> list[tuple[int, int]]:
 
 
 def accuracy_without(readout: Readout, model: Model, removed: Sequence[tuple[int, int]]) -> float:
-    """Test accuracy of a network without some heads; an output of 0 is a guess, right half of the time."""
+    """Test accuracy of a network without some heads."""
+    return float(np.mean(right_without(readout, model, removed)))
+
+
+def right_without(
+    readout: Readout, model: Model, removed: Sequence[tuple[int, int]]
+) -> Float[np.ndarray, " test_example"]:
+    """Whether each test example is right without some heads: 1 or 0; an output of 0 is a guess, 1/2."""
     assert model.test_path_inputs is not None
     kept = [not any(heads[layer] == head for layer, head in removed) for heads in model.architecture.path_heads()]
     output = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
-    return share_right(output, model.test_labels)
+    return np.asarray(right(output, model.test_labels), float)
 
 
 def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:
@@ -129,6 +138,8 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
 
 def value_magnitudes(weights: Mapping[str, Any], arch: Architecture) -> list[np.ndarray]:
     """Baseline: norm of the values V_l^h of each head, layer by layer."""
+    if "readout" in weights:
+        return [np.asarray(weights[f"magnitude_{layer + 1}"]) for layer in range(arch.depth)]
     return [np.linalg.norm(weights[f"V_{layer + 1}"], axis=(1, 2)) for layer in range(arch.depth)]
 
 

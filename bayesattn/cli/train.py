@@ -16,6 +16,10 @@ def train(
     out: Annotated[Path, typer.Option(help="New .safetensors file for all weights of the network.")],
     data_seed: DataSeed = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps, instead of the model's.")] = None,
+    compact: Annotated[
+        bool,
+        typer.Option("--compact", help="Keep queries and keys in half precision, and of all else what prune needs."),
+    ] = False,
 ) -> None:
     """Train the network of a one-shot task; [task] attention = FILE then uses its queries and keys.
 
@@ -23,7 +27,7 @@ def train(
     """
     task, settings = load_task(model, seed=data_seed, steps=steps)
     with training_progress("training", quiet=False) as progress:
-        weights = training.train(task, settings, out, progress)
+        weights = training.train(task, settings, out, progress, small=compact)
     for part in ("validation", "test"):
         screen.print(f"accuracy on {part} classes: {100 * training.accuracy(task, weights, part):.1f} %")
     say_where(f"weights in {out}")

@@ -58,6 +58,7 @@ class TrainingTable(Table):
     batch: PositiveInt | None = None
     learning_rate: PositiveFloat | None = None
     width: PositiveInt | None = None
+    weight_decay: Annotated[float, Field(ge=0)] | None = None
     seed: Seed = 0
 
 

@@ -30,7 +30,8 @@ from bayesattn._checks import positive, positive_integer, seed_number
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
 from bayesattn._input_files import read_arrays
-from bayesattn.network import Weights, network
+from bayesattn.network import Weights, network, path_readouts
+from bayesattn.tasks.images import is_named
 from bayesattn.tasks.one_shot import OneShot, embedded
 from bayesattn.theory.predictor import right
 
@@ -41,6 +42,8 @@ TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 CODE = ("tasks/training.py", "attention.py", "network.py", "tasks/one_shot.py")
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
 """Modules and libraries that shape trained weights."""
+FOLDER = Path(__file__).parent / "trained"
+"""Networks that come with the package, as `compact` leaves them."""
 CHECKPOINT_BLOCKS = 10
 """Blocks between two checkpoints."""
 
@@ -54,22 +57,26 @@ class Training:
         batch: episodes of each step.
         learning_rate: greatest learning rate.
         width: N_1 = .. = N_a of the trained network.
+        weight_decay: shrinks weights by this times the learning rate at each step (Loshchilov & Hutter 2019); 0 for none.
         seed: of initial weights and episodes.
 
     Raises:
-        ValueError: a count below 1, a learning rate that is not above 0.
+        ValueError: a count below 1, a learning rate that is not above 0, a weight decay below 0.
     """
 
     steps: int = 3000
     batch: int = 128
     learning_rate: float = 1e-3
     width: int = 128
+    weight_decay: float = 0.0
     seed: int = 0
 
     def __post_init__(self):
         for name in ("steps", "batch", "width"):
             positive_integer(name, getattr(self, name))
         positive("learning_rate", self.learning_rate)
+        if self.weight_decay:
+            positive("weight_decay", self.weight_decay)
         seed_number("seed", self.seed)
 
 
@@ -97,12 +104,16 @@ def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
     return drawn | queries | {name.replace("Q", "K"): value for name, value in queries.items()}
 
 
+def values_of(weights: Mapping[str, Any]) -> Weights:
+    """All weights but queries and keys."""
+    return {name: jnp.asarray(value) for name, value in weights.items() if name[0] not in "QK"}
+
+
 def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> Float[Array, " episode"]:
     """f of the network on tokens."""
     depth = sum(name.startswith("Q_") for name in weights)
     heads = tuple((weights[f"Q_{layer}"], weights[f"K_{layer}"]) for layer in range(1, depth + 1))
-    values = {name: value for name, value in weights.items() if name[0] not in "QK"}
-    return network(values, attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
+    return network(values_of(weights), attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
 
 
 def train(
@@ -110,6 +121,7 @@ def train(
     training: Training,
     out: str | Path,
     progress: Callable[[Progress], None] | None = None,
+    small: bool = False,
 ) -> dict[str, np.ndarray]:
     """Train the network and write its weights to a .safetensors file.
 
@@ -121,6 +133,7 @@ def train(
         training: settings of the optimiser.
         out: the file, which must not be there yet.
         progress: called every 50 steps.
+        small: write what `compact` makes of the weights, a tenth of their bytes.
 
     Returns:
         V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,), Q_l and K_l (H_l, G, N_0).
@@ -136,7 +149,7 @@ def train(
     out.parent.mkdir(parents=True, exist_ok=True)
     with _locked(out, 0):
         _require_new(out)
-        return _train(task, training, out, progress)
+        return _train(task, training, out, progress, small)
 
 
 def _require_new(out: Path) -> None:
@@ -165,13 +178,13 @@ def _locked(out: Path, timeout: float) -> Iterator[None]:
 
 
 def _train(
-    task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None
+    task: OneShot, training: Training, out: Path, progress: Callable[[Progress], None] | None, small: bool = False
 ) -> dict[str, np.ndarray]:
     require("images", "training")
     about = description(task, training)
     checkpoint = out.with_name(out.name + ".checkpoint")
     weights = initial_weights(jax.random.key(training.seed), task, training.width)
-    begin, block = _compiled(training.learning_rate, training.steps)
+    begin, block = _compiled(training.learning_rate, training.steps, training.weight_decay)
     state, done = (weights, begin(weights)), 0
     if checkpoint.exists():
         state, done = _restored(checkpoint, state, about)
@@ -200,18 +213,18 @@ def _train(
         if done % (BLOCK * CHECKPOINT_BLOCKS) == 0 and done < training.steps:
             _write(checkpoint, _named(state), about | {"done": str(done)})
     trained = {name: np.asarray(value) for name, value in state[0].items()}
-    _write(out, trained, about)
+    _write(out, compact(trained) if small else trained, about)
     checkpoint.unlink(missing_ok=True)
     return trained
 
 
 @lru_cache(maxsize=8)
-def _compiled(learning_rate: float, steps: int) -> tuple[Callable, Callable]:
+def _compiled(learning_rate: float, steps: int, weight_decay: float) -> tuple[Callable, Callable]:
     """First state of the optimiser, and some steps of it: compiled once for all networks of one shape."""
     import optax
 
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, steps // 20, steps)
-    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(schedule))
+    optimiser = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=weight_decay))
 
     def loss(weights, data, shown, labels):
         patches, embedding = data
@@ -238,16 +251,37 @@ def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
     return float(np.mean(right(np.asarray(outputs), labels)))
 
 
+def compact(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Queries and keys in half precision, and what pruning asks of all other weights.
+
+    Returns:
+        Q_l and K_l (H_l, G, N_0), "readout" (Pi, N_0), by which the network is linear in its path inputs, and "magnitude_l"
+        (H_l,), the norms of the values of each head.
+    """
+    heads = {name: np.asarray(value, np.float16) for name, value in weights.items() if name[0] in "QK"}
+    norms = {
+        name.replace("V", "magnitude"): np.linalg.norm(np.asarray(value), axis=(1, 2))
+        for name, value in weights.items()
+        if name[0] == "V" and name != "V_0"
+    }
+    return heads | norms | {"readout": np.asarray(path_readouts(values_of(weights)), np.float32)}
+
+
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
-    """All weights of the network whose attention a file holds; None if it holds queries and keys alone."""
+    """All weights of the network whose attention a file holds, or what `compact` left; None if that is its attention alone."""
     if file is None or Path(file).suffix != ".safetensors":
         return None
     weights, _ = read_arrays("task.attention", file)
-    return weights if "V_0" in weights else None
+    return weights if {"V_0", "readout"} & weights.keys() else None
 
 
 def cached(task: OneShot, training: Training, progress: Callable[[Progress], None] | None = None) -> Path:
-    """The file of weights that `train` writes for a task, in the user's cache folder; trained now unless it is there."""
+    """The file of weights that `train` writes for a task: one that comes with the package, or in the user's cache folder.
+
+    Trained now unless it is there.
+    """
+    if (ready := _ready(task, training)) is not None:
+        return ready
     about, file = description(task, training), _cache_file(task, training)
     if not _is_trained(file, about):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -259,7 +293,17 @@ def cached(task: OneShot, training: Training, progress: Callable[[Progress], Non
 
 def is_cached(task: OneShot, training: Training) -> bool:
     """Whether `cached` finds the weights without training."""
-    return _is_trained(_cache_file(task, training), description(task, training))
+    return _ready(task, training) is not None or _is_trained(_cache_file(task, training), description(task, training))
+
+
+def _ready(task: OneShot, training: Training) -> Path | None:
+    """The file that comes with the package for a task on images of a known name, whatever code trained it."""
+    wanted = _settings(task, training)
+    for file in sorted(FOLDER.glob("*.safetensors")):
+        about = read_arrays("weights", file)[1]
+        if is_named(task.train_images) and all(about.get(name) == value for name, value in wanted.items()):
+            return file
+    return None
 
 
 @contextmanager
@@ -290,12 +334,15 @@ def description(task: OneShot, training: Training) -> dict[str, str]:
     images = task.classes["train"]
     # The images, not where they lay: another file may come to have the same name.
     digest = hashlib.sha256(images.pixels.tobytes() + images.classes.tobytes()).hexdigest()
-    about = {
-        "task": {name: getattr(task, name) for name in TRAINED_BY} | {"images": digest},
-        "training": dataclasses.asdict(training),
-        "code": {"modules": digest_of(Path(__file__).parents[1] / name for name in CODE)}
-        | {name: version(name) for name in LIBRARIES},
-    }
+    code = {"modules": digest_of(Path(__file__).parents[1] / name for name in CODE)}
+    code |= {name: version(name) for name in LIBRARIES}
+    return _settings(task, training) | {"images": digest, "code": json.dumps(code, sort_keys=True)}
+
+
+def _settings(task: OneShot, training: Training) -> dict[str, str]:
+    about = {"task": {name: getattr(task, name) for name in TRAINED_BY}, "training": dataclasses.asdict(training)}
+    if is_named(task.train_images):
+        about["task"]["train_images"] = task.train_images
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
 
 

@@ -9,6 +9,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import bayesattn as ba
+from bayesattn import pruning
 from bayesattn.models import token
 from bayesattn.tasks import OneShot, training
 from tests.conftest import OMNIGLOT_FOLDER, relative_error
@@ -126,6 +127,42 @@ def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path
         np.testing.assert_array_equal(resumed[name], values)
     with pytest.raises(FileExistsError, match="out must be a new file"):
         training.train(task, FEW, out)
+
+
+def test_a_compact_network_is_the_network(task, trained, tmp_path):
+    """Queries and keys to half precision; what is pruned follows from the path inputs as before."""
+    _, whole = trained
+    weights = training.compact(whole)
+    arch = ba.Architecture(task.heads, (8,) * (1 + len(task.heads)), (1.0,) * (2 + len(task.heads)))
+    assert relative_error(pruning.trained_readout(weights, arch), pruning.trained_readout(whole, arch)) < 1e-6
+    for found, expected in zip(
+        pruning.value_magnitudes(weights, arch), pruning.value_magnitudes(whole, arch), strict=True
+    ):
+        assert np.array_equal(found, expected)
+    heads = {name for name in whole if name[0] in "QK"}
+    assert all(weights[name].dtype == np.float16 for name in heads)
+    assert all(relative_error(weights[name], whole[name]) < 2**-11 for name in heads)
+    file = tmp_path / "small.safetensors"
+    training.train(task, FEW, file, small=True)
+    assert training.weights_of(file).keys() == weights.keys()
+    assert file.stat().st_size < 2 * sum(array.nbytes for array in weights.values()) + 2000
+
+
+def test_networks_that_come_with_the_package_are_not_trained_again(task, tmp_path, monkeypatch):
+    """Whatever code made them, for images of a known name and the same settings."""
+    monkeypatch.setattr(training, "FOLDER", tmp_path / "ready")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "ready" / "some.safetensors"
+    training.train(task, FEW, file, small=True)
+    monkeypatch.setattr(training, "digest_of", lambda _: "other code")
+    assert training.is_cached(task, FEW)
+    assert training.cached(task, FEW) == file
+    for other, settings in (
+        (dataclasses.replace(task, seed=1), FEW),
+        (task, dataclasses.replace(FEW, steps=3)),
+        (dataclasses.replace(task, train_images="digits[0-5]"), FEW),
+    ):
+        assert not training.is_cached(other, settings)
 
 
 def test_training_learns(tmp_path):
