@@ -47,7 +47,9 @@ def papers(
     out: Annotated[Path, typer.Option(help="Folder of results, which are taken from there if they are there.")] = Path(
         "out/papers"
     ),
-    again: Annotated[bool, typer.Option("--again", help="Run also what has been run, and replace its results.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Run also what has been run, and replace its results.")
+    ] = False,
     show: Annotated[bool, typer.Option("--show", help="Run nothing: show what the results say.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Print every comparison of each row.")] = False,
     as_json: Json = False,
@@ -76,9 +78,7 @@ def papers(
         took = "" if show else f"{duration(time.perf_counter() - start)}; "
         say_where(f"{took}results in {folder_of(out, seed, fast)}")
     verdicts = {outcome.verdict for outcome in found}
-    raise typer.Exit(
-        FAILS if NOT_REPRODUCED in verdicts else CANNOT_TELL if verdicts & {OPEN, MISSING} else HOLDS
-    )
+    raise typer.Exit(FAILS if NOT_REPRODUCED in verdicts else CANNOT_TELL if verdicts & {OPEN, MISSING} else HOLDS)
 
 
 def _print(found: list[Outcome], show_all: bool) -> None:
@@ -94,7 +94,6 @@ def _print(found: list[Outcome], show_all: bool) -> None:
             table.add_row(f"{outcome.row.id}\n{outcome.row.place}", _told(outcome, show_all))
         screen.print(table)
     say(f"Of {len(found)} rows: {counted(found)}.", style="bold")
-
 
 
 def _told(outcome: Outcome, show_all: bool) -> Text:

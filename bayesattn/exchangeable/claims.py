@@ -108,9 +108,9 @@ class Claim:
     def finds_planted(self, level: float) -> bool:
         """Whether the wrong law fails; True where none is planted."""
         relation = self.wrong_relation or self.relation
-        return self.planted is None or not replace(
-            self, predicted=self.planted, planted=None, relation=relation
-        ).holds(level)
+        return self.planted is None or not replace(self, predicted=self.planted, planted=None, relation=relation).holds(
+            level
+        )
 
     def as_expected(self, level: float) -> bool:
         """It holds, or it is literal and fails."""

@@ -13,7 +13,7 @@ from bayesattn.exchangeable.claims import Claim, Curve, Mean, mean_of
 from bayesattn.models import load_model
 from bayesattn.models.posterior import Model
 from bayesattn.papers.experiment import Experiment, Findings, Settings
-from bayesattn.pruning import Comparison, Readout
+from bayesattn.pruning import Comparison, Readout, right_without
 from bayesattn.samplers import sample
 from bayesattn.tasks import OneShot, training
 from bayesattn.validation import Validation
@@ -25,11 +25,11 @@ SEEDS = range(5)
 MOST_REMOVED = 3
 PAPER_ACCURACY, PAPER_CORRELATION = 83.8, 0.86
 PAPER_WITHOUT = (81.8, 83.0, 79.5, 75.4, 76.0, 76.5, 74.3, 74.9)
-"""Accuracy of the paper's network without each of its heads, by the authors' script for figure 3e; its scores are not there."""
+"""Accuracy of the paper's network without each of its heads, by the authors' script for figure 3e, which has no scores."""
 
 
 class Trained(NamedTuple):
-    """One seed: a task, its posterior at N = 10 held against theory, and heads removed from it and from the trained network."""
+    """One seed: a task, its posterior at N = 10 held against theory, and networks that lose heads."""
 
     task: OneShot
     model: Model

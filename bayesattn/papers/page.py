@@ -11,8 +11,8 @@ MOST_CLAIMS = 12
 """Comparisons of a row that the page shows; the results hold all."""
 INTRODUCTION = """# Both papers, row by row
 
-Every figure, claim and equation of the two papers that this package is about: what it says, the law it is held against, what came
-out with its error, and the verdict. Made from the output of
+Every figure, claim and equation of the two papers that this package is about: what it says, the law it is held against,
+what came out with its error, and the verdict. Made from the output of
 
 ```
 bayesattn papers
@@ -25,7 +25,8 @@ bayesattn papers
 | not reproduced | a comparison fails |
 | cannot tell | no comparison fails, but one would not have found its wrong law either |
 
-A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of about 1 %.
+A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of
+about 1 %.
 """
 
 
@@ -73,7 +74,8 @@ def _section(outcome: Outcome) -> str:
     lines = [
         f"\n### {row.id}\n",
         f"{row.place[0].upper()}{row.place[1:]}. {row.says}\n",
-        f"**{outcome.verdict.capitalize()}**{f': {said}' if said else ''}. Law: `{row.law}`. Difference allowed: {row.tolerance}.\n",
+        f"**{outcome.verdict.capitalize()}**{f': {said}' if said else ''}. Law: `{row.law}`."
+        f" Difference allowed: {row.tolerance}.\n",
         f"`{row.command}`\n",
     ]
     if outcome.claims:

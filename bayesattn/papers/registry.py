@@ -10,8 +10,8 @@ PATHS, TOKENS = "2405.15926", "2212.14852"
 PAPERS = {
     PATHS: "Tiberi, Mignacco, Irie, Sompolinsky: Dissecting the Interplay of Attention Paths in a Statistical Mechanics"
     " Theory of Transformers (NeurIPS 2024)",
-    TOKENS: "Zhang, Liu, Cai, Wang, Wang: An Analysis of Attention via the Lens of Exchangeability and Latent Variable Models"
-    " (2022)",
+    TOKENS: "Zhang, Liu, Cai, Wang, Wang: An Analysis of Attention via the Lens of Exchangeability and Latent Variable"
+    " Models (2022)",
 }
 
 
@@ -90,7 +90,7 @@ ROWS: tuple[Row, ...] = (
         "relative deviation of draws from the saddle point ~ 1/N at fixed load",
         DRAWN,
         ("limit",),
-        qualification="at the paper's N = 10 the saddle point itself is several per cent off; to first order in 1/N it is not",
+        qualification="at the paper's N = 10 the saddle point is several per cent off; to first order in 1/N it is not",
     ),
     Row(
         "paths-gp",

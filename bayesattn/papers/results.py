@@ -123,7 +123,9 @@ def load(folder: str | Path, seed: int = 0, fast: bool = False) -> dict[str, dic
             content = json.loads(file.read_text())
             results[content["experiment"]] = content
         except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
-            raise ValueError(f"{file} must be a result of an experiment, got one that cannot be read: remove it") from error
+            raise ValueError(
+                f"{file} must be a result of an experiment, got one that cannot be read: remove it"
+            ) from error
     return results
 
 
@@ -174,7 +176,9 @@ def check(
         found = every[name].run(Settings(seed, fast, tell))
         results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
         place.mkdir(parents=True, exist_ok=True)
-        replace_file(place / f"{name.replace(' ', '-').replace(',', '')}.json", json.dumps(results[name], indent=1).encode())
+        replace_file(
+            place / f"{name.replace(' ', '-').replace(',', '')}.json", json.dumps(results[name], indent=1).encode()
+        )
     return outcomes(results, rows)
 
 

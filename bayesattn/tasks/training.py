@@ -268,7 +268,7 @@ def compact(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
-    """All weights of the network whose attention a file holds, or what `compact` left; None if that is its attention alone."""
+    """All weights of the network whose attention a file holds, or what `compact` left; None if there is attention alone."""
     if file is None or Path(file).suffix != ".safetensors":
         return None
     weights, _ = read_arrays("task.attention", file)

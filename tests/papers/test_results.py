@@ -77,7 +77,7 @@ def test_rows_are_chosen_by_paper_by_name_and_by_experiment():
     assert [row.id for row in papers.chosen(["paths-1a"])] == ["paths-1a"]
     assert {row.id for row in papers.chosen(["paths-2c"])} == {"paths-2c-theory", "paths-2c-gain", "paths-2c-u"}
     assert all("network" in row.by for row in papers.chosen(["network"]))
-    with pytest.raises(ValueError, match="must be a paper .* got 'paths-1z'; did you mean 'paths-1"):
+    with pytest.raises(ValueError, match=r"must be a paper .* got 'paths-1z'; did you mean 'paths-1"):
         papers.chosen(["paths-1z"])
 
 
