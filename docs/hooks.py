@@ -1,4 +1,4 @@
-"""Pages of the site that are made from their source: notebooks as they were executed, the command line from its help."""
+"""Pages of the site that are made: of notebooks as executed, of commands from their help, of both papers from results."""
 
 from pathlib import Path
 from typing import Any
@@ -9,9 +9,13 @@ from traitlets.config import Config
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
+from bayesattn import papers
 from bayesattn.cli import app
+from bayesattn.papers.page import markdown
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
+RESULTS = Path(__file__).parent / "papers"
+"""What `bayesattn papers` left, copied here."""
 FORMATS = ["image/png", "text/plain"]
 
 
@@ -21,6 +25,7 @@ def on_files(files: Files, config: Any) -> Files:
         for path, content in _notebook(notebook).items():
             files.append(File.generated(config, f"notebooks/{path}", content=content))
     files.append(File.generated(config, "commands.md", content=_commands()))
+    files.append(File.generated(config, "papers.md", content=markdown(papers.outcomes(papers.read(RESULTS)))))
     return files
 
 

@@ -16,6 +16,7 @@ from bayesattn.papers.results import (
     folder_of,
     load,
     outcomes,
+    read,
 )
 
 __all__ = [
@@ -36,4 +37,5 @@ __all__ = [
     "folder_of",
     "load",
     "outcomes",
+    "read",
 ]

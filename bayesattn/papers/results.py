@@ -25,6 +25,8 @@ VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
     "not run",
 )
 """Of a row; that of a claim is one of `bayesattn.verdict.VERDICTS`."""
+Results = Mapping[str, dict[str, Any]]
+"""By the name of the experiment, the content of its file."""
 
 
 def experiments() -> dict[str, Experiment]:
@@ -111,25 +113,30 @@ def folder_of(folder: Path, seed: int, fast: bool) -> Path:
     return folder / f"{__version__}-{'fast' if fast else 'full'}-seed{seed}"
 
 
-def load(folder: str | Path, seed: int = 0, fast: bool = False) -> dict[str, dict[str, Any]]:
-    """What has been found, by the name of the experiment.
+def load(folder: str | Path, seed: int = 0, fast: bool = False) -> Results:
+    """What has been found with this version, seed and mode; see `read`."""
+    return read(folder_of(Path(folder), seed, fast))
+
+
+def read(folder: Path) -> Results:
+    """Results in a folder, by the name of the experiment.
 
     Raises:
         ValueError: a file that is not such a result.
     """
-    results = {}
-    for file in sorted(folder_of(Path(folder), seed, fast).glob("*.json")):
+    results: dict[str, dict[str, Any]] = {}
+    for file in sorted(folder.glob("*.json")):
         try:
             content = json.loads(file.read_text())
             results[content["experiment"]] = content
-        except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"{file} must be a result of an experiment, got one that cannot be read: remove it"
             ) from error
     return results
 
 
-def outcomes(results: Mapping[str, Mapping[str, Any]], rows: Iterable[Row] = ROWS) -> list[Outcome]:
+def outcomes(results: Results, rows: Iterable[Row] = ROWS) -> list[Outcome]:
     """The verdict of each row, from the results of its experiments."""
     return [
         Outcome(
@@ -167,7 +174,7 @@ def check(
     """
     seed_number("seed", seed)
     rows, place = chosen(only), folder_of(Path(folder), seed, fast)
-    results, every = load(folder, seed, fast), experiments()
+    results, every = {**read(place)}, experiments()
     for name in dict.fromkeys(name for row in rows for name in row.by):
         if name in results and not again:
             continue
