@@ -1,8 +1,10 @@
 """Pages of the site that are made: of notebooks as executed, of commands from their help, of both papers from results."""
 
+import io
 from pathlib import Path
 from typing import Any
 
+import matplotlib.pyplot as plt
 from mkdocs.structure.files import File, Files
 from nbconvert import MarkdownExporter
 from traitlets.config import Config
@@ -11,6 +13,7 @@ from typer.main import get_command
 
 from bayesattn import papers
 from bayesattn.cli import app
+from bayesattn.papers.figures import figure
 from bayesattn.papers.page import markdown
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
@@ -25,7 +28,8 @@ def on_files(files: Files, config: Any) -> Files:
         for path, content in _notebook(notebook).items():
             files.append(File.generated(config, f"notebooks/{path}", content=content))
     files.append(File.generated(config, "commands.md", content=_commands()))
-    files.append(File.generated(config, "papers.md", content=markdown(papers.outcomes(papers.read(RESULTS)))))
+    for path, content in _papers().items():
+        files.append(File.generated(config, path, content=content))
     return files
 
 
@@ -35,6 +39,19 @@ def _notebook(file: Path) -> dict[str, str | bytes]:
     names = {"unique_key": file.stem, "output_files_dir": file.stem}
     page, resources = exporter.from_filename(str(file), resources=names)
     return {f"{file.stem}.md": page.replace("![png]", "![figure]"), **resources["outputs"]}
+
+
+def _papers() -> dict[str, str | bytes]:
+    """The page of both papers, and a figure of each experiment, by their paths."""
+    results, pages, images = papers.read(RESULTS), {}, {}
+    for name, result in results.items():
+        if (drawn := figure(result)) is not None:
+            content = io.BytesIO()
+            drawn.savefig(content, format="png", dpi=110)
+            plt.close(drawn)
+            images[name] = f"papers/{papers.file_of(name)}.png"
+            pages[images[name]] = content.getvalue()
+    return pages | {"papers.md": markdown(papers.outcomes(results), images)}
 
 
 def _commands() -> str:

@@ -30,7 +30,7 @@ HOMES = {
     "blackjax": {"samplers.langevin"},
     "distributed": {"sweep"},
     "jinja2": {"report"},
-    "matplotlib": {"plots", "exchangeable.plots", "report"},
+    "matplotlib": {"plots", "exchangeable.plots", "papers.figures", "report"},
     "numpyro": {"models", "samplers"},
     "optax": {"tasks.training"},
     "optimistix": {"exchangeable.learning"},

@@ -71,12 +71,17 @@ def papers(
                 return lambda told: bar.update(description=f"{name}: {told}")
 
             found = check(out, only or (), seed=seed, fast=fast, again=again, begin=begin)
+    place = folder_of(out, seed, fast)
+    if not show:
+        from bayesattn.papers import figures
+
+        figures.draw(place, {name for row in rows for name in row.by})
     if as_json:
         print_json({"seed": seed, "fast": fast, "rows": [outcome.to_dict() for outcome in found]})
     else:
         _print(found, show_all)
         took = "" if show else f"{duration(time.perf_counter() - start)}; "
-        say_where(f"{took}results in {folder_of(out, seed, fast)}")
+        say_where(f"{took}results and figures in {place}")
     verdicts = {outcome.verdict for outcome in found}
     raise typer.Exit(FAILS if NOT_REPRODUCED in verdicts else CANNOT_TELL if verdicts & {OPEN, MISSING} else HOLDS)
 

@@ -1,6 +1,6 @@
 """The outcomes of all rows as a page of Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bayesattn._text import cell, with_error
@@ -58,14 +58,17 @@ def counted(outcomes: Sequence[Outcome]) -> str:
     return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
-    """A table of verdicts for each paper, then each row with its comparisons."""
+def markdown(outcomes: Sequence[Outcome], figures: Mapping[str, str] | None = None) -> str:
+    """A table of verdicts for each paper, then each row with its comparisons, and figures, given by experiment."""
     parts = [INTRODUCTION.format(level=LEVEL), f"Of {len(outcomes)} rows: {counted(outcomes)}.\n"]
     for paper, title in PAPERS.items():
         of_paper = [outcome for outcome in outcomes if outcome.row.paper == paper]
         parts += [f"\n## arXiv:{paper}\n\n{title}\n", "| row | place | verdict |\n| --- | --- | --- |"]
         parts += [f"| [{o.row.id}](#{o.row.id}) | {_cell(o.row.place)} | {o.verdict} |" for o in of_paper]
         parts += [_section(outcome) for outcome in of_paper]
+    if figures:
+        parts.append("\n## Figures\n\nPoints are measured, lines are laws, by experiment.\n")
+        parts += [f"### {name}\n\n![{name}]({file})\n" for name, file in figures.items()]
     return "\n".join(parts) + "\n"
 
 

@@ -113,6 +113,11 @@ def folder_of(folder: Path, seed: int, fast: bool) -> Path:
     return folder / f"{__version__}-{'fast' if fast else 'full'}-seed{seed}"
 
 
+def file_of(experiment: str) -> str:
+    """Name of its files, without an ending."""
+    return experiment.replace(" ", "-").replace(",", "")
+
+
 def load(folder: str | Path, seed: int = 0, fast: bool = False) -> Results:
     """What has been found with this version, seed and mode; see `read`."""
     return read(folder_of(Path(folder), seed, fast))
@@ -183,9 +188,7 @@ def check(
         found = every[name].run(Settings(seed, fast, tell))
         results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
         place.mkdir(parents=True, exist_ok=True)
-        replace_file(
-            place / f"{name.replace(' ', '-').replace(',', '')}.json", json.dumps(results[name], indent=1).encode()
-        )
+        replace_file(place / f"{file_of(name)}.json", json.dumps(results[name], indent=1).encode())
     return outcomes(results, rows)
 
 
