@@ -233,9 +233,10 @@ def _heads(found: Findings, several: Sequence[Trained]) -> None:
         )
     networks = [trained.comparison.networks["trained"] for trained in several]
     gone = np.arange(heads + 1)
+    removal = found.panels.setdefault("accuracy after heads are removed, trained networks", [])
     for order in ("theory", "magnitude", "random"):
         left = np.array([network.accuracies[order] for network in networks])
-        found.panels.setdefault("accuracy after heads are removed, trained networks", []).append(Curve(order, gone, left.mean(0), _error(left)))
+        removal.append(Curve(order, gone, left.mean(0), _error(left)))
     number = np.arange(1, heads + 1)
     scores = np.array([np.concatenate(trained.comparison.scores["theory"]) for trained in several])
     lost = np.array([network.drops for network in networks])
