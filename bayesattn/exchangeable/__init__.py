@@ -6,7 +6,7 @@ and how attention's parameters are learnt. `bayesattn.exchangeable.validate` che
 
 from typing import TYPE_CHECKING, Any
 
-from bayesattn.exchangeable.attention import cme_attention, same_ridge, softmax_attention
+from bayesattn.exchangeable.attention import cme_attention, cme_covariance, same_ridge, softmax_attention
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.exchangeable.finite import (
     FiniteLatent,
@@ -50,6 +50,7 @@ __all__ = [
     "bessel_ratio",
     "cells",
     "cme_attention",
+    "cme_covariance",
     "dual_posterior",
     "effective_dimension",
     "eigenvalues",

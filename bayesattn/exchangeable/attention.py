@@ -11,7 +11,7 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
-from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, similarity
+from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram, similarity
 
 
 def cme_attention(
@@ -66,6 +66,32 @@ def softmax_attention(
     queries, keys, values = _checked(queries, keys, values)
     checked_kernel("exponential", bandwidth)
     return _softmax(queries, keys, values, bandwidth)
+
+
+def cme_covariance(
+    queries: Any, keys: Any, *, noise: float, prior: float, kernel: str = "exponential", bandwidth: float = 1.0
+) -> Float[Array, "query query"]:
+    """Posterior covariance of z phi(q) and z phi(q') per value coordinate, by CME attention to kernels as values.
+
+    With values K(k_i, q') attention at lambda = sigma^2 / tau^2 gives k(q')^T (G + lambda I)^{-1} k(q), and
+    tau^2 (K(q, q') - that) = sigma^2 phi(q)^T M phi(q') (derived here).
+
+    >>> cme_covariance(np.eye(2), np.eye(2), noise=1.0, prior=1.0, kernel="linear").tolist()
+    [[0.5, 0.0], [0.0, 0.5]]
+
+    Args:
+        queries: q of shape (m, d).
+        keys: k of shape (n, d).
+        noise: sigma.
+        prior: tau.
+        kernel: as for `cme_attention`.
+        bandwidth: gamma.
+    """
+    noise, prior = positive("noise", noise), positive("prior", prior)
+    settings = {"kernel": kernel, "bandwidth": bandwidth}
+    seen = gram(kernel, keys, queries, bandwidth)
+    attended = cme_attention(queries, keys, seen, ridge=(noise / prior) ** 2, **settings)
+    return prior**2 * (gram(kernel, queries, queries, bandwidth) - attended)
 
 
 def same_ridge(ridge: float, bandwidth: float) -> float:

@@ -4,6 +4,8 @@ f_theta(X, q) = W sum_i softmax(q^T A k_i) v_i, learnt on the mean squared error
 own latent. The generalisation laws were derived for this project.
 """
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -116,9 +118,11 @@ def lipschitz_bound(change_a: float, change_w: float, most_value: float, most_ke
     return most_value * change_w + 2 * norm_w * most_value * most_key**2 * change_a
 
 
-@jax.jit
-def fit(start: Parameters, data: Sequences, hessian: Any = None) -> Parameters:
-    """Minimum of the empirical risk from a starting point, by BFGS; for one set of sequences.
+@partial(jax.jit, static_argnames="objective")
+def fit(
+    start: Parameters, data: Any, hessian: Any = None, objective: Callable[[Any, Any], Any] | None = None
+) -> Parameters:
+    """Minimum of the empirical risk, or of an objective given parameters and data, from a starting point, by BFGS.
 
     A Hessian of the risk near the minimum, where given, takes the search through fewer steps.
     """
@@ -127,11 +131,11 @@ def fit(start: Parameters, data: Sequences, hessian: Any = None) -> Parameters:
     def parameters(change):
         return start + solve_triangular(factor, change, lower=True, trans=1)
 
-    def objective(change, args):
-        return risk(parameters(change), args)
+    def lowered(change, args):
+        return (objective or risk)(parameters(change), args)
 
     solver = optimistix.BFGS(rtol=1e-6, atol=1e-6)
-    solution = optimistix.minimise(objective, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
+    solution = optimistix.minimise(lowered, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
     return parameters(solution.value)
 
 

@@ -26,11 +26,15 @@ MOST_KEY = 1.7
 """R_k, so that its power in the bound matters."""
 
 
-def supervised(rng: np.random.Generator) -> Findings:
-    """Section 5: test and training risk, and how their gap depends on the numbers of sequences and tokens."""
+def supervised(rng: np.random.Generator, share: float = 1.0) -> Findings:
+    """Section 5: test and training risk, and how their gap depends on the numbers of sequences and tokens.
+
+    A share of the training sets and of the population may be drawn instead of all.
+    """
     gaps, traces, claims = [], [], _lipschitz()
     approximation, slopes, suprema = [], [], []
     for tokens, population, replicates in zip(TOKENS, POPULATION, REPLICATES, strict=True):
+        population, replicates = round(share * population), round(share * replicates)
         optimum = learning.population_optimum(tokens)
         batches = [learning.draw_sequences(rng, population // BATCHES, tokens) for _ in range(BATCHES)]
         averaged = [learning.expected_targets(batch) for batch in batches]
