@@ -30,7 +30,7 @@ def covariance(rng: np.random.Generator, fast: bool = False) -> Findings:
 def _kernel(rng: np.random.Generator, kernel: str, bandwidth: float, draws: int) -> tuple[list[Claim], Curve]:
     dimension = 2 if kernel == "exponential" else 3
     keys = ex.uniform(rng, TOKENS, dimension)
-    queries = ex.uniform(rng, dimension) + 0.4 * rng.normal(size=(QUERIES, dimension))
+    queries = ex.uniform(rng, dimension) + 0.2 * rng.normal(size=(QUERIES, dimension))
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     points = np.concatenate([keys, queries])
     features = points if kernel == "linear" else fourier(points, bandwidth)

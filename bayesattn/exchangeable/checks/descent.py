@@ -158,8 +158,8 @@ def _iterates(
             STEPS,
             laws,
             measured,
-            np.r_[(unlearnt + known.spread.sum() / 2)[:2], fitted[2:]],
-            ["all of tr(H^-1 J) / 2 from the first step on"] * 2 + ["without the optimisation error"] * 2,
+            [*(unlearnt + known.spread.sum() / 2)[:2], fitted[2], unlearnt[3]],
+            [*["all of tr(H^-1 J) / 2 from the first step on"] * 2, "without the optimisation error", "without what was fitted"],
             strict=True,
         )
     ]
