@@ -134,7 +134,9 @@ def grid() -> Float[np.ndarray, "key 2"]:
     return np.stack([np.cos(angles), np.sin(angles)], axis=1)
 
 
-def draw_many_tokens(rng: np.random.Generator, shape: tuple[int, ...], noise: float = NOISE, prior: float = PRIOR) -> Any:
+def draw_many_tokens(
+    rng: np.random.Generator, shape: tuple[int, ...], noise: float = NOISE, prior: float = PRIOR
+) -> Any:
     """Sequences of infinitely many tokens: attention to them is attention to a grid of keys with values z k.
 
     Averages over a token of smooth functions of the angle are sums over the grid, and the noise of values averages out.

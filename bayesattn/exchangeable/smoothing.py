@@ -12,7 +12,7 @@ from scipy import special
 
 from bayesattn.exchangeable import simulation
 
-SCORES = tuple((power, scale) for power in (0.0, 1.0) for scale in (0.3, 1.0, 3.0))
+SCORES = tuple((power, scale) for power in (0.0, 1.0) for scale in (0.2, 0.5, 1.0))
 """Powers p and scales c of A = c S^{-p}, S the covariance of keys: keys as they are, and whitened."""
 NODES = 5
 """Of Gauss-Hermite quadrature over each coordinate of a masked query."""

@@ -273,6 +273,7 @@ ROWS: tuple[Row, ...] = (
         "I(y; X) = I(y; pi(X))",
         EXACT,
         ("sufficiency", "urn"),
+        qualification="of exchangeable tokens: an urn that remembers its last colour tells more than pi(X)",
     ),
     Row(
         "tokens-minimal",
@@ -302,15 +303,16 @@ ROWS: tuple[Row, ...] = (
         "sigma^2 phi^T M phi' by attention to kernels as values",
         DRAWN,
         ("covariance",),
+        qualification="by CME attention to kernels; the variance of values under softmax weights is not it",
     ),
     Row(
         "tokens-rate",
         TOKENS,
         "abstract (b); approximation error",
-        "The error of CME attention falls with the number of tokens.",
-        "exact at each n; RMS slope -1/2, with the published ridge -1/4",
+        "The error of CME attention falls with the number of tokens; of finite latents, exponentially.",
+        "exact at each n; RMS slope -1/2, with the published ridge -1/4; Chernoff information",
         DRAWN,
-        ("conditional mean embedding",),
+        ("conditional mean embedding", "sufficiency"),
         qualification="with the published ridge n^(3/4) the slope -1/4 is reached beyond n = 10^15 only",
     ),
     Row(
@@ -360,6 +362,7 @@ ROWS: tuple[Row, ...] = (
         "sum (1 - eta lambda_i)^(2t) of the Hessian's eigenvalues",
         DRAWN,
         ("descent",),
+        qualification="of few steps the generalisation error is smaller too: what was not learnt was not overfitted",
     ),
     Row(
         "tokens-masked",
@@ -379,14 +382,17 @@ ROWS: tuple[Row, ...] = (
         "transfer against the condition number, Bayes risk beside it",
         DRAWN,
         ("masked softmax",),
+        qualification="for heads that whiten keys, whose excess grows in proportion at 10^8 and above; heads that take keys"
+        " as they are suffer no more than predicting zero",
     ),
     Row(
         "tokens-hidden-markov",
         TOKENS,
         "beyond the paper: hidden Markov chains",
         "How far trained attention stays from an exact posterior where tokens are not exchangeable.",
-        "bits a token lost against the forward algorithm, above 0; of exchangeable tokens, towards 0",
+        "bits lost on the last state against the forward algorithm, above 0; of exchangeable tokens, towards 0",
         DRAWN,
         ("forward",),
+        qualification="attention without positions infers the posterior of exchangeable tokens alone",
     ),
 )

@@ -12,10 +12,10 @@ from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import chains, learning, networks, rates, smoothing, urns
 from bayesattn.exchangeable.checks import descent
 from bayesattn.exchangeable.simulation import NOISE, PRIOR
+from bayesattn.exchangeable.validation import CHECKS
 from bayesattn.papers.experiment import Settings
 from bayesattn.papers.registry import ROWS, TOKENS
 from bayesattn.papers.tokens import EXPERIMENTS
-from bayesattn.exchangeable.validation import CHECKS
 
 LEVEL = 5e-5
 NEW = tuple(name for name in EXPERIMENTS if name not in CHECKS)
@@ -135,12 +135,12 @@ def test_trace_does_not_depend_on_the_readout_scale():
     parameters = learning.population_optimum(8).parameters
     kept = float(ex.bessel_ratio(1, parameters[0], 2))
     rescaled = np.concatenate([parameters[:4], parameters[4:] * kept])
-    batch = learning.expected_targets(learning.draw_sequences(np.random.default_rng(0), 20_000, 8))
+    batch = learning.expected_targets(learning.draw_sequences(np.random.default_rng(0), 4000, 8))
     traces = [
         networks.penalised_trace(0.0, np.zeros(8), *networks.moments(at, *batch, network=network)[1:])
         for at, network in ((parameters, learning.attend), (rescaled, networks.rescaled))
     ]
-    assert traces[0] == pytest.approx(traces[1], rel=0.05)
+    assert traces[0] == pytest.approx(traces[1], rel=0.1)
 
 
 def test_gap_of_a_penalised_linear_model_is_its_trace():

@@ -9,6 +9,8 @@ from bayesattn.exchangeable.checks.masked import MASKED, PRETRAINING_SEQUENCES, 
 from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, combined, exponent, jackknife, mean_of
 
 CONDITIONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e8, 1e10)
+FEWER = (1.0, 100.0, 1e4, 1e8, 1e10)
+"""In the fast mode."""
 BOUNDED = (100.0, 1e3, 1e4)
 """Where the bound is checked, which without the condition number would not hold."""
 RIDGES = 10.0 ** np.arange(-6, 4)
@@ -37,8 +39,8 @@ class Excess(NamedTuple):
 
 def condition(rng: np.random.Generator, fast: bool = False) -> Findings:
     """Transfer from masked tokens to the weak direction, with keys of condition numbers 1 .. 10^10."""
-    found = {number: _excess(rng, number, 20 if fast else 200) for number in CONDITIONS}
-    x, each = np.array(CONDITIONS), list(found.values())
+    found = {number: _excess(rng, number, 20 if fast else 200) for number in (FEWER if fast else CONDITIONS)}
+    x, each = np.array(list(found)), list(found.values())
     panel = [
         _curve("pretraining excess, softmax and ridge", x, [one.pretraining for one in each]),
         _curve("downstream, weak direction: heads that whiten keys", x, [one.whitening for one in each]),
@@ -107,8 +109,9 @@ def _claims(found: dict[float, Excess]) -> list[Claim]:
             wrong="without the condition number",
         )
         for number in BOUNDED
+        if number in found
     ]
-    at, early = found[1e4], [number for number in CONDITIONS if number <= 1e4]
+    at, early = found[1e4], [number for number in found if number <= 1e4]
     return [
         *claims,
         Claim(

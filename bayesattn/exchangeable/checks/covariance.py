@@ -120,7 +120,9 @@ def _curve(kernel: str, off: np.ndarray, attended: np.ndarray) -> Curve:
     moments = (np.einsum("cdpv,cdqv->cpq", off, off) / (off.shape[1] * off.shape[3]))[:, *pairs][:, order]
     means = [mean_of(entry) for entry in moments.T]
     exact = attended[pairs][order]
-    return Curve(f"{kernel} kernel", exact, np.array([m.value for m in means]), np.array([m.error for m in means]), exact)
+    return Curve(
+        f"{kernel} kernel", exact, np.array([m.value for m in means]), np.array([m.error for m in means]), exact
+    )
 
 
 def fourier(points: np.ndarray, bandwidth: float) -> np.ndarray:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn.exchangeable import learning
-from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, combined, mean_of, worst
+from bayesattn.exchangeable.claims import Claim, Curve, Findings, combined, mean_of, worst
 from bayesattn.exchangeable.simulation import NOISE
 
 TOKENS, VALUES = 8, 2
@@ -26,7 +26,7 @@ START = 3.0
 
 
 class Population(NamedTuple):
-    """Optimum of the risk, eigenvalues and vectors of its Hessian H, J_ii / lambda_i along them, step of gradient descent."""
+    """Optimum of the risk, eigenvalues and vectors of its Hessian H, J_ii / lambda_i along them, the step of descent."""
 
     optimum: np.ndarray
     eigenvalues: np.ndarray
@@ -115,7 +115,7 @@ def excess_law(known: Population, away: np.ndarray, times: Any) -> tuple[np.ndar
     """m x excess test risk after t steps from theta* + Delta / sqrt(m): what is not unlearnt yet, and what was fitted.
 
     To leading order in 1/m the iterate is theta* + (1 - (1 - eta H)^t) (estimate - theta*) + (1 - eta H)^t Delta, so that
-    the parts are sum lambda_i Delta_i^2 (1 - eta lambda_i)^(2t) / 2 and sum (1 - (1 - eta lambda_i)^t)^2 J_ii / lambda_i / 2,
+    parts are sum lambda_i Delta_i^2 (1 - eta lambda_i)^(2t) / 2 and sum (1 - (1 - eta lambda_i)^t)^2 J_ii / lambda_i / 2,
     which tend to 0 and tr(H^-1 J) / 2 (derived here). `away` holds Delta along the eigenvectors.
     """
     times = np.asarray(times)
@@ -159,7 +159,11 @@ def _iterates(
             laws,
             measured,
             [*(unlearnt + known.spread.sum() / 2)[:2], fitted[2], unlearnt[3]],
-            [*["all of tr(H^-1 J) / 2 from the first step on"] * 2, "without the optimisation error", "without what was fitted"],
+            [
+                *["all of tr(H^-1 J) / 2 from the first step on"] * 2,
+                "without the optimisation error",
+                "without what was fitted",
+            ],
             strict=True,
         )
     ]

@@ -88,7 +88,7 @@ def _lost(rng: np.random.Generator, chain: Chain, replicates: int) -> Lost:
         seen = drawn.reshape(replicates, *joint.shape)
         trained = chains.train(optimum, hessian, sequences, seen, positions=positions)
         bits.append(mean_of(jax.vmap(loss, (0, None))(trained, (sequences, joint)) * TO_BITS - exact))
-    return Lost(least, *bits, 1 - exact)
+    return Lost(least, bits[0], bits[1], 1 - exact)
 
 
 def _ordered(stay: float, bits: Lost) -> list[Claim]:

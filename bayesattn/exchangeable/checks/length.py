@@ -34,8 +34,8 @@ class Case(NamedTuple):
 
 HEAD = (2.0, 0.0, 0.0, 2.0, 0.8, 0.0, 0.0, 0.8)
 SMALLER = (1.0, 0.0, 0.0, 1.0, 0.4, 0.0, 0.0, 0.4)
-ONE = Case("one head", networks.rescaled, 0.0, HEAD, ((8, 64, 128), (8, 32, 128, 512, 1024)), lambda n: n)
-HEADS = Case("two heads", networks.two_heads, 0.05, HEAD + SMALLER, ((8, 64), (8, 32, 128, 512, 1024)), lambda n: 2 * n)
+ONE = Case("one head", networks.rescaled, 0.0, HEAD, ((64, 128), (8, 32, 128, 512, 1024)), lambda n: n)
+HEADS = Case("two heads", networks.two_heads, 0.05, HEAD + SMALLER, ((8, 32), (8, 32, 128, 512, 1024)), lambda n: 2 * n)
 """Two heads come near their limit where n is far above 1 / ridge."""
 LAYERS = Case("two layers", networks.two_layers, 0.05, HEAD[:4] + HEAD, ((8, 16, 32), (8, 16, 32, 64)), lambda n: n * n)
 CASES = (ONE, HEADS, LAYERS)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
 import numpy as np
 
 from bayesattn import attention
@@ -28,7 +29,11 @@ class Tokens(NamedTuple):
 def positions(rng: np.random.Generator, fast: bool = False) -> Findings:
     """Outputs after a permutation of tokens with their positions, and of contents alone."""
     claims = []
-    for name, tokens in (("as BERT's", _text(rng)), ("one-hot, hidden Markov", _chains(rng)), ("as ViT's", _images(rng))):
+    for name, tokens in (
+        ("as BERT's", _text(rng)),
+        ("one-hot, hidden Markov", _chains(rng)),
+        ("as ViT's", _images(rng)),
+    ):
         claims += _claims(rng, name, tokens)
     return Findings(claims)
 
@@ -66,7 +71,7 @@ def _heads(rng: np.random.Generator, features: int) -> list[tuple[np.ndarray, np
 def _claims(rng: np.random.Generator, name: str, tokens: Tokens) -> list[Claim]:
     contents, places, heads = tokens
     shape = {"V_0": (WIDTH, contents.shape[2]), "V_1": (2, WIDTH, WIDTH), "V_2": (2, WIDTH, WIDTH), "a": (WIDTH,)}
-    weights = {key: rng.normal(size=size) for key, size in shape.items()}
+    weights = {key: jnp.asarray(rng.normal(size=size)) for key, size in shape.items()}
 
     def outputs(inputs: np.ndarray, readout: str) -> np.ndarray:
         return np.asarray(network(weights, attention.path_inputs(inputs, heads, readout)))
@@ -94,6 +99,4 @@ def _compared(
     worst = np.argmax(np.abs(after - before))
     planted = None if wrong is None else wrong[worst]
     numbers = before[worst], after[worst]
-    return Claim(
-        7, statement, law, *numbers, tolerance=1e-12, literal=wrong is None, planted=planted, wrong=name
-    )
+    return Claim(7, statement, law, *numbers, tolerance=1e-12, literal=wrong is None, planted=planted, wrong=name)
