@@ -37,16 +37,18 @@ def combined(first: Mean, second: Mean, weight: float = 1.0) -> Mean:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of EXCHANGEABILITY.
+    """One claim of EXCHANGEABILITY, or of THEORY.
 
     Args:
-        section: of EXCHANGEABILITY; 7 is the bridge to attention networks.
+        section: of EXCHANGEABILITY, where 7 is the bridge to attention networks; of THEORY for claims on attention paths.
         statement: what is claimed.
         law: the formula behind `predicted`.
         predicted: by the formula; a `Mean` where the formula itself was averaged over draws.
         measured: independently of it; a `Mean` where it was drawn.
         relation: how they should compare: "=", "<=" or ">=".
         tolerance: most difference where both are exact.
+        allowance: size of what the law leaves out, such as terms of order 1/N^2: so much of a difference is not held
+            against it, whatever the errors. The planted law is given the same.
         literal: whether this is a literal reading of what the paper claims (its theorem text was not at hand), which fails
             where another claim, with a qualification, holds.
         entries: of how many numbers this is the worst; the p-value is for all of them (Bonferroni).
@@ -68,6 +70,7 @@ class Claim:
     planted: Any = None
     wrong: str = ""
     wrong_relation: str = ""
+    allowance: float = 0.0
 
     def __post_init__(self):
         for name in ("predicted", "measured", "planted"):
@@ -76,6 +79,8 @@ class Claim:
                 object.__setattr__(self, name, given if isinstance(given, Mean) else Mean(float(given)))
         if self.statistical and self.tolerance:
             raise ValueError(f"tolerance must be 0 for a claim with a standard error, got {self.tolerance:g}")
+        if not self.allowance >= 0:
+            raise ValueError(f"allowance must be at least 0, got {self.allowance:g}")
 
     @property
     def difference(self) -> Mean:
@@ -94,10 +99,10 @@ class Claim:
         if not (math.isfinite(apart) and math.isfinite(error)):
             return math.nan
         if not self.statistical:
-            within = {"=": abs(apart), "<=": apart, ">=": -apart}[self.relation] <= self.tolerance
+            within = {"=": abs(apart), "<=": apart, ">=": -apart}[self.relation] <= self.tolerance + self.allowance
             return float(within)
-        score = apart / error
-        below = {"=": -abs(score), "<=": -score, ">=": score}[self.relation]
+        beyond = {"=": -abs(apart), "<=": -apart, ">=": apart}[self.relation] + self.allowance
+        below = (min(beyond, 0.0) if self.relation == "=" else beyond) / error
         sides = 2 if self.relation == "=" else 1
         return min(1.0, self.entries * sides * float(special.stdtr(degrees, below)))
 
@@ -128,6 +133,7 @@ class Claim:
             "z_score": apart.value / apart.error if self.statistical else None,
             "p_value": self.p_value,
             "tolerance": self.tolerance,
+            "allowance": self.allowance,
         }
         finite = {name: value if value is not None and np.isfinite(value) else None for name, value in numbers.items()}
         words = ("section", "statement", "law", "relation", "literal", "entries")

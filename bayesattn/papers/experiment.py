@@ -49,6 +49,6 @@ def with_planted(claim: Claim, size: float) -> Claim:
     if claim.statistical:
         apart, wrong = size * (abs(claim.predicted.value) or 1.0), f"{100 * size:g} % off"
     else:
-        apart, wrong = EXACT_TIMES * claim.tolerance or 1.0, "off by more than rounding"
+        apart, wrong = EXACT_TIMES * (claim.tolerance + claim.allowance) or 1.0, "off by more than rounding"
     sign = -1.0 if claim.relation == "<=" else 1.0
     return replace(claim, planted=claim.predicted._replace(value=claim.predicted.value + sign * apart), wrong=wrong)

@@ -89,8 +89,8 @@ ROWS: tuple[Row, ...] = (
         "U is at the minimum of an action, energy plus entropy, in the limit N, P to infinity at fixed P / N.",
         "relative deviation of draws from the saddle point ~ 1/N at fixed load",
         DRAWN,
-        ("limit",),
-        qualification="at the paper's N = 10 the saddle point is several per cent off; to first order in 1/N it is not",
+        ("limit", "hidden_markov"),
+        qualification="at the paper's N = 10 the saddle point itself is several per cent off; to first order in 1/N it is not",
     ),
     Row(
         "paths-gp",

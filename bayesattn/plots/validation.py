@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from bayesattn.validation import Validation
 
 MOST_PATHS = 4
-"""Paths whose U is drawn against width."""
+"""Paths whose U is drawn against width, and pairs of them."""
 FEW_EIGENVECTORS = 10
 """Up to which they are counted on a linear axis."""
 
@@ -29,7 +29,7 @@ FEW_EIGENVECTORS = 10
 def validation_figure(
     validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]] | None = None
 ) -> Figure:
-    """Everything about a model at several widths on one page: accuracy, deviations, U at the smallest width, alignment.
+    """Everything about a model at several widths on one page: accuracy, U against width, U at the smallest width, alignment.
 
     What needs test labels, or labels that are not all 0, is left out where there are none, and the title says so.
     `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it.
@@ -43,11 +43,13 @@ def validation_figure(
     else:
         title += "\nno accuracy: the model has no test labels"
     panels.append(partial(order_parameter_against_width, validations=ordered))
+    if len(ordered) > 1 and len(model.path_names) > 1:
+        panels.append(partial(cross_terms_against_width, validations=ordered))
     if smallest.alignment is not None:
         panels.append(partial(alignment, aligned=smallest.alignment, width=smallest.width))
     else:
         title += "\nno alignment: all labels are 0"
-    figure = plt.figure(figsize=(13, 9.5), layout="constrained")
+    figure = plt.figure(figsize=(max(13, 4.4 * len(panels)), 9.5), layout="constrained")
     figure.suptitle(title, fontsize=13)
     rows: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
     for axes, draw in zip(rows[0].subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
@@ -129,6 +131,43 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
     most = "" if len(names) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(names)}"
     axes.set(ylabel="deviation of U from the saddle point (%)", title=f"Diagonal entries of U{most}")
     legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
+
+
+def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
+    """Entries of U off the diagonal, over those on it: draws with Monte Carlo errors, corrected theory and saddle point.
+
+    Of many pairs of paths the four whose correlation is greatest at the smallest width.
+    """
+    colors, names = palette(), validations[0].model.path_names
+    widths = np.array([v.width for v in validations], float)
+    rows, columns = np.tril_indices(len(names), -1)
+    drawn, corrected, saddle = (
+        np.array([_correlations(getattr(v, name))[rows, columns] for v in validations])
+        for name in ("order_parameter", "corrected", "saddle")
+    )
+    error = np.array([(v.error / _sizes(v.order_parameter))[rows, columns] for v in validations])
+    greatest = np.sort(np.argsort(-np.abs(saddle[0]), kind="stable")[:MOST_PATHS])
+    axes.axhline(0, color=colors.grey, linewidth=1)
+    for number, (pair, color) in enumerate(zip(greatest, colors, strict=False)):
+        axes.plot(widths, saddle[:, pair], color=color, linewidth=0.8)
+        axes.plot(widths, corrected[:, pair], color=color, linestyle=":", marker="x", markersize=5)
+        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)
+        label = f"{short(names[columns[pair]])},\n{short(names[rows[pair]])}"
+        style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": label}
+        axes.errorbar(shift * widths, drawn[:, pair], error[:, pair], **style)
+    width_axis(axes, [v.width for v in validations])
+    most = "" if len(rows) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(rows)}"
+    axes.set(ylabel=r"$U_{ij} / (U_{ii} U_{jj})^{1/2}$", title=f"Cross-path entries of U{most}")
+    legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order; lines: saddle point")
+
+
+def _sizes(matrix: np.ndarray) -> np.ndarray:
+    own = np.diag(matrix)
+    return np.sqrt(np.outer(own, own))
+
+
+def _correlations(matrix: np.ndarray) -> np.ndarray:
+    return matrix / _sizes(matrix)
 
 
 def _by_path(axes: Axes, validation: Validation) -> None:

@@ -105,3 +105,22 @@ def test_the_jackknife_of_a_mean_is_its_standard_error():
     assert jackknife(float, [data]) == pytest.approx(mean_of(data), rel=1e-9)
     # The bias of a square, variance / 30, is taken away.
     assert jackknife(lambda mean: mean**2, [data]).value == pytest.approx(data.mean() ** 2 - data.var(ddof=1) / 30)
+
+
+def test_what_a_law_leaves_out_is_allowed_and_no_more():
+    far = float(stats.norm.isf(0.005))
+    for sign in (1, -1):
+        within = Claim(**CLAIM, measured=Mean(1 + 0.29 * sign, 0.1), allowance=0.3)
+        assert within.p_value == 1
+        beyond = Claim(**CLAIM, measured=Mean(1 + sign * (0.3 + 0.1 * far), 0.1), allowance=0.3)
+        assert beyond.p_value == pytest.approx(0.01)
+    above = Claim(**CLAIM, measured=Mean(1.3 + 0.1 * far, 0.1), relation="<=", allowance=0.3)
+    assert above.p_value == pytest.approx(0.005)
+    assert Claim(**CLAIM, measured=Mean(0.0, 0.1), relation="<=", allowance=0.3).p_value == pytest.approx(1)
+    assert Claim(**CLAIM, measured=1.35, tolerance=0.1, allowance=0.3).holds(0.01)
+    planted = Claim(**CLAIM, measured=Mean(1.0, 0.01), planted=1.2, allowance=0.3)
+    assert not planted.finds_planted(0.01)
+    assert Claim(**CLAIM, measured=Mean(1.0, 0.01), planted=1.2, allowance=0.1).finds_planted(0.01)
+    with pytest.raises(ValueError, match="allowance must be at least 0, got -1"):
+        Claim(**CLAIM, measured=Mean(1.0, 0.1), allowance=-1.0)
+    assert within.to_dict()["allowance"] == 0.3

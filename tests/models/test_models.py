@@ -80,6 +80,11 @@ def test_ready_models_load_with_names_and_groups():
     assert model.path_groups == {"good path": (0,), "good + denoising paths": (0, 2)}
     noisy = ba.load_model("hidden_markov_noisy")
     assert noisy.path_names == ["same_token -> uniform", "blank -> uniform"]
+    deep = ba.load_model("hidden_markov_deep")
+    assert deep.architecture == ba.Architecture((2, 3, 1), (10,) * 4, (1.0,) * 5)
+    assert deep.path_groups == {"good path": (0,), "good + denoising paths": (0, 3)}
+    first, second = np.asarray(deep.path_inputs)[:, 1], np.asarray(deep.path_inputs)[:, 2]
+    assert np.abs(first - second).max() > 0.1
 
 
 def test_a_stranger_brings_arrays(tmp_path):

@@ -1,0 +1,180 @@
+"""Theory alone over many networks: gain over the GP limit and alignment against noise, load and temperature."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bayesattn import theory
+from bayesattn.accuracy import gp_mean, mean_predictor, share_right
+from bayesattn.exchangeable.claims import Claim, Curve, Mean, exponent, mean_of
+from bayesattn.models import Model, load_model
+from bayesattn.papers.experiment import Findings, Settings
+from bayesattn.theory.predictor import readouts
+
+STRENGTHS, FAST_STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0), (0.0, 5.0)
+PAPERS_STRENGTH = 5.0
+DATA_SETS, FAST_DATA_SETS = 20, 6
+LOADED_SETS, FAST_LOADED_SETS = 12, 3
+EXAMPLES, FAST_EXAMPLES = (20, 50, 100, 200), (50, 100)
+WIDTHS, FAST_WIDTHS = (10, 30, 100, 300, 1000), (10, 100, 1000)
+TEMPERATURES, FAST_TEMPERATURES = (1e-3, 1e-2, 1e-1, 1.0), (1e-2, 1.0)
+FAR_WIDTHS = (10_000, 100_000)
+"""So far above P that U is almost that of the GP limit."""
+USUAL = 1e-2
+"""The paper's temperature."""
+
+
+def noise_strengths(settings: Settings) -> Findings:
+    """Row paths-noise: accuracy of theory and of the GP limit at N = 10 against the strength of the noise."""
+    findings = Findings()
+    count, strengths = (
+        (FAST_DATA_SETS, FAST_STRENGTHS) if settings.fast else (DATA_SETS, STRENGTHS)
+    )
+    shares = np.empty((2, len(strengths), count))
+    for number in range(count):
+        settings.progress(f"noise of {len(strengths)} strengths, data set {number + 1} of {count}")
+        for place, strength in enumerate(strengths):
+            model = _model("hidden_markov_noisy", settings.seed, number, {"noise_orthogonal": strength})
+            limit, saddle = gp_mean(model), mean_predictor(model, theory.solve(model).order_parameter)
+            shares[:, place, number] = [share_right(outputs, model.test_labels) for outputs in (saddle, limit)]
+    gains = shares[0] - shares[1]
+    papers, least, most = strengths.index(PAPERS_STRENGTH), 0, len(strengths) - 1
+    law = "as on the other half of the data sets"
+    findings.add("paths-2e", _halves(f"gain of the saddle point, N = 10, noise {PAPERS_STRENGTH:g}", law, gains[papers]))
+    said = f"gain at noise {strengths[papers]:g} less that at {strengths[least]:g}, N = 10"
+    findings.add("paths-noise", _halves(said, law, gains[papers] - gains[least]))
+    if most > papers:
+        said = f"gain at noise {strengths[papers]:g} less that at {strengths[most]:g}, N = 10"
+        findings.add("paths-noise", _halves(said, law, gains[papers] - gains[most]))
+    x = np.array(strengths)
+    findings.panels |= {
+        "Accuracy against noise, theory at N = 10": [
+            _curve("saddle point", x, shares[0]),
+            _curve("GP limit", x, shares[1]),
+        ],
+        "Gain over the GP limit against noise": [_curve("saddle point", x, gains)],
+    }
+    return findings
+
+
+def load(settings: Settings) -> Findings:
+    """Row paths-load: gain, alignment and U over load P / N and temperature, by the saddle point."""
+    findings = Findings()
+    examples, widths, temperatures, count = EXAMPLES, WIDTHS, TEMPERATURES, LOADED_SETS
+    if settings.fast:
+        examples, widths, temperatures, count = FAST_EXAMPLES, FAST_WIDTHS, FAST_TEMPERATURES, FAST_LOADED_SETS
+    all_widths = (*widths, *FAR_WIDTHS)
+    # Quantity, P, N, T, data set.
+    found = np.empty((3, len(examples), len(all_widths), len(temperatures), count))
+    for number in range(count):
+        whole = _model("hidden_markov", settings.seed, number, {"examples": max(examples)})
+        for place, few in enumerate(examples):
+            settings.progress(f"P = {few}, data set {number + 1} of {count}")
+            found[:, place, :, :, number] = _over_widths(_part(whole, few), all_widths, temperatures)
+    gains, alignments, deviations = found
+    usual, largest = temperatures.index(USUAL), len(examples) - 1
+    findings.add("paths-load", *vanishing(examples, found[..., usual, :], all_widths))
+    law = "as on the other half of the data sets"
+    for said, values in (("accuracy", gains), ("kernel-target alignment", alignments)):
+        statement = f"{said} of the saddle point less that of the GP limit, P = {examples[largest]}, N = {widths[0]}"
+        findings.add("paths-load", _halves(statement, law, values[largest, 0, usual]))
+    for name, values in (
+        ("Gain in accuracy", gains),
+        ("Gain in kernel-target alignment", alignments),
+        ("Largest entry of U less that of the GP limit", deviations),
+    ):
+        for place, temperature in enumerate(temperatures):
+            findings.panels[f"{name} against load P / N, T = {temperature:g}"] = [
+                _curve(f"P = {few}", few / np.array(all_widths, float), values[row, :, place])
+                for row, few in enumerate(examples)
+            ]
+    return findings
+
+
+def vanishing(examples: Sequence[int], found: np.ndarray, widths: Sequence[int]) -> list[Claim]:
+    """At each P: U's deviation from the GP limit falls as P / N, and at the least load the gain is gone.
+
+    Args:
+        examples: P.
+        found: gain, gain in alignment and deviation of U, shape (3, P, N, data set).
+        widths: N, the last two of them far above P.
+    """
+    gains, _, deviations = found
+    far, claims = widths[-2:], []
+    for place, few in enumerate(examples):
+        slopes = [
+            exponent([few / width for width in far], [Mean(value) for value in own]).value
+            for own in deviations[place, -2:].T
+        ]
+        claims.append(
+            Claim(
+                4,
+                f"exponent of max |U - I| in the load P / N, P = {few}, N = {far[0]} and {far[1]}",
+                "1, up to the next order",
+                1.0,
+                mean_of(slopes),
+                planted=0.5,
+                wrong="deviations as the root of the load",
+                # The next order is of the size of the first one squared.
+                allowance=float(np.max(deviations[place, -2])),
+            )
+        )
+    claims.append(
+        Claim(
+            5,
+            f"gain in accuracy over the GP limit at P = {examples[-1]}, N = {far[-1]}",
+            "0",
+            0.0,
+            mean_of(gains[-1, -1]),
+            planted=float(gains[-1, 0].mean()),
+            wrong=f"the gain at N = {widths[0]}",
+        )
+    )
+    return claims
+
+
+def _over_widths(model: Model, widths: Sequence[int], temperatures: Sequence[float]) -> np.ndarray:
+    """Gain in accuracy and in kernel-target alignment, and max |U - U_GP|, shape (3, N, T)."""
+    cases = [(model.architecture.with_width(width), t) for width in widths for t in temperatures]
+    networks, colds = zip(*cases, strict=True)
+    solved = theory.solve(model, arch=networks, temperature=colds, likelihood=model.likelihood).order_parameter
+    u = np.asarray(solved).reshape(len(widths), len(temperatures), *np.shape(solved)[1:])
+    gp = np.asarray(theory.gp_order_parameter(model.architecture))
+    found = np.empty((3, len(widths), len(temperatures)))
+    for place, temperature in enumerate(temperatures):
+        together = np.concatenate([u[:, place], gp[None]])
+        by_each = np.asarray(readouts(together, model.likelihood.at(temperature), model.architecture))
+        outputs = np.tensordot(by_each, model.test_path_inputs, ((1, 2), (1, 2)))
+        shares = np.array([share_right(output, model.test_labels) for output in outputs])
+        aligned = np.array([_aligned(model, each) for each in together])
+        found[:, :, place] = shares[:-1] - shares[-1], aligned[:-1] - aligned[-1], np.abs(u[:, place] - gp).max((1, 2))
+    return found
+
+
+def _aligned(model: Model, u: np.ndarray) -> float:
+    kernel = theory.kernel(u, model.path_inputs, model.path_inputs, model.architecture)
+    return theory.kernel_target_alignment(kernel, model.labels)
+
+
+def _part(model: Model, examples: int) -> Model:
+    """The first training examples of either class, half of them each."""
+    labels = np.asarray(model.labels)
+    chosen = np.concatenate([np.flatnonzero(labels == label)[: examples // 2] for label in (1.0, -1.0)])
+    return model.replace(path_inputs=np.asarray(model.path_inputs)[chosen], labels=labels[chosen], tokens=None)
+
+
+def _model(name: str, seed: int, number: int, task: dict[str, float]) -> Model:
+    """A ready model at N = 10 with another data set for each number, and for each seed."""
+    return load_model(name, width=10, seed=1000 * (seed + 1) + number, task=task)
+
+
+def _halves(statement: str, law: str, values: np.ndarray) -> Claim:
+    """The mean over one half of the data sets, that of the other half predicted; no difference at all is the wrong law."""
+    first, second = mean_of(values[0::2]), mean_of(values[1::2])
+    planted, wrong = 0.0, "no difference"
+    return Claim(5, f"{statement}, {len(values)} data sets", law, first, second, planted=planted, wrong=wrong)
+
+
+def _curve(label: str, x: np.ndarray, values: np.ndarray) -> Curve:
+    """Mean over data sets, the last axis, with its standard error."""
+    return Curve(label, x, values.mean(-1), values.std(-1, ddof=1) / np.sqrt(values.shape[-1]))

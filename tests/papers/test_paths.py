@@ -1,0 +1,82 @@
+"""Experiments on attention paths: their rows are those of the registry, claims hold or cannot tell, wrong laws are found."""
+
+import numpy as np
+import pytest
+
+from bayesattn.exchangeable.claims import Claim, Mean
+from bayesattn.papers.experiment import Settings
+from bayesattn.papers.paths import EXPERIMENTS, chains, limit, maps, network
+from bayesattn.papers.registry import ROWS
+
+LEVEL = 5e-5
+
+
+def found(name, fast=True, seed=0):
+    """What an experiment finds, checked for its rows and for claims that neither hold nor are literal and fail."""
+    told = []
+    findings = EXPERIMENTS[name].run(Settings(seed=seed, fast=fast, progress=told.append))
+    assert told
+    assert set(findings.claims) == {row.id for row in ROWS if name in row.by}
+    for row, claims in findings.claims.items():
+        assert claims, row
+        for claim in claims:
+            assert claim.as_expected(LEVEL), f"{row}: {claim}"
+    for curves in findings.panels.values():
+        for curve in curves:
+            assert np.isfinite(curve.y).all(), curve.label
+            assert curve.x.shape == curve.y.shape
+    return findings
+
+
+def undecided(findings):
+    """Rows with claims that the wrong law explains as well."""
+    return {
+        row
+        for row, claims in findings.claims.items()
+        if any(not claim.literal and not claim.finds_planted(LEVEL) for claim in claims)
+    }
+
+
+def test_the_network_is_a_sum_over_paths():
+    assert undecided(found("network")) == set()
+
+
+def test_far_above_p_the_saddle_point_is_that_of_the_gp_limit():
+    claims, curves = limit.far_above()
+    assert all(claim.holds(LEVEL) and claim.finds_planted(LEVEL) for claim in claims)
+    assert [curve.label for curve in curves] == ["cross-path entries", "diagonal entries, less 1"]
+
+
+def test_chains_stay_as_the_task_says():
+    claims = chains.staying(0)
+    assert all(claim.holds(LEVEL) and claim.finds_planted(LEVEL) for claim in claims)
+
+
+def test_the_second_order_is_claimed_where_it_is_seen_alone():
+    widths = (4, 8, 16)
+
+    def orders(remaining):
+        deviations = [Mean(1 / width, 0.001, 20) for width in widths]
+        return limit.orders(widths, deviations, [Mean(value, 0.001, 20) for value in remaining])
+
+    first, second = orders([0.1, 0.025, 0.00625])
+    assert first.measured.value == pytest.approx(-1)
+    assert second.measured.value == pytest.approx(-2)
+    assert len(orders([0.1, 0.002, 0.0])) == 1
+    assert len(orders([0.1, -0.025, 0.00625])) == 1
+
+
+def test_a_path_left_out_is_seen():
+    model = network.random_model((2, 2), np.random.default_rng(0))
+    weights = network.random_weights(model, np.random.default_rng(1))
+    claim = network.sum_over_paths(model, weights)
+    assert isinstance(claim, Claim)
+    assert claim.measured.value < 1e-12
+    assert claim.planted.value > 0.01
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("fast", [True, False], ids=["fast", "full"])
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_experiments(name, fast):
+    found(name, fast=fast)
