@@ -30,14 +30,14 @@ def run(settings: Settings) -> Findings:
     """Rows paths-1a, paths-1b, paths-kernel, paths-predictor."""
     findings = Findings()
     for heads in SHAPES:
-        settings.progress(f"network of {_named(heads)} heads: sum over paths, kernel, predictor")
+        settings.progress(f"network of {_named(heads)}: sum over paths, kernel, predictor")
         rng = np.random.default_rng([settings.seed, *heads])
         model = random_model(heads, rng)
         weights = random_weights(model, rng)
         findings.add("paths-1a", sum_over_paths(model, weights))
         findings.add("paths-kernel", *kernel(model, weights))
         findings.add("paths-predictor", *predictor(model, weights))
-    settings.progress(f"network of {_named(DRAWN)} heads: draws")
+    settings.progress(f"network of {_named(DRAWN)}: draws")
     model = random_model(DRAWN, np.random.default_rng([settings.seed, *DRAWN]))
     draws = sample(model, warmup=200, draws=250 if settings.fast else 2000, seed=settings.seed, progress=False)
     findings.add("paths-1b", order_parameter_of_weights(model, draws, settings.seed))
@@ -58,7 +58,7 @@ def random_model(heads: tuple[int, ...], rng: np.random.Generator) -> Model:
         path_groups={},
     )
     variances = (*VARIANCES[: len(heads) + 1], VARIANCES[-1])
-    return Model.from_dataset(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)} heads")
+    return Model.from_dataset(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)}")
 
 
 def random_weights(model: Model, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -257,4 +257,4 @@ def _apart(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _named(heads: tuple[int, ...]) -> str:
-    return " x ".join(map(str, heads))
+    return "1 head" if heads == (1,) else f"{' x '.join(map(str, heads))} heads"
