@@ -329,7 +329,10 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("theory", "hidden_markow"), "model must be one of hidden_markov, hidden_markov_deep, hidden_markov_noisy, one_shot_digits"),
+        (
+            ("theory", "hidden_markow"),
+            "model must be one of hidden_markov, hidden_markov_deep, hidden_markov_noisy, one_shot_digits",
+        ),
         (("theory", "none.toml"), "model must be a .toml file, got 'none.toml', which is not there"),
         (
             ("theory", "small.toml", "--width", "0"),

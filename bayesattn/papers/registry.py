@@ -90,7 +90,8 @@ ROWS: tuple[Row, ...] = (
         "relative deviation of draws from the saddle point ~ 1/N at fixed load",
         DRAWN,
         ("limit", "hidden_markov"),
-        qualification="at the paper's N = 10 the saddle point itself is several per cent off; to first order in 1/N it is not",
+        qualification="at the paper's N = 10 the saddle point itself is several per cent off; to first order in 1/N it is"
+        " not",
     ),
     Row(
         "paths-gp",
@@ -127,8 +128,8 @@ ROWS: tuple[Row, ...] = (
         "accuracy of the GP limit of single paths",
         TEST_SET,
         ("hidden_markov",),
-        qualification="same_token -> random is not free of signal: by the position of what it looks at, it sees whether the state"
-        " was left at the one or two steps that the random head picks",
+        qualification="same_token -> random is not free of signal: it sees, by the position of what it looks at, whether the"
+        " state was left at the one or two steps that the random head picks",
     ),
     Row(
         "paths-2c-theory",

@@ -5,7 +5,7 @@ import pytest
 
 from bayesattn.exchangeable.claims import Claim, Mean
 from bayesattn.papers.experiment import Settings
-from bayesattn.papers.paths import EXPERIMENTS, chains, limit, maps, network
+from bayesattn.papers.paths import EXPERIMENTS, chains, limit, network
 from bayesattn.papers.registry import ROWS
 
 LEVEL = 5e-5

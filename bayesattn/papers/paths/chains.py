@@ -11,7 +11,7 @@ from bayesattn.exchangeable.claims import Claim, Curve, Mean, exponent, mean_of
 from bayesattn.models import Model, load_model
 from bayesattn.models.load import load_validate_table
 from bayesattn.papers.experiment import Findings, Settings
-from bayesattn.papers.paths import comparisons
+from bayesattn.papers.paths import comparisons, maps
 from bayesattn.samplers import Progress
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.validation import Validation
@@ -22,7 +22,7 @@ DEEP_WIDTHS, FAST_DEEP_WIDTHS = (10, 30, 100), (30,)
 MORE = 5000
 """Test examples by which gains are told from none."""
 GROUPS = ("good path", "good + denoising paths")
-NARROW = 100
+NARROW = 30
 """Widths up to which gains over the GP limits of groups of paths are claimed; beyond, U tends to the GP limit of all."""
 CHANCE, SIGNAL = 0.5, 0.6
 INFORMED = "same_token"
@@ -48,11 +48,9 @@ def hidden_markov(settings: Settings) -> Findings:
         findings.add("paths-2c-u", *comparisons.of_order_parameter(result))
         limits = (ALL_PATHS, *(GROUPS if result.width <= NARROW else ()))
         findings.add("paths-2c-gain", *comparisons.of_gains(result.width, accuracy, limits))
-    if results[-1].width > NARROW:
-        findings.add(
-            "paths-2c-gain",
-            *(comparisons.literal_gain(results[-1].width, further[-1], group) for group in GROUPS),
-        )
+    if not settings.fast:
+        wide = (comparisons.literal_gain(results[-1].width, further[-1], group) for group in GROUPS)
+        findings.add("paths-2c-gain", *maps.gains_over_groups(settings), *wide)
     findings.add("paths-1c", *comparisons.of_alignment(results[0]))
     findings.add("paths-action", comparisons.at_the_saddle_point(results[0]))
     findings.add("paths-gp", *towards_gp(results[-2], results[-1]))
@@ -169,7 +167,9 @@ def single_paths(model: Model) -> list[Claim]:
     def on_halves(outputs: np.ndarray, said: str) -> Claim:
         first, second = (_accuracy(outputs[half::2], labels[half::2]) for half in (0, 1))
         law = "as on the other half of the test examples"
-        return Claim(6, f"GP limit of {said}: accuracy on half of {len(labels)} test examples", law, first, second, **chance)
+        return Claim(
+            6, f"GP limit of {said}: accuracy on half of {len(labels)} test examples", law, first, second, **chance
+        )
 
     for path, name in enumerate(model.path_names):
         outputs = gp_mean(model, [path])
@@ -185,7 +185,9 @@ def single_paths(model: Model) -> list[Claim]:
             if len(labels) >= MORE:
                 found = _accuracy(outputs, labels)
                 claims.append(
-                    Claim(6, f"{name} carries no signal: accuracy of its GP limit", "chance", CHANCE, found, literal=True)
+                    Claim(
+                        6, f"{name} carries no signal: accuracy of its GP limit", "chance", CHANCE, found, literal=True
+                    )
                 )
     return claims
 
@@ -276,4 +278,3 @@ def _target_curves(results: list[Validation]) -> list[Curve]:
         np.array([getattr(each, name) for each in aligned]) for name in ("draws", "error", "theory", "gp")
     )
     return [Curve("draws, saddle point as the law", widths, drawn, error, law), Curve("GP limit", widths, limit)]
-

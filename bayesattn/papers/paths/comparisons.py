@@ -1,4 +1,4 @@
-"""Draws against theory, as `bayesattn.study.validate` makes them, turned into claims: U, mean predictor, accuracy, alignment."""
+"""Draws against theory, from `bayesattn.study.validate`, turned into claims: U, mean predictor, accuracy, alignment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -45,9 +45,7 @@ def _worst_entry(result: Validation, chosen: np.ndarray, place: str) -> Claim:
         f"N = {result.width}: {entries.names[worst]}, of {len(chosen)} entries {place} the one furthest from theory",
         FIRST_ORDER,
         float(corrected),
-        Mean(
-            float(corrected + entries.difference[worst]), float(entries.error[worst]), float(entries.freedom[worst])
-        ),
+        Mean(float(corrected + entries.difference[worst]), float(entries.error[worst]), float(entries.freedom[worst])),
         entries=len(chosen),
         planted=float(corrected + shift),
         wrong=f"off by the margin of {100 * result.margin:g} % of (U_ii U_jj)^(1/2), on the draws' side",

@@ -1,4 +1,4 @@
-"""The two limits: P and N to infinity at fixed load, where the saddle point is right, and N alone, where U is that of the GP."""
+"""Two limits: P and N to infinity at fixed load, where the saddle point is right, and N alone, where the GP limit is."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""The network as a sum over paths, U, kernel and predictor: exact algebra, against loops that share no code with the package."""
+"""Sum over paths, U, kernel and predictor: exact algebra, against loops that share no code with the package."""
 
 import itertools
 from typing import Any
