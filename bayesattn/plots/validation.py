@@ -158,7 +158,7 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
     width_axis(axes, [v.width for v in validations])
     most = "" if len(rows) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(rows)}"
     axes.set(ylabel=r"$U_{ij} / (U_{ii} U_{jj})^{1/2}$", title=f"Cross-path entries of U{most}")
-    legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order; lines: saddle point")
+    legend_below(axes, 2, title="dots: draws; crosses: theory to first order; lines: saddle point")
 
 
 def _sizes(matrix: np.ndarray) -> np.ndarray:

@@ -14,6 +14,8 @@ from bayesattn.theory.predictor import readouts
 
 STRENGTHS, FAST_STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0), (0.0, 5.0)
 PAPERS_STRENGTH = 5.0
+CONTRASTS = ((0.0, 5.0), (5.0, 10.0), (10.0, 20.0))
+"""Strengths whose gains are compared: they rise with the noise and fall where it is too strong for either."""
 DATA_SETS, FAST_DATA_SETS = 20, 6
 GROUPED_SETS, GROUPED_TESTS = 40, 2000
 LOADED_SETS, FAST_LOADED_SETS = 12, 4
@@ -40,16 +42,16 @@ def noise_strengths(settings: Settings) -> Findings:
             limit, saddle = gp_mean(model), mean_predictor(model, _saddle(model).order_parameter)
             shares[:, place, number] = [share_right(outputs, model.test_labels) for outputs in (saddle, limit)]
     gains = shares[0] - shares[1]
-    papers, least, most = strengths.index(PAPERS_STRENGTH), 0, len(strengths) - 1
+    papers = strengths.index(PAPERS_STRENGTH)
     law = "as on the other half of the data sets"
     findings.add(
         "paths-2e", _halves(f"gain of the saddle point, N = 10, noise {PAPERS_STRENGTH:g}", law, gains[papers])
     )
-    said = f"gain at noise {strengths[papers]:g} less that at {strengths[least]:g}, N = 10"
-    findings.add("paths-noise", _halves(said, law, gains[papers] - gains[least]))
-    if most > papers:
-        said = f"gain at noise {strengths[papers]:g} less that at {strengths[most]:g}, N = 10"
-        findings.add("paths-noise", _halves(said, law, gains[papers] - gains[most]))
+    for weaker, stronger in CONTRASTS:
+        if {weaker, stronger} <= {*strengths}:
+            said = f"gain at noise {stronger:g} less that at {weaker:g}, N = 10"
+            difference = gains[strengths.index(stronger)] - gains[strengths.index(weaker)]
+            findings.add("paths-noise", _halves(said, law, difference))
     x = np.array(strengths)
     findings.panels |= {
         "Accuracy against noise, theory at N = 10": [
