@@ -114,6 +114,7 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
             Mean(float(drawn[pair]), float(result.error[pair] / size), freedom),
             planted=0.0,
             wrong="no cross-path entries, as in the GP limit",
+            allowance=float(result.allowance[pair] / size),
         ),
     )
     aligned = result.alignment

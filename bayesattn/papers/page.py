@@ -44,6 +44,8 @@ def numbers(claim: dict[str, Any]) -> tuple[str, str, str]:
     """Predicted, measured and planted value of a comparison, with their errors."""
     relation = "" if claim["relation"] == "=" else f"{claim['relation']} "
     predicted, measured = (_number(claim[name], claim[f"{name}_error"]) for name in ("predicted", "measured"))
+    if claim["allowance"]:
+        predicted += f" (left out: {claim['allowance']:.2g})"
     planted = "" if claim["planted"] is None else f"{claim['wrong']}: {claim['planted']:.4g}"
     return relation + predicted, measured, planted
 

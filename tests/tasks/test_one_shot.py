@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 import bayesattn as ba
 from bayesattn import pruning
-from bayesattn.models import token
+from bayesattn.models import load_task, token
 from bayesattn.tasks import OneShot, training
 from tests.conftest import OMNIGLOT_FOLDER, relative_error
 from tests.tasks.test_images import draw_characters
@@ -163,6 +163,18 @@ def test_networks_that_come_with_the_package_are_not_trained_again(task, tmp_pat
         (dataclasses.replace(task, train_images="digits[0-5]"), FEW),
     ):
         assert not training.is_cached(other, settings)
+
+
+def test_ready_models_have_their_networks_with_the_package():
+    files = sorted(training.FOLDER.glob("*.safetensors"))
+    assert sum(file.stat().st_size for file in files) < 1_000_000
+    for file in files:
+        name, _, seed = file.stem.rpartition("-")
+        assert training.is_cached(*load_task(name, seed=int(seed)))
+    model = ba.load_model("one_shot_digits", seed=0, progress=lambda told: pytest.fail("it was trained"))
+    readout = pruning.trained_readout(training.weights_of(model.task["attention"]), model.architecture)
+    # 1000 test episodes: a standard error of 0.015.
+    assert pruning.accuracy_without(readout, model, []) > 0.6
 
 
 def test_training_learns(tmp_path):
