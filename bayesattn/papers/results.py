@@ -25,6 +25,8 @@ VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
     "not run",
 )
 """Of a row; that of a claim is one of `bayesattn.verdict.VERDICTS`."""
+FORMAT = 1
+"""Of result files; another one cannot be read."""
 Results = Mapping[str, dict[str, Any]]
 """By the name of the experiment, the content of its file."""
 
@@ -133,6 +135,8 @@ def read(folder: Path) -> Results:
     for file in sorted(folder.glob("*.json")):
         try:
             content = json.loads(file.read_text())
+            if content["format"] != FORMAT:
+                raise ValueError(f"format {content['format']}")
             results[content["experiment"]] = content
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
@@ -195,6 +199,7 @@ def check(
 def _content(name: str, found: Findings, seed: int, fast: bool, seconds: float) -> dict[str, Any]:
     return finite(
         {
+            "format": FORMAT,
             "experiment": name,
             "version": __version__,
             "seed": seed,

@@ -126,10 +126,11 @@ def test_an_interrupted_check_goes_on_and_results_of_others_stay(runs, tmp_path)
     assert (stored["seed"], stored["fast"], stored["level"]) == (0, True, results.LEVEL)
 
 
-def test_a_damaged_result_is_named(runs, tmp_path):
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 0, "experiment": "urn"}', b"\xff\xfe"])
+def test_a_damaged_result_is_named(tmp_path, content):
     place = papers.folder_of(tmp_path, 0, True)
     place.mkdir()
-    (place / "urn.json").write_text("{")
+    (place / "urn.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ValueError, match=r"urn.json must be a result of an experiment, .* remove it"):
         papers.load(tmp_path, fast=True)
 
