@@ -51,7 +51,7 @@ def _papers() -> dict[str, str | bytes]:
             plt.close(drawn)
             images[name] = f"papers/{papers.file_of(name)}.png"
             pages[images[name]] = content.getvalue()
-    return pages | {"papers.md": markdown(papers.outcomes(results), images)}
+    return pages | {"papers.md": markdown(results, images)}
 
 
 def _commands() -> str:

@@ -4,8 +4,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bayesattn._text import cell, with_error
-from bayesattn.papers.registry import PAPERS
-from bayesattn.papers.results import LEVEL, MISSING, NOT_REPRODUCED, QUALIFIED, VERDICTS, Outcome
+from bayesattn.papers.registry import PAPERS, ROWS, Row
+from bayesattn.papers.results import (
+    LEVEL,
+    MISSING,
+    NOT_REPRODUCED,
+    QUALIFIED,
+    VERDICTS,
+    Outcome,
+    Results,
+    outcomes,
+)
 
 MOST_CLAIMS = 12
 """Comparisons of a row that the page shows; the results hold all."""
@@ -54,20 +63,31 @@ def _number(value: float | None, error: float | None) -> str:
     return with_error(value, error) if error else cell(value, ".4g")
 
 
-def counted(outcomes: Sequence[Outcome]) -> str:
+def counted(found: Sequence[Outcome]) -> str:
     """How many rows have which verdict."""
-    counts = ((sum(outcome.verdict == verdict for outcome in outcomes), verdict) for verdict in VERDICTS)
+    counts = ((sum(outcome.verdict == verdict for outcome in found), verdict) for verdict in VERDICTS)
     return ", ".join(f"{count} {verdict}" for count, verdict in counts if count)
 
 
-def markdown(outcomes: Sequence[Outcome], figures: Mapping[str, str] | None = None) -> str:
-    """A table of verdicts for each paper, then each row with its comparisons, and figures, given by experiment."""
-    parts = [INTRODUCTION.format(level=LEVEL), f"Of {len(outcomes)} rows: {counted(outcomes)}.\n"]
+def markdown(results: Results, figures: Mapping[str, str] | None = None, rows: Sequence[Row] = ROWS) -> str:
+    """A table of verdicts for each paper, each row with its comparisons, experiments, and their figures by name.
+
+    Figures are files, as the page has to name them.
+    """
+    found = outcomes(results, rows)
+    parts = [INTRODUCTION.format(level=LEVEL), f"Of {len(found)} rows: {counted(found)}.\n"]
     for paper, title in PAPERS.items():
-        of_paper = [outcome for outcome in outcomes if outcome.row.paper == paper]
+        of_paper = [outcome for outcome in found if outcome.row.paper == paper]
         parts += [f"\n## arXiv:{paper}\n\n{title}\n", "| row | place | verdict |\n| --- | --- | --- |"]
         parts += [f"| [{o.row.id}](#{o.row.id}) | {_cell(o.row.place)} | {o.verdict} |" for o in of_paper]
         parts += [_section(outcome) for outcome in of_paper]
+    parts.append(
+        "\n## Experiments\n\n| experiment | mode | seed | version | minutes |\n| --- | --- | --- | --- | --- |"
+    )
+    for name, result in results.items():
+        mode = "fast" if result["fast"] else "full"
+        cells = (name, mode, str(result["seed"]), result["version"], f"{result['seconds'] / 60:.1f}")
+        parts.append(f"| {' | '.join(map(_cell, cells))} |")
     if figures:
         parts.append("\n## Figures\n\nPoints are measured, lines are laws, by experiment.\n")
         parts += [f"### {name}\n\n![{name}]({file})\n" for name, file in figures.items()]

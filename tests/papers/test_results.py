@@ -34,7 +34,11 @@ def test_verdict_of_a_row(claims, verdict):
     found = results._content("first", Findings({"paths-x": claims}), 0, True, 1.0)
     (outcome,) = papers.outcomes({"first": found}, [ROW])
     assert outcome.verdict == verdict
-    assert verdict in page.markdown([outcome]).replace("**R", "**r").replace("**N", "**n").replace("**C", "**c")
+    text = page.markdown({"first": found}, {"first": "first.png"}, [ROW])
+    assert f"| [paths-x](#paths-x) | figure 9 | {verdict} |" in text
+    assert "| first | fast | 0 |" in text
+    assert "![first](first.png)" in text
+    assert all(claim.statement in text for claim in claims)
 
 
 def test_a_row_with_an_experiment_that_was_not_run_has_no_verdict():
