@@ -17,7 +17,7 @@ from bayesattn.tasks import HiddenMarkov
 from bayesattn.validation import Validation
 
 FAST_WIDTHS = (10, 100)
-NOISE_DRAWS, FAST_DRAWS = 500, 250
+NOISE_DRAWS, DEEP_DRAWS, FAST_DRAWS = 500, 2000, 250
 DEEP_WIDTHS, FAST_DEEP_WIDTHS = (10, 30, 100), (30,)
 MORE = 5000
 """Test examples by which gains are told from none."""
@@ -87,7 +87,7 @@ def noise(settings: Settings) -> Findings:
 def deep(settings: Settings) -> Findings:
     """Row paths-deep: three layers of 2, 3 and 1 heads."""
     findings, model = Findings(), load_model("hidden_markov_deep", seed=settings.seed)
-    draws = FAST_DRAWS if settings.fast else load_validate_table("hidden_markov_deep").draws
+    draws = FAST_DRAWS if settings.fast else DEEP_DRAWS
     results, _ = _drawn(model, None, FAST_DEEP_WIDTHS if settings.fast else DEEP_WIDTHS, draws, settings)
     for result in results:
         settings.progress(f"claims at N = {result.width}")
