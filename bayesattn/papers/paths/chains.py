@@ -67,7 +67,7 @@ def hidden_markov(settings: Settings) -> Findings:
 def noise(settings: Settings) -> Findings:
     """Draws of figure 2e, row paths-2e: the noisy task with the good and the denoising path alone."""
     findings = Findings()
-    widths = FAST_WIDTHS if settings.fast else tuple(load_validate_table("hidden_markov_noisy").widths)
+    widths = FAST_WIDTHS[:1] if settings.fast else tuple(load_validate_table("hidden_markov_noisy").widths)
     model, more = _models("hidden_markov_noisy", settings)
     results, further = _drawn(model, more, widths, FAST_DRAWS if settings.fast else NOISE_DRAWS, settings)
     for result, accuracy in zip(results, further, strict=True):

@@ -17,7 +17,7 @@ LOAD, TEMPERATURE = 2, 0.1
 SIGNAL, NOISE = 2.0, 0.6
 WIDTHS = (4, 8, 16, 32)
 DATA_SETS, DRAWS = 16, 600
-FAST_WIDTHS, FAST_DATA_SETS, FAST_DRAWS = (4, 8), 6, 200
+FAST_WIDTHS, FAST_DATA_SETS, FAST_DRAWS = (4, 8), 4, 200
 RESOLVED = 4.0
 """Standard errors by which a mean must differ from 0 for its logarithm to be taken."""
 FAR_WIDTHS = (1000, 10_000, 100_000)

@@ -16,12 +16,12 @@ STRENGTHS, FAST_STRENGTHS = (0.0, 1.0, 2.0, 5.0, 10.0, 20.0), (0.0, 5.0)
 PAPERS_STRENGTH = 5.0
 CONTRASTS = ((0.0, 5.0), (5.0, 10.0), (10.0, 20.0))
 """Strengths whose gains are compared: they rise with the noise and fall where it is too strong for either."""
-DATA_SETS, FAST_DATA_SETS = 20, 6
+DATA_SETS, FAST_DATA_SETS = 20, 4
 GROUPED_SETS, GROUPED_TESTS = 40, 2000
 LOADED_SETS, FAST_LOADED_SETS = 20, 4
 EXAMPLES, FAST_EXAMPLES = (20, 50, 100, 200), (20, 50)
 WIDTHS, FAST_WIDTHS = (10, 30, 100, 300, 1000), (10, 100, 1000)
-TEMPERATURES, FAST_TEMPERATURES = (1e-3, 1e-2, 1e-1, 1.0), (1e-2, 1.0)
+TEMPERATURES, FAST_TEMPERATURES = (1e-3, 1e-2, 1e-1, 1.0), (1e-2,)
 FAR_WIDTHS = (10_000, 100_000)
 """So far above P that U is almost that of the GP limit."""
 ROUNDED = 1e-5
