@@ -84,7 +84,7 @@ def train(
 ) -> Float[Array, "replicate parameter"]:
     """Parameters of least cross-entropy on each training set, frequencies of shape (replicate, sequence, state).
 
-    The search starts at parameters, near which the loss has this Hessian.
+    The search starts at parameters, near which the loss has about this Hessian.
     """
     loss = cross_entropy(positions)
     return jax.lax.map(lambda seen: learning.fit(start, (sequences, seen), hessian, loss), frequencies)

@@ -50,10 +50,14 @@ def two_heads(parameters: Parameters, data: Sequences) -> Float[Array, "*batch v
 
 
 def two_layers(parameters: Parameters, data: Sequences) -> Float[Array, "*batch value"]:
-    """A head whose values are those of a first layer, sum_j softmax(k_i^T A_1 k_j) v_j; A_1 before A and W."""
-    size = data.keys.shape[-1]
-    below, above = jnp.split(parameters, [size**2])
-    logits = jnp.einsum("...id,de,...je->...ij", data.keys, below.reshape(size, size), data.keys)
+    """A head whose values are those of a first layer, sum_j softmax(k_i^T A_1 k_j) v_j; d = 2.
+
+    Parameters are three of a symmetric A_1, then A and W: a rotation in A_1 could be undone in A, for many tokens at no cost,
+    and no ridge would make the Hessian regular.
+    """
+    below, above = jnp.split(parameters, [3])
+    scores = below[jnp.array([[0, 1], [1, 2]])]
+    logits = jnp.einsum("...id,de,...je->...ij", data.keys, scores, data.keys)
     return learning.attend(above, data._replace(values=jax.nn.softmax(logits, axis=-1) @ data.values))
 
 

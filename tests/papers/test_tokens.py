@@ -95,7 +95,7 @@ def test_attention_to_a_grid_is_attention_to_many_tokens():
     size = np.linalg.norm(along)
     expected = readout @ latents @ along / size * float(ex.bessel_ratio(1, size, 2))
     np.testing.assert_allclose(learning.attend(parameters, some)[0], expected, atol=1e-12)
-    below = rng.normal(size=(2, 2))
+    below = np.array([[1.5, 0.4], [0.4, -0.7]])
 
     def smoothed(matrix, query, function):
         angles = np.linspace(0, 2 * np.pi, 401)[:-1]
@@ -105,7 +105,7 @@ def test_attention_to_a_grid_is_attention_to_many_tokens():
 
     inner = lambda key: smoothed(below, key, lambda point: latents @ point)  # noqa: E731
     expected = readout @ smoothed(scores, np.asarray(some.queries)[0], inner)
-    found = networks.two_layers(np.concatenate([below.ravel(), parameters]), some)[0]
+    found = networks.two_layers(np.r_[1.5, 0.4, -0.7, parameters], some)[0]
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 

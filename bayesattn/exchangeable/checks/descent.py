@@ -180,16 +180,20 @@ def _iterates(
 
 
 def _excess(known: Population, away: np.ndarray, training: learning.Sequences, test: learning.Sequences) -> np.ndarray:
-    """m x excess of each replicate (R, step), less its leading order."""
+    """m x excess of each replicate (R, step), less its leading order, averaged over starts on both sides of the optimum.
+
+    Odd powers of 1 / sqrt(m) cancel between the two.
+    """
     count = training.targets.shape[1]
-    start = known.optimum + known.vectors @ away / np.sqrt(count)
-    excess, slopes = (np.asarray(found) for found in _measured(known.optimum, start, training, test, known.step))
+    sides = np.array([1.0, -1.0])[:, None, None]
+    starts = known.optimum + sides[:, 0] * (known.vectors @ away) / np.sqrt(count)
+    excess, slopes = (np.asarray(found) for found in _measured(known.optimum, starts, training, test, known.step))
     kept = (1 - known.step * known.eigenvalues) ** np.array(STEPS)[:, None]
     # Along eigenvectors, times sqrt(m): where the quadratic approximation has the iterate.
     estimate = -np.sqrt(count) * slopes @ known.vectors / known.eigenvalues
-    leading = (1 - kept) * estimate[:, None] + kept * away
+    leading = (1 - kept) * estimate[:, None, None] + sides * kept * away
     quadratic = np.sum(known.eigenvalues * leading**2, -1) / 2
-    return count * excess - quadratic
+    return np.mean(count * excess - quadratic, 1)
 
 
 def _leading(known: Population, batches: list[learning.Sequences]) -> np.ndarray:
@@ -203,15 +207,16 @@ _gradients = jax.jit(jax.jacfwd(learning.losses))
 
 
 @jax.jit
-def _measured(optimum, start, training, test, step):
-    """Excess test risk of each replicate's iterates less its first-order change, and the training risk's slope."""
+def _measured(optimum, starts, training, test, step):
+    """Excess test risk of iterates less its first-order change (replicate, start, step), and slopes of training risks."""
 
     def one(pair):
         seen, unseen = pair
         slope = jax.grad(learning.risk)(optimum, unseen)
         best = learning.risk(optimum, unseen)
-        excess = jax.vmap(lambda at: learning.risk(at, unseen) - best - (at - optimum) @ slope)
-        return excess(iterates(start, seen, step)), jax.grad(learning.risk)(optimum, seen)
+        excess = jax.vmap(jax.vmap(lambda at: learning.risk(at, unseen) - best - (at - optimum) @ slope))
+        reached = jax.vmap(lambda start: iterates(start, seen, step))(starts)
+        return excess(reached), jax.grad(learning.risk)(optimum, seen)
 
     return jax.lax.map(one, (training, test))
 

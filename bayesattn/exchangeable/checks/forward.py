@@ -13,8 +13,10 @@ from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, mean_of
 TOKENS, SHOWN = 8, 0.8
 STAYS = (0.6, 0.8, 0.9, 0.97)
 """Of chains whose tokens are not exchangeable."""
-SEQUENCES = 4000
+SEQUENCES = 20_000
 """m of training sets."""
+LEAST = 1e-6
+"""Least eigenvalue of the metric of a search."""
 START = (0.1, 2.0, -1.0)
 """s, w, b where training begins."""
 
@@ -84,11 +86,17 @@ def _lost(rng: np.random.Generator, chain: Chain, replicates: int) -> Lost:
         loss = chains.cross_entropy(positions)
         start = np.r_[START, np.zeros((TOKENS - 1) * positions)]
         optimum = learning.fit(start, (sequences, joint), objective=loss)
-        hessian = jax.hessian(loss)(optimum, (sequences, joint))
+        metric = _metric(np.asarray(jax.hessian(loss)(optimum, (sequences, joint))))
         seen = drawn.reshape(replicates, *joint.shape)
-        trained = chains.train(optimum, hessian, sequences, seen, positions=positions)
+        trained = chains.train(optimum, metric, sequences, seen, positions=positions)
         bits.append(mean_of(jax.vmap(loss, (0, None))(trained, (sequences, joint)) * TO_BITS - exact))
     return Lost(least, bits[0], bits[1], 1 - exact)
+
+
+def _metric(hessian: np.ndarray) -> np.ndarray:
+    """The Hessian, made positive definite for the search where attention to some places is not determined."""
+    eigenvalues, vectors = np.linalg.eigh(hessian)
+    return vectors * np.maximum(np.abs(eigenvalues), LEAST) @ vectors.T
 
 
 def _ordered(stay: float, bits: Lost) -> list[Claim]:

@@ -37,7 +37,9 @@ SMALLER = (1.0, 0.0, 0.0, 1.0, 0.4, 0.0, 0.0, 0.4)
 ONE = Case("one head", networks.rescaled, 0.0, HEAD, ((64, 128), (8, 32, 128, 512, 1024)), lambda n: n)
 HEADS = Case("two heads", networks.two_heads, 0.05, HEAD + SMALLER, ((8, 32), (8, 32, 128, 512, 1024)), lambda n: 2 * n)
 """Two heads come near their limit where n is far above 1 / ridge."""
-LAYERS = Case("two layers", networks.two_layers, 0.05, HEAD[:4] + HEAD, ((8, 16, 32), (8, 16, 32, 64)), lambda n: n * n)
+LAYERS = Case(
+    "two layers", networks.two_layers, 0.05, (2.0, 0.0, 2.0, *HEAD), ((8, 16, 32), (8, 16, 32, 64)), lambda n: n * n
+)
 CASES = (ONE, HEADS, LAYERS)
 
 
@@ -61,7 +63,7 @@ def length(rng: np.random.Generator, fast: bool = False) -> Findings:
 
 
 def _case(rng: np.random.Generator, case: Case, fast: bool) -> tuple[list[Claim], Curve]:
-    lengths, replicates = case.tokens[not fast], 40 if fast else 200
+    lengths, replicates = case.tokens[not fast], 40 if fast or case is LAYERS else 120
     laws: list[Law] = []
     for tokens in lengths:
         laws.append(_law(rng, case, tokens, laws[-1].optimum if laws else None))
