@@ -5,7 +5,7 @@ import pytest
 
 from bayesattn.exchangeable.claims import Claim, Mean
 from bayesattn.papers.experiment import Settings
-from bayesattn.papers.paths import EXPERIMENTS, chains, limit, network
+from bayesattn.papers.paths import EXPERIMENTS, chains, limit, maps, network
 from bayesattn.papers.registry import ROWS
 
 LEVEL = 5e-5
@@ -85,3 +85,14 @@ def test_experiments_in_minutes(name):
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_experiments_in_full_decide_all_but_the_gain_over_good_and_denoising_paths(name):
     assert undecided(found(name, fast=False)) == ({"paths-2c-gain"} if name == "hidden_markov" else set())
+
+
+def test_gain_and_order_parameter_vanish_with_the_load():
+    """On made-up numbers that fall as the load does, and on ones that do not."""
+    loads = 100 / np.array([10, 10_000, 100_000])
+    spread = 1 + 0.01 * np.random.default_rng(0).normal(size=(3, 1, 3, 8))
+    claims = maps.vanishing((100,), 0.01 * spread * loads[:, None], (10, 10_000, 100_000))
+    assert all(claim.holds(LEVEL) and claim.finds_planted(LEVEL) for claim in claims)
+    slope, gain = maps.vanishing((100,), 0.01 * spread * np.sqrt(loads)[:, None], (10, 10_000, 100_000))
+    assert not slope.holds(LEVEL)
+    assert gain.measured.value == pytest.approx(0.01 * np.sqrt(loads[-1]), rel=0.02)

@@ -143,11 +143,13 @@ def vanishing(examples: Sequence[int], found: np.ndarray, widths: Sequence[int])
         Claim(
             5,
             f"gain in accuracy over the GP limit at P = {examples[-1]}, N = {far[-1]}",
-            "0",
+            f"0, up to the gain at N = {far[0]}",
             0.0,
             mean_of(gains[-1, -1]),
             planted=float(gains[-1, 0].mean()),
             wrong=f"the gain at N = {widths[0]}",
+            # It is of the order of the load, not 0.
+            allowance=abs(float(gains[-1, -2].mean())),
         )
     )
     return claims
