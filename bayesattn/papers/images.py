@@ -149,7 +149,7 @@ def _correlations(matrix: np.ndarray) -> np.ndarray:
 
 def _accuracy(found: Findings, several: Sequence[Trained]) -> None:
     """Figure 3b at N = 10, on the test examples of all seeds together."""
-    shares = [trained.validation.accuracy for trained in several]
+    shares = [trained.validation.accuracy for trained in several if trained.validation.accuracy is not None]
     gains = [share.gains[ALL_PATHS] for share in shares]
     of = f"N = {WIDTH}, {len(several)} seeds of {shares[0].examples} test examples"
     found.add(
