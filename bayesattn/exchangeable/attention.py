@@ -76,7 +76,7 @@ def cme_covariance(
     With values K(k_i, q') attention at lambda = sigma^2 / tau^2 gives k(q')^T (G + lambda I)^{-1} k(q), and
     tau^2 (K(q, q') - that) = sigma^2 phi(q)^T M phi(q') (derived here).
 
-    >>> cme_covariance(np.eye(2), np.eye(2), noise=1.0, prior=1.0, kernel="linear").tolist()
+    >>> jnp.round(cme_covariance(np.eye(2), np.eye(2), noise=1.0, prior=1.0, kernel="linear"), 6).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
 
     Args:

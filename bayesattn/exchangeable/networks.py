@@ -52,7 +52,7 @@ def two_heads(parameters: Parameters, data: Sequences) -> Float[Array, "*batch v
 def two_layers(parameters: Parameters, data: Sequences) -> Float[Array, "*batch value"]:
     """A head whose values are those of a first layer, sum_j softmax(k_i^T A_1 k_j) v_j; d = 2.
 
-    Parameters are three of a symmetric A_1, then A and W: a rotation in A_1 could be undone in A, for many tokens at no
+    Parameters are three of a symmetric A_1, then A and W. A rotation in A_1 could be undone in A, for many tokens at no
     cost, and no ridge would make the Hessian regular.
     """
     below, above = jnp.split(parameters, [3])

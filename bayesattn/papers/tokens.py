@@ -78,7 +78,7 @@ TABLE: dict[str, Check] = {
         "generalisation of attention that is learnt with targets",
         _supervised,
         {"tokens-generalisation": ()},
-        1.5,
+        1.0,
         (0.5, 1.0),
     ),
     "masked-token pretraining": Check(
