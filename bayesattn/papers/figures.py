@@ -14,7 +14,7 @@ from bayesattn.papers.results import file_of, read
 from bayesattn.plots.style import MARKERS, legend_below, literal, palette, save
 
 COLUMNS, PANEL = 3, (4.6, 4.4)
-FAR_APART = 30.0
+FAR_APART = 8.0
 """Ratio of the largest to the smallest number from which an axis is logarithmic, if all are above 0."""
 MOST_CURVES = 12
 """Curves of a panel that are drawn."""

@@ -24,7 +24,7 @@ Every figure, claim and equation of the two papers that this package is about: w
 what came out with its error, and the verdict. Made from the output of
 
 ```
-bayesattn papers
+bayesattn papers{mode}
 ```
 
 | verdict | meaning |
@@ -75,7 +75,8 @@ def markdown(results: Results, figures: Mapping[str, str] | None = None, rows: S
     Figures are files, as the page has to name them.
     """
     found = outcomes(results, rows)
-    parts = [INTRODUCTION.format(level=LEVEL), f"Of {len(found)} rows: {counted(found)}.\n"]
+    mode = " --fast" if any(result["fast"] for result in results.values()) else ""
+    parts = [INTRODUCTION.format(level=LEVEL, mode=mode), f"Of {len(found)} rows: {counted(found)}.\n"]
     for paper, title in PAPERS.items():
         of_paper = [outcome for outcome in found if outcome.row.paper == paper]
         parts += [f"\n## arXiv:{paper}\n\n{title}\n", "| row | place | verdict |\n| --- | --- | --- |"]

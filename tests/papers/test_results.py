@@ -37,6 +37,7 @@ def test_verdict_of_a_row(claims, verdict):
     text = page.markdown({"first": found}, {"first": "first.png"}, [ROW])
     assert f"| [paths-x](#paths-x) | figure 9 | {verdict} |" in text
     assert "| first | fast | 0 |" in text
+    assert "\nbayesattn papers --fast\n" in text
     assert "![first](first.png)" in text
     assert all(claim.statement in text for claim in claims)
 
