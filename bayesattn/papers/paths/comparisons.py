@@ -101,6 +101,8 @@ def disagreements(result: Validation) -> Claim:
     if directions is not None:
         directions = replace(directions, level=level_of_each(LEVEL, with_predictor=True))
     strict = replace(result, level=LEVEL, directions=directions)
+    gp = np.asarray(theory.gp_order_parameter(result.model.architecture))
+    in_its_place = replace(strict, corrected=gp, saddle=gp - result.expected)
     return Claim(
         4,
         f"N = {result.width}: entries of U, their joint test and directions of the predictor that disagree"
@@ -108,6 +110,8 @@ def disagreements(result: Validation) -> Claim:
         FIRST_ORDER,
         0.0,
         float(len(strict.failures())),
+        planted=float(len(in_its_place.failures())),
+        wrong="the GP limit's U in the place of theory's: how many disagree",
     )
 
 
