@@ -53,7 +53,7 @@ def one_shot(settings: Settings) -> Findings:
         _order_parameter(found, f"seed {seed}", trained.validation)
     _accuracy(found, several)
     _heads(found, several)
-    settings.progress("accuracy against width")
+    settings.progress("One-shot accuracy against width")
     _against_width(found, [trained.model for trained in several])
     return found
 
@@ -134,7 +134,7 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
         ),
     )
     count = np.arange(1, len(aligned.eigenvectors) + 1)
-    found.panels.setdefault("overlap of principal components with the labels", []).extend(
+    found.panels.setdefault("Overlap of principal components with the labels, one-shot", []).extend(
         [
             Curve(f"N = {WIDTH}, {name}", count, aligned.eigenvectors, aligned.eigenvectors_error),
             Curve(f"GP limit, {name}", count, aligned.gp_eigenvectors),
@@ -234,7 +234,7 @@ def _heads(found: Findings, several: Sequence[Trained]) -> None:
         )
     networks = [trained.comparison.networks["trained"] for trained in several]
     gone = np.arange(heads + 1)
-    removal = found.panels.setdefault("accuracy after heads are removed, trained networks", [])
+    removal = found.panels.setdefault("One-shot accuracy after heads are removed, trained networks", [])
     for order in ("theory", "magnitude", "random"):
         left = np.array([network.accuracies[order] for network in networks])
         removal.append(Curve(order, gone, left.mean(0), _error(left)))
@@ -243,11 +243,11 @@ def _heads(found: Findings, several: Sequence[Trained]) -> None:
     lost = np.array([network.drops for network in networks])
     ranked = np.take_along_axis(lost, np.argsort(scores, axis=1), axis=1)
     paper = (PAPER_ACCURACY - np.array(PAPER_WITHOUT)) / 100
-    found.panels["accuracy lost with a head, against the rank of its score"] = [
+    found.panels["One-shot accuracy lost with a head, against the rank of its score"] = [
         Curve("mean over seeds", number, ranked.mean(0), _error(ranked)),
         *([Curve("paper", number, paper)] if len(paper) == heads else []),
     ]
-    found.panels["accuracy lost with a head, against its score"] = [
+    found.panels["One-shot accuracy lost with a head, against its score"] = [
         Curve(f"network {place}", score, drop) for place, (score, drop) in enumerate(zip(scores, lost, strict=True))
     ]
 
@@ -277,7 +277,7 @@ def _against_width(found: Findings, models: Sequence[Model]) -> None:
     )
     limit = np.array([share_right(gp_mean(model), truth) for model, truth in zip(models, labels, strict=True)])
     x = np.array(WIDTHS)
-    found.panels["accuracy against width"] = [
+    found.panels["One-shot accuracy against width"] = [
         Curve("saddle point, mean over seeds", x, shares.mean(0), _error(shares)),
         Curve("GP limit, mean over seeds", x, np.full(len(x), limit.mean())),
     ]
