@@ -42,9 +42,12 @@ AXES = {
     "Gain in kernel-target alignment": Axis(LOAD, "gain in alignment"),
     "Largest entry": Axis(LOAD, "largest entry of U - I"),
     "One-shot accuracy after": Axis("heads removed", SHARE),
-    "One-shot accuracy lost with a head, against the rank": Axis("rank of the head's score, lowest first", "share lost"),
+    "One-shot accuracy lost with a head, against the rank": Axis(
+        "rank of the head's score, lowest first", "share lost"
+    ),
     "One-shot accuracy lost with a head, against its score": Axis("score of the head", "share lost"),
     "One-shot accuracy against": Axis(WIDTH, SHARE),
+    "One-shot rank correlation": Axis("correlation of outputs, theory and network", "rank correlation"),
     "cme": Axis(TOKENS, "RMS error", "CME attention"),
     "covariance": Axis("posterior covariance by attention", "drawn", "Covariance by attention"),
     "optimisation error": Axis("steps", "training risk less its minimum", "Optimisation error"),

@@ -51,7 +51,9 @@ def forward(rng: np.random.Generator, fast: bool = False) -> Findings:
             ("attention with positions", [bits.positions for bits in lost]),
         )
     ]
-    best = Curve("best predictor that does not see the order", x, np.array([bits.least for bits in lost]).round(ROUNDING))
+    best = Curve(
+        "best predictor that does not see the order", x, np.array([bits.least for bits in lost]).round(ROUNDING)
+    )
     return Findings(claims, {"bits lost": [*curves, best]})
 
 
