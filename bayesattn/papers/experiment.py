@@ -2,20 +2,34 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+from bayesattn import runs
 from bayesattn.exchangeable.claims import Claim, Curve
+from bayesattn.models import Model
+from bayesattn.samplers import sample
 
 EXACT_TIMES = 10.0
 """A wrong law of an exact claim is off by this many tolerances."""
 
 
 class Settings(NamedTuple):
-    """How an experiment is run: the seed of all that it draws, in minutes instead of hours or not, and whom it tells."""
+    """How an experiment is run: the seed of all that it draws, in minutes instead of hours or not, and whom it tells.
+
+    Draws that take long are kept as runs in `folder`, where an experiment that was interrupted goes on with them.
+    """
 
     seed: int = 0
     fast: bool = False
     progress: Callable[[str], None] = lambda told: None
+    folder: Path | None = None
+
+    def sample(self, model: Model, name: str, **settings: Any) -> Any:
+        """Draws of this seed, kept under a name if there is a folder."""
+        if self.folder is None:
+            return sample(model, seed=self.seed, progress=False, **settings)
+        return runs.sample(model, self.folder / name, seed=self.seed, progress=False, **settings).draws()
 
 
 @dataclass

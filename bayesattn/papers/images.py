@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,6 @@ from bayesattn.models import load_model
 from bayesattn.models.posterior import Model
 from bayesattn.papers.experiment import Experiment, Findings, Settings
 from bayesattn.pruning import Comparison, Readout, right_without
-from bayesattn.samplers import sample
 from bayesattn.tasks import OneShot, training
 from bayesattn.validation import Validation
 from bayesattn.verdict import DRAWS_PER_FREEDOM
@@ -48,9 +47,11 @@ def one_shot(settings: Settings) -> Findings:
         name, temperature, examples, draws, seeds = "one_shot_digits", 0.3, 1000, 100, [0]
     several, found = [], Findings()
     for seed in seeds:
-        settings.progress(f"{name}, seed {seed}")
+        settings.progress(f"{name}, seed {seed}: draws")
         model = load_model(name, width=WIDTH, temperature=temperature, seed=seed, task={"test_examples": examples})
-        several.append(_trained(model, draws, settings.seed))
+        drawn = settings.sample(model, f"{name}-{seed}", sampler="hmc", warmup=100, draws=draws)
+        settings.progress(f"{name}, seed {seed}: draws against theory, heads removed")
+        several.append(_trained(model, drawn, settings.seed))
     _episodes(found, several)
     for seed, trained in zip(seeds, several, strict=True):
         _order_parameter(found, f"seed {seed}", trained.validation)
@@ -61,8 +62,7 @@ def one_shot(settings: Settings) -> Findings:
     return found
 
 
-def _trained(model: Model, draws: int, seed: int) -> Trained:
-    drawn = sample(model, sampler="hmc", warmup=100, draws=draws, seed=seed, progress=False)
+def _trained(model: Model, drawn: Any, seed: int) -> Trained:
     weights = training.weights_of(model.task["attention"])
     assert weights is not None
     return Trained(

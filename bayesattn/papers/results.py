@@ -189,7 +189,7 @@ def check(
             continue
         tell = begin(name, every[name]) if begin else lambda told: None
         start = time.perf_counter()
-        found = every[name].run(Settings(seed, fast, tell))
+        found = every[name].run(Settings(seed, fast, tell, place))
         results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
         place.mkdir(parents=True, exist_ok=True)
         replace_file(place / f"{file_of(name)}.json", json.dumps(results[name], indent=1).encode())
