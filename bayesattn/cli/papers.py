@@ -8,9 +8,9 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn._text import duration
+from bayesattn._text import duration, printable
 from bayesattn.cli.options import Json, Seed
-from bayesattn.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, print_json, say, say_where, screen
+from bayesattn.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, errors, print_json, say, say_where, screen
 from bayesattn.papers import (
     MISSING,
     NOT_REPRODUCED,
@@ -22,12 +22,15 @@ from bayesattn.papers import (
     Outcome,
     check,
     chosen,
+    code,
     folder_of,
     load,
     outcomes,
 )
 from bayesattn.papers.page import counted, numbers, reason
 
+NARROW = 72
+"""Columns below which there is no room for two of text."""
 STYLES = {
     REPRODUCED: "green",
     QUALIFIED: "green",
@@ -40,7 +43,10 @@ STYLES = {
 def papers(
     only: Annotated[
         list[str] | None,
-        typer.Option(help="A paper, 2405.15926 or 2212.14852, a row or the beginning of its name, or an experiment."),
+        typer.Option(
+            help="A paper, 2405.15926 or 2212.14852, a row or the beginning of its name, or an experiment, which means all"
+            " rows that it is for, with their other experiments."
+        ),
     ] = None,
     fast: Annotated[bool, typer.Option("--fast", help="In minutes instead of hours, with fewer draws.")] = False,
     seed: Seed = 0,
@@ -60,6 +66,8 @@ def papers(
     for is reproduced, with a qualification or without; 1: something is not; 2: something cannot be told or was not run.
     """
     start = time.perf_counter()
+    if show and again:
+        raise ValueError("--again runs experiments and --show runs none: one of them must go")
     rows = chosen(only or ())
     if show:
         found = outcomes(load(out, seed, fast), rows)
@@ -71,17 +79,23 @@ def papers(
                 return lambda told: bar.update(description=f"{name}: {told}")
 
             found = check(out, only or (), seed=seed, fast=fast, again=again, begin=begin)
-    place = folder_of(out, seed, fast)
-    if not show:
-        from bayesattn.papers import figures
-
-        figures.draw(place, {name for row in rows for name in row.by})
+    place, names = folder_of(out, seed, fast), {name for row in rows for name in row.by}
+    took = "" if show else f"{duration(time.perf_counter() - start)}; "
     if as_json:
         print_json({"seed": seed, "fast": fast, "rows": [outcome.to_dict() for outcome in found]})
     else:
         _print(found, show_all)
-        took = "" if show else f"{duration(time.perf_counter() - start)}; "
-        say_where(f"{took}results and figures in {place}")
+    if not show:
+        from bayesattn.papers import figures
+
+        for name, error in figures.draw(place, names).items():
+            errors.print(f"the figure of {name} could not be written: {error.strerror}", style="yellow")
+    results = load(out, seed, fast)
+    if other := [name for name in results if name in names and results[name]["code"] != code()]:
+        listed = ", ".join(other)
+        errors.print(f"made by other code than today's, --again replaces them: {listed}", style="yellow")
+    if not as_json:
+        say_where(f"{took}results and figures in {place}" if results else f"no results in {place}")
     verdicts = {outcome.verdict for outcome in found}
     raise typer.Exit(FAILS if NOT_REPRODUCED in verdicts else CANNOT_TELL if verdicts & {OPEN, MISSING} else HOLDS)
 
@@ -92,6 +106,11 @@ def _print(found: list[Outcome], show_all: bool) -> None:
         if not of_paper:
             continue
         say(f"arXiv:{paper}  {title}", style="bold")
+        if screen.width < NARROW:
+            for outcome in of_paper:
+                say(f"{outcome.row.id}, {outcome.row.place}", style="bold")
+                screen.print(_told(outcome, show_all), end="\n\n")
+            continue
         table = Table(show_header=False, box=None, padding=(0, 2, 1, 0))
         table.add_column(no_wrap=True)
         table.add_column(overflow="fold")
@@ -110,5 +129,5 @@ def _told(outcome: Outcome, show_all: bool) -> Text:
         word = f"literally taken, {claim['verdict']}" if claim["literal"] else claim["verdict"]
         predicted, measured, planted = numbers(claim)
         wrong = f"; planted, {planted}" if planted else ""
-        text.append(f"{word}: {claim['statement']}: predicted {predicted}, measured {measured}{wrong}\n")
+        text.append(f"{word}: {printable(claim['statement'])}: predicted {predicted}, measured {measured}{wrong}\n")
     return text.append(row.command, style="dim")

@@ -13,12 +13,9 @@ from bayesattn.papers.results import (
     check,
     chosen,
     experiments,
-    file_of,
-    folder_of,
-    load,
     outcomes,
-    read,
 )
+from bayesattn.papers.stored import code, file_of, folder_of, load, read
 
 __all__ = [
     "MISSING",
@@ -34,6 +31,7 @@ __all__ = [
     "Row",
     "check",
     "chosen",
+    "code",
     "experiments",
     "file_of",
     "folder_of",

@@ -1,12 +1,14 @@
 """What an experiment is given and what it returns, whichever paper it is about."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from bayesattn import runs
-from bayesattn.exchangeable.claims import Claim, Curve
+from bayesattn.exchangeable.claims import Claim, Curve, Mean
 from bayesattn.models import Model
 from bayesattn.samplers import sample
 
@@ -50,6 +52,12 @@ class Experiment(NamedTuple):
     title: str
     run: Callable[[Settings], Findings]
     minutes: tuple[float, float]
+
+
+def pooled(means: Sequence[Mean]) -> Mean:
+    """Mean of independent means, each with its own error."""
+    values, errors, _ = np.array(means).T
+    return Mean(float(values.mean()), float(np.sqrt(np.sum(errors**2)) / len(means)))
 
 
 def with_planted(claim: Claim, size: float) -> Claim:

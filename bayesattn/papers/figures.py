@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bayesattn.papers.results import file_of, read
+from bayesattn.papers.stored import file_of, read
 from bayesattn.plots.style import MARKERS, legend_below, literal, palette, save
 
 COLUMNS, PANEL = 3, (4.6, 4.4)
@@ -56,6 +56,7 @@ AXES = {
     "bridge": Axis("posterior mean by HMC", "returned by a head", "Heads of a network"),
     "length": Axis(TOKENS, "m x (test - training risk)", "Several heads and layers"),
     "softmax condition": Axis("condition number of C", RISK, "Masked softmax attention"),
+    "masked sizes": Axis("sequences m", "excess over the best", "Masked tokens: what is not learnt"),
     "condition": Axis("condition number of C", RISK, "Masked tokens"),
     "fixed": Axis(TOKENS, "RMS", "Softmax, fixed bandwidth"),
     "shrinking": Axis(TOKENS, "RMS error", "Softmax, shrinking bandwidth"),
@@ -82,19 +83,28 @@ def figure(result: Mapping[str, Any]) -> Figure | None:
     return drawn
 
 
-def draw(folder: Path, only: Collection[str]) -> None:
-    """Write figures of the results in a folder beside them, of some experiments, where there is no newer one."""
+def draw(folder: Path, only: Collection[str]) -> dict[str, OSError]:
+    """Write figures of the results in a folder beside them, of some experiments, where there is no newer one.
+
+    Returns:
+        By experiment, why a figure could not be written.
+    """
+    failed: dict[str, OSError] = {}
     for name, result in read(folder).items():
         file, content = (folder / f"{file_of(name)}{ending}" for ending in (".png", ".json"))
         if name not in only or (file.exists() and file.stat().st_mtime >= content.stat().st_mtime):
             continue
         if (drawn := figure(result)) is not None:
-            save(drawn, file, overwrite=True)
+            try:
+                save(drawn, file, overwrite=True)
+            except OSError as error:
+                failed[name] = error
             plt.close(drawn)
+    return failed
 
 
 def _draw(axes: Axes, title: str, curves: Sequence[Mapping[str, Any]]) -> None:
-    named = next(axis for beginning, axis in AXES.items() if title.startswith(beginning))
+    named = next((axis for beginning, axis in AXES.items() if title.startswith(beginning)), Axis("", ""))
     axes.set_title(literal(named.title or title), fontsize=10, wrap=True)
     axes.set(xlabel=named.x, ylabel=named.y)
     shown, colors = curves[:MOST_CURVES], palette()

@@ -9,6 +9,7 @@ from bayesattn.papers.results import (
     LEVEL,
     MISSING,
     NOT_REPRODUCED,
+    OPEN,
     QUALIFIED,
     VERDICTS,
     Outcome,
@@ -44,6 +45,7 @@ def reason(outcome: Outcome) -> str:
     reasons = {
         QUALIFIED: outcome.row.qualification,
         NOT_REPRODUCED: outcome.row.why,
+        OPEN: outcome.row.why,
         MISSING: f"needs {', '.join(outcome.missing)}",
     }
     return reasons.get(outcome.verdict, "")

@@ -2,21 +2,22 @@
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bayesattn import __version__
-from bayesattn._checks import seed_number, suggestion
+from bayesattn._checks import suggestion
 from bayesattn._files import finite, replace_file
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.papers.experiment import Experiment, Findings, Settings
 from bayesattn.papers.registry import PAPERS, ROWS, Row
+from bayesattn.papers.stored import FORMAT, Results, alone, code, file_of, folder_of, load
 from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
 LEVEL = 5e-5
-"""p-value below which a claim fails: two hundred of them together fail by chance with a probability of 1 %."""
+"""p-value below which a claim fails: the two to three hundred of them fail by chance with a probability of 1 to 1.5 %."""
 VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
     "reproduced",
     "reproduced with a qualification",
@@ -25,10 +26,6 @@ VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
     "not run",
 )
 """Of a row; that of a claim is one of `bayesattn.verdict.VERDICTS`."""
-FORMAT = 1
-"""Of result files; another one cannot be read."""
-Results = Mapping[str, dict[str, Any]]
-"""By the name of the experiment, the content of its file."""
 
 
 def experiments() -> dict[str, Experiment]:
@@ -67,7 +64,8 @@ class Outcome:
             return MISSING
         if CANNOT_TELL in plain:
             return OPEN
-        return QUALIFIED if len(plain) < len(self.claims) or self.row.qualification else REPRODUCED
+        readings = [claim["verdict"] for claim in self.claims if claim["literal"]]
+        return QUALIFIED if DOES_NOT_HOLD in readings or self.row.qualification else REPRODUCED
 
     @property
     def telling(self) -> dict[str, Any] | None:
@@ -91,7 +89,7 @@ def _or_one(value: float | None) -> float:
 
 
 def chosen(only: Sequence[str] = ()) -> list[Row]:
-    """Rows by the number of their paper, by the beginning of their name, or by the name of an experiment; all by default.
+    """Rows by the beginning of their paper's number or of their name, or by the name of an experiment; all by default.
 
     Raises:
         ValueError: nothing is called so.
@@ -107,42 +105,9 @@ def chosen(only: Sequence[str] = ()) -> list[Row]:
 
 
 def _matches(row: Row, asked: str) -> bool:
-    return bool(asked) and (asked == row.paper or asked in row.by or row.id.startswith(asked))
-
-
-def folder_of(folder: Path, seed: int, fast: bool) -> Path:
-    """Where results of one version, seed and mode lie, so that no others are ever replaced."""
-    return folder / f"{__version__}-{'fast' if fast else 'full'}-seed{seed}"
-
-
-def file_of(experiment: str) -> str:
-    """Name of its files, without an ending."""
-    return experiment.replace(" ", "-").replace(",", "")
-
-
-def load(folder: str | Path, seed: int = 0, fast: bool = False) -> Results:
-    """What has been found with this version, seed and mode; see `read`."""
-    return read(folder_of(Path(folder), seed, fast))
-
-
-def read(folder: Path) -> Results:
-    """Results in a folder, by the name of the experiment.
-
-    Raises:
-        ValueError: a file that is not such a result.
-    """
-    results: dict[str, dict[str, Any]] = {}
-    for file in sorted(folder.glob("*.json")):
-        try:
-            content = json.loads(file.read_text())
-            if content["format"] != FORMAT:
-                raise ValueError(f"format {content['format']}")
-            results[content["experiment"]] = content
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"{file} must be a result of an experiment, got one that cannot be read: remove it"
-            ) from error
-    return results
+    asked = asked.casefold()
+    names = (row.paper, row.id)
+    return bool(asked) and (any(name.startswith(asked) for name in names) or asked in map(str.casefold, row.by))
 
 
 def outcomes(results: Results, rows: Iterable[Row] = ROWS) -> list[Outcome]:
@@ -150,11 +115,15 @@ def outcomes(results: Results, rows: Iterable[Row] = ROWS) -> list[Outcome]:
     return [
         Outcome(
             row,
-            [claim for name in row.by if name in results for claim in results[name]["claims"].get(row.id, [])],
-            tuple(name for name in row.by if name not in results),
+            [claim for name in row.by for claim in _claims(results, name, row)],
+            tuple(name for name in row.by if not _claims(results, name, row)),
         )
         for row in rows
     ]
+
+
+def _claims(results: Results, experiment: str, row: Row) -> list[dict[str, Any]]:
+    return results[experiment]["claims"].get(row.id, []) if experiment in results else []
 
 
 def check(
@@ -179,20 +148,20 @@ def check(
         begin: called with the name of each experiment before it runs, gives what is told how far it is.
 
     Raises:
-        ValueError: a seed below 0, no such row, a result that cannot be read.
+        ValueError: a seed below 0, no such row, a folder that cannot be written or that another process is at work on, a
+            result that cannot be read.
     """
-    seed_number("seed", seed)
     rows, place = chosen(only), folder_of(Path(folder), seed, fast)
-    results, every = {**read(place)}, experiments()
-    for name in dict.fromkeys(name for row in rows for name in row.by):
-        if name in results and not again:
-            continue
-        tell = begin(name, every[name]) if begin else lambda told: None
-        start = time.perf_counter()
-        found = every[name].run(Settings(seed, fast, tell, place))
-        results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
-        place.mkdir(parents=True, exist_ok=True)
-        replace_file(place / f"{file_of(name)}.json", json.dumps(results[name], indent=1).encode())
+    with alone(place):
+        results, every = {**load(folder, seed, fast)}, experiments()
+        for name in dict.fromkeys(name for row in rows for name in row.by):
+            if not again and all(_claims(results, name, row) for row in rows if name in row.by):
+                continue
+            tell = begin(name, every[name]) if begin else lambda told: None
+            start = time.perf_counter()
+            found = every[name].run(Settings(seed, fast, tell, place))
+            results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
+            replace_file(place / f"{file_of(name)}.json", json.dumps(results[name], indent=1).encode())
     return outcomes(results, rows)
 
 
@@ -202,6 +171,7 @@ def _content(name: str, found: Findings, seed: int, fast: bool, seconds: float) 
             "format": FORMAT,
             "experiment": name,
             "version": __version__,
+            "code": code(),
             "seed": seed,
             "fast": fast,
             "seconds": round(seconds, 1),

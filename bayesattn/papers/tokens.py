@@ -7,7 +7,17 @@ from typing import NamedTuple
 import numpy as np
 
 from bayesattn.exchangeable import claims
-from bayesattn.exchangeable.checks import condition, covariance, descent, forward, length, positions, supervised, urn
+from bayesattn.exchangeable.checks import (
+    condition,
+    covariance,
+    descent,
+    forward,
+    length,
+    masked,
+    positions,
+    supervised,
+    urn,
+)
 from bayesattn.exchangeable.validation import CHECKS, stream
 from bayesattn.papers.experiment import Experiment, Findings, Settings, with_planted
 
@@ -87,6 +97,13 @@ TABLE: dict[str, Check] = {
         {"tokens-masked": ()},
         0.3,
         (0.2, 0.2),
+    ),
+    "masked-token sizes": Check(
+        "what masked tokens have not taught yet, against the numbers of sequences and tokens",
+        masked.sizes,
+        {"tokens-pretraining": ()},
+        0.3,
+        (0.1, 0.5),
     ),
     "heads as posterior inference": Check(
         "heads of a network against draws of the latent",

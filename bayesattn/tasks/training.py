@@ -8,6 +8,7 @@ labels +1 and -1, each batch made of new episodes.
 import dataclasses
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -155,7 +156,7 @@ def train(
 def _require_new(out: Path) -> None:
     if out.suffix != ".safetensors":
         raise ValueError(f"out must end in .safetensors, got {out}")
-    if out.exists():
+    if os.path.lexists(out):
         raise FileExistsError(f"out must be a new file, got {out}, which is there")
 
 
@@ -298,10 +299,15 @@ def is_cached(task: OneShot, training: Training) -> bool:
 
 def _ready(task: OneShot, training: Training) -> Path | None:
     """The file that comes with the package for a task on images of a known name, whatever code trained it."""
+    if not is_named(task.train_images):
+        return None
     wanted = _settings(task, training)
     for file in sorted(FOLDER.glob("*.safetensors")):
-        about = read_arrays("weights", file)[1]
-        if is_named(task.train_images) and all(about.get(name) == value for name, value in wanted.items()):
+        try:
+            about = read_arrays("weights", file)[1]
+        except (ValueError, OSError):  # One that is damaged is of no use to any task.
+            continue
+        if all(about.get(name) == value for name, value in wanted.items()):
             return file
     return None
 

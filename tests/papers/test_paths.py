@@ -59,11 +59,13 @@ def test_the_second_order_is_claimed_where_it_is_seen_alone():
         deviations = [Mean(1 / width, 0.001, 20) for width in widths]
         return limit.orders(widths, deviations, [Mean(value, 0.001, 20) for value in remaining])
 
-    first, second = orders([0.1, 0.025, 0.00625])
+    first, last, second = orders([0.1, 0.025, 0.00625])
     assert first.measured.value == pytest.approx(-1)
     assert second.measured.value == pytest.approx(-2)
-    assert len(orders([0.1, 0.002, 0.0])) == 1
-    assert len(orders([0.1, -0.025, 0.00625])) == 1
+    assert (last.holds(LEVEL), last.finds_planted(LEVEL)) == (True, True)
+    assert not orders([0.1, 0.025, 0.02])[1].holds(LEVEL)
+    assert len(orders([0.1, 0.002, 0.0])) == 2
+    assert len(orders([0.1, -0.025, 0.00625])) == 2
 
 
 def test_a_path_left_out_is_seen():
@@ -83,8 +85,16 @@ def test_experiments_in_minutes(name):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", EXPERIMENTS)
-def test_experiments_in_full_decide_all_but_the_gain_over_good_and_denoising_paths(name):
-    assert undecided(found(name, fast=False)) == ({"paths-2c-gain"} if name == "hidden_markov" else set())
+def test_experiments_in_full_decide_all(name):
+    assert undecided(found(name, fast=False)) == set()
+
+
+def test_a_loss_is_no_gain():
+    values = 0.1 + 0.01 * np.random.default_rng(0).normal(size=20)
+    gain, loss = (maps._above_zero("", sign * values) for sign in (1, -1))
+    assert (gain.holds(LEVEL), gain.finds_planted(LEVEL), loss.holds(LEVEL)) == (True, True, False)
+    fall = maps._above_zero("", -values, below=True)
+    assert (fall.holds(LEVEL), fall.finds_planted(LEVEL)) == (True, True)
 
 
 def test_gain_and_order_parameter_vanish_with_the_load():

@@ -1,16 +1,21 @@
 """Rows, their verdicts, and results that are kept."""
 
 import json
+import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from bayesattn import papers
-from bayesattn.exchangeable.claims import Claim, Mean
-from bayesattn.papers import page, results
+from bayesattn.exchangeable.claims import Claim, Curve, Mean
+from bayesattn.papers import figures, page, results
+from bayesattn.papers import stored as stored_results
 from bayesattn.papers.experiment import Experiment, Findings, with_planted
 from bayesattn.papers.registry import ROWS, Row
 from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
+PAGE = Path(__file__).parents[2] / "docs" / "papers"
 MEASURED = Mean(1.0, 0.1)
 SURE = Claim(1, "sure", "1", 1.0, MEASURED, planted=2.0, wrong="2")
 BLIND = Claim(1, "blind", "1", 1.0, MEASURED, planted=1.1, wrong="1.1")
@@ -131,13 +136,110 @@ def test_an_interrupted_check_goes_on_and_results_of_others_stay(runs, tmp_path)
     assert (stored["seed"], stored["fast"], stored["level"]) == (0, True, results.LEVEL)
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"format": 0, "experiment": "urn"}', b"\xff\xfe"])
-def test_a_damaged_result_is_named(tmp_path, content):
-    place = papers.folder_of(tmp_path, 0, True)
-    place.mkdir()
-    (place / "urn.json").write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(ValueError, match=r"urn.json must be a result of an experiment, .* remove it"):
+@pytest.fixture
+def stored(runs, tmp_path):
+    """The file of a result, and its content."""
+    runs["exact posterior"] = 1
+    papers.check(tmp_path, ["tokens-latent"], fast=True)
+    file = papers.folder_of(tmp_path, 0, True) / "urn.json"
+    return file, json.loads(file.read_text())
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", "[" * 200_000, '{"format": 0, "experiment": "urn"}', b"\xff\xfe"])
+def test_a_damaged_result_is_named(stored, tmp_path, content):
+    file, _ = stored
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=r"urn.json must be a result of the experiment 'urn', .* remove it"):
         papers.load(tmp_path, fast=True)
+
+
+def damaged(change, content):
+    row = content["claims"]["tokens-latent"]
+    changes = {
+        "claims": lambda: content.update(claims=[]),
+        "null row": lambda: content["claims"].update({"tokens-latent": None}),
+        "verdict": lambda: row[0].update(verdict="great"),
+        "no verdict without a p-value": lambda: row[0].update(p_value=None),
+        "number": lambda: row[0].update(measured="x"),
+        "panel": lambda: content.update(
+            panels={"urn": [{"label": "", "x": [1.0], "y": [], "error": None, "law": None}]}
+        ),
+        "no curves": lambda: content.update(panels={"urn": []}),
+        "experiment": lambda: content.update(experiment="sufficiency"),
+        "version": lambda: content.update(version="9.9.9"),
+        "seed": lambda: content.update(seed=7),
+        "mode": lambda: content.update(fast=False),
+    }
+    assert change in changes
+    changes[change]()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *("claims", "null row", "verdict", "no verdict without a p-value", "number", "panel", "no curves"),
+        *("experiment", "version", "seed", "mode"),
+    ],
+)
+def test_a_result_that_is_not_what_its_file_says_is_refused(stored, tmp_path, change):
+    file, content = stored
+    damaged(change, content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"urn.json must be .* got .*: remove it"):
+        papers.load(tmp_path, fast=True)
+
+
+def test_what_is_no_result_is_left_alone(stored, tmp_path):
+    file, content = stored
+    content["claims"]["tokens-latent"][0]["verdict"] = DOES_NOT_HOLD
+    file.with_name("urn.old.json").write_text(json.dumps(content))
+    file.with_name("package.json").mkdir()
+    assert (
+        papers.outcomes(papers.load(tmp_path, fast=True), papers.chosen(["tokens-latent"]))[0].verdict
+        == papers.REPRODUCED
+    )
+
+
+def test_a_row_without_claims_of_an_experiment_is_run_again(runs, stored, tmp_path):
+    file, content = stored
+    del content["claims"]["tokens-latent"]
+    file.write_text(json.dumps(content))
+    (outcome,) = papers.outcomes(papers.load(tmp_path, fast=True), papers.chosen(["tokens-latent"]))
+    assert (outcome.verdict, outcome.missing) == (papers.MISSING, ("urn",))
+    (outcome,) = papers.check(tmp_path, ["tokens-latent"], fast=True)
+    assert outcome.verdict == papers.REPRODUCED
+    assert runs["urn"] == 2
+
+
+def test_a_folder_that_cannot_be_used_is_refused_before_anything_runs(runs, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="out must be a folder that can be written, got .*file"):
+        papers.check(tmp_path / "file", ["urn"], fast=True)
+    with stored_results.alone(papers.folder_of(tmp_path, 0, True)):
+        with pytest.raises(ValueError, match="no other process is at work on"):
+            papers.check(tmp_path, ["urn"], fast=True)
+    assert runs["urn"] == 0
+
+
+def test_results_of_other_code_and_figures_that_fail_are_told(runs, stored, command, tmp_path):
+    file, content = stored
+    content |= {"code": "other", "panels": {"urn": [Curve("a", np.ones(1), np.ones(1)).to_dict()]}}
+    file.write_text(json.dumps(content))
+    file.with_suffix(".png").mkdir()
+    os.utime(file.with_suffix(".png"), (0, 0))
+    status, out, err = command("papers", "--only", "tokens-latent", "--fast", "--out", str(tmp_path))
+    assert status == 0, err
+    assert "tokens-latent" in out
+    assert "the figure of urn could not be written" in err
+    assert "made by other code than today's, --again replaces them: urn" in err
+
+
+def test_axes_of_every_panel_have_names():
+    """Of the results that the page is made of, and of no panel that is gone."""
+    titles = {title for result in papers.read(PAGE).values() for title in result["panels"]}
+    firsts = {title: next((key for key in figures.AXES if title.startswith(key)), None) for title in titles}
+    assert [title for title, first in firsts.items() if first is None] == []
+    assert figures.AXES.keys() - firsts.values() == set()
 
 
 def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command, tmp_path):

@@ -168,6 +168,20 @@ def test_optimisation_error_of_a_quadratic():
     assert descent.optimisation(eigenvalues, away, step, [6])[0] == pytest.approx(expected)
 
 
+def test_law_of_unlearnt_risk_turns_with_its_coordinates():
+    """Along the axes by its formula for each of them, and the same in coordinates that are turned."""
+    rng, step = np.random.default_rng(0), 0.4
+    eigenvalues, spread, away = np.array([0.3, 1.0, 2.5]), np.array([0.5, 2.0, 1.0]), rng.normal(size=3)
+    kept = (1 - step * eigenvalues) ** np.array(descent.STEPS)[:, None]
+    unlearnt, fitted = kept**2 @ (eigenvalues * away**2) / 2, (1 - kept) ** 2 @ (spread / eigenvalues) / 2
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    for basis in (np.eye(3), turn):
+        found = descent.excess_law(
+            basis @ np.diag(eigenvalues) @ basis.T, basis @ np.diag(spread) @ basis.T, basis @ away, step
+        )
+        np.testing.assert_allclose(found, [unlearnt, fitted])
+
+
 def test_bound_on_the_weak_direction_holds_for_every_readout():
     rng, variances = np.random.default_rng(0), np.array([1.0, 0.1, 0.01])
     known = smoothing.population(rng, 10, 12, variances, 2, 0.3, PRIOR)

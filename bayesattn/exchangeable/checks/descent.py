@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn.exchangeable import learning
-from bayesattn.exchangeable.claims import Claim, Curve, Findings, combined, mean_of, worst
+from bayesattn.exchangeable.claims import Claim, Curve, Findings, Mean, combined, jackknife, mean_of, worst
 from bayesattn.exchangeable.simulation import NOISE
 
 TOKENS, VALUES = 8, 2
@@ -26,12 +26,13 @@ START = 3.0
 
 
 class Population(NamedTuple):
-    """Optimum of the risk, eigenvalues and vectors of its Hessian H, J_ii / lambda_i along them, the step of descent."""
+    """Optimum of the risk, H and J there by batches, eigenvalues and vectors of the mean H, the step of descent."""
 
     optimum: np.ndarray
+    hessians: np.ndarray
+    seconds: np.ndarray
     eigenvalues: np.ndarray
     vectors: np.ndarray
-    spread: np.ndarray
     step: float
 
 
@@ -59,10 +60,9 @@ def descent(rng: np.random.Generator, fast: bool = False) -> Findings:
 
 def _population(optimum: learning.Parameters, batches: list[learning.Sequences]) -> Population:
     found = [learning.moments(optimum, *learning.expected_targets(batch)) for batch in batches]
-    hessian, second = (np.mean(part, 0) for part in zip(*found, strict=True))
-    eigenvalues, vectors = np.linalg.eigh(hessian)
-    spread = np.einsum("pi,pq,qi->i", vectors, second, vectors) / eigenvalues
-    return Population(np.asarray(optimum), eigenvalues, vectors, spread, float(1 / eigenvalues[-1]))
+    hessians, seconds = (np.array(part) for part in zip(*found, strict=True))
+    eigenvalues, vectors = np.linalg.eigh(hessians.mean(0))
+    return Population(np.asarray(optimum), hessians, seconds, eigenvalues, vectors, float(1 / eigenvalues[-1]))
 
 
 @partial(jax.jit, static_argnames="steps")
@@ -111,16 +111,20 @@ def optimisation(eigenvalues: Any, away: Any, step: float, powers: Any) -> np.nd
     return kept @ (np.asarray(eigenvalues) * np.asarray(away) ** 2) / 2
 
 
-def excess_law(known: Population, away: np.ndarray, times: Any) -> tuple[np.ndarray, np.ndarray]:
+def excess_law(
+    hessian: np.ndarray, second: np.ndarray, away: np.ndarray, step: float, times: Any = STEPS
+) -> tuple[np.ndarray, np.ndarray]:
     """m x excess test risk after t steps from theta* + Delta / sqrt(m): what is not unlearnt yet, and what was fitted.
 
     To leading order in 1/m the iterate is theta* + (1 - (1 - eta H)^t) (estimate - theta*) + (1 - eta H)^t Delta, so that
     parts are sum lambda_i Delta_i^2 (1 - eta lambda_i)^(2t) / 2 and sum (1 - (1 - eta lambda_i)^t)^2 J_ii / lambda_i / 2,
-    which tend to 0 and tr(H^-1 J) / 2 (derived here). `away` holds Delta along the eigenvectors.
+    which tend to 0 and tr(H^-1 J) / 2 (derived here). `away` is Delta, `second` J.
     """
     times = np.asarray(times)
-    kept = (1 - known.step * known.eigenvalues) ** times[:, None]
-    return optimisation(known.eigenvalues, away, known.step, 2 * times), (1 - kept) ** 2 @ known.spread / 2
+    eigenvalues, vectors = np.linalg.eigh(hessian)
+    spread = np.einsum("pi,pq,qi->i", vectors, second, vectors) / eigenvalues
+    kept = (1 - step * eigenvalues) ** times[:, None]
+    return optimisation(eigenvalues, vectors.T @ away, step, 2 * times), (1 - kept) ** 2 @ spread / 2
 
 
 def _iterates(
@@ -135,13 +139,20 @@ def _iterates(
     ]
     first, second, both = (_excess(known, away, seen, test) for seen in (*halves, training))
     # Twice the value at 2m less that at m has no term of order 1/m.
-    unlearnt, fitted = excess_law(known, away, STEPS)
-    leading = _leading(known, batches) + unlearnt
+    start = known.vectors @ away
+    unlearnt, fitted = excess_law(known.hessians.mean(0), known.seconds.mean(0), start, known.step)
+    full = unlearnt + learning.trace(known.hessians.mean(0), known.seconds.mean(0)) / 2
+    leading = np.array([_leading(known, batch) for batch in batches]) + unlearnt
+    columns = (2 * both - (first + second) / 2).T
     measured = [
-        combined(mean_of(column), mean_of(drawn))
-        for column, drawn in zip((2 * both - (first + second) / 2).T, leading.T, strict=True)
+        combined(mean_of(column), Mean(float(drawn))) for column, drawn in zip(columns, leading.mean(0), strict=True)
     ]
-    laws = unlearnt + fitted
+    # The law's error and that of what was taken from the measured excess have the same sequences behind them.
+    uncertain = [
+        jackknife(partial(_over_leading, place=place, away=start, step=known.step), [*known[1:3], leading])
+        for place in range(len(STEPS))
+    ]
+    laws = [each._replace(value=float(law)) for each, law in zip(uncertain, unlearnt + fitted, strict=True)]
     times = f"t = {_listed(STEPS)}"
     law = "sum lambda D^2 (1 - eta lambda)^2t / 2 + sum (1 - (1 - eta lambda)^t)^2 J / lambda / 2"
     claims = [
@@ -158,7 +169,7 @@ def _iterates(
             STEPS,
             laws,
             measured,
-            [*(unlearnt + known.spread.sum() / 2)[:2], fitted[2], unlearnt[3]],
+            [*full[:2], fitted[2], unlearnt[3]],
             [
                 *["all of tr(H^-1 J) / 2 from the first step on"] * 2,
                 "without the optimisation error",
@@ -171,12 +182,20 @@ def _iterates(
         5,
         f"risk = best risk + tr(H^-1 J) / 2m + optimisation error of the start, worst of {times}",
         "tr(H^-1 J) / 2 + sum lambda D^2 (1 - eta lambda)^2t / 2",
-        (unlearnt + known.spread.sum() / 2).tolist(),
+        full.tolist(),
         measured,
         literal=True,
     )
     means, errors = np.array(measured)[:, :2].T
-    return [*claims, literal], Curve("m x excess test risk", np.array(STEPS), means, errors, laws)
+    return [*claims, literal], Curve("m x excess test risk", np.array(STEPS), means, errors, unlearnt + fitted)
+
+
+def _over_leading(
+    hessian: np.ndarray, second: np.ndarray, leading: np.ndarray, *, place: int, away: np.ndarray, step: float
+) -> float:
+    """The law less what the leading order was found to be, at one number of steps."""
+    unlearnt, fitted = excess_law(hessian, second, away, step)
+    return float((unlearnt + fitted - leading)[place])
 
 
 def _excess(known: Population, away: np.ndarray, training: learning.Sequences, test: learning.Sequences) -> np.ndarray:
@@ -196,11 +215,11 @@ def _excess(known: Population, away: np.ndarray, training: learning.Sequences, t
     return np.mean(count * excess - quadratic, 1)
 
 
-def _leading(known: Population, batches: list[learning.Sequences]) -> np.ndarray:
-    """What single sequences add to the mean of the leading order, by their gradients (sequence, step)."""
-    gradients = np.concatenate([_gradients(known.optimum, batch) for batch in batches]) @ known.vectors
+def _leading(known: Population, batch: learning.Sequences) -> np.ndarray:
+    """Mean of what is fitted in the quadratic that `_excess` takes off, by gradients of a batch, shape (step,)."""
+    gradients = np.asarray(_gradients(known.optimum, batch)) @ known.vectors
     fitted = 1 - (1 - known.step * known.eigenvalues) ** np.array(STEPS)[:, None]
-    return gradients**2 @ (fitted**2 / known.eigenvalues).T / 2
+    return (gradients**2).mean(0) @ (fitted**2 / known.eigenvalues).T / 2
 
 
 _gradients = jax.jit(jax.jacfwd(learning.losses))

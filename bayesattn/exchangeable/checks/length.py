@@ -81,7 +81,9 @@ def _case(rng: np.random.Generator, case: Case, fast: bool) -> tuple[list[Claim]
             [traces[0]] * len(traces[1:]),
             traces[1:],
             relation="<=",
-            **half,
+            planted=traces[0],
+            wrong="no less at any other n",
+            wrong_relation=">=",
         ),
     ]
     if lengths[-1] == 2 * lengths[-2] and case is not LAYERS:

@@ -13,6 +13,8 @@ CONDITIONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e8, 1e10)
 MASKED = {"tokens": 64, "noise": 0.3, "prior": PRIOR}
 PRETRAINING_SEQUENCES = 40
 """Few, so that what is not learnt outweighs what linear attention cannot express."""
+SEQUENCES, LENGTHS = (200, 800, 3200), (16, 64, 256)
+"""m and n over which what is not learnt is followed."""
 RIDGES = np.r_[0.0, 10.0 ** np.arange(-6, 4)]
 """Of the learners: least squares first."""
 
@@ -156,6 +158,60 @@ def _bound(weak: np.ndarray) -> list[Claim]:
     off = max(ratios, key=lambda ratio: abs(ratio - 1))
     law = "downstream <= tr(B C^-1 B^T) x pretraining"
     return [Claim(6, "the bound is attained by an error of z along C^-1 b", law, 1.0, off, tolerance=1e-12)]
+
+
+def sizes(rng: np.random.Generator, fast: bool = False) -> Findings:
+    """Section 6: what masked tokens have not taught yet, against the numbers of sequences m and of tokens n."""
+    replicates, variances = 40 if fast else 200, pretraining.key_variances(1.0)
+    unlearnt = {
+        tokens: [_unlearnt(rng, variances, tokens, sequences, replicates) for sequences in SEQUENCES]
+        for tokens in LENGTHS
+    }
+    few, *_, many = LENGTHS
+    claims = [
+        Claim(
+            6,
+            f"masked tokens, n = {tokens}: exponent of the pretraining excess over that of the best Theta, in m ="
+            f" {SEQUENCES[0]} .. {SEQUENCES[-1]}",
+            "-1, up to the next order",
+            -1.0,
+            exponent(SEQUENCES, means),
+            planted=-0.5,
+            wrong="a slow rate, m^(-1/2)",
+            # Of a series c / m (1 + r m_min / m) the slope is off by at most r / log(m_max / m_min), r of order D^2 / m_min.
+            allowance=len(variances) ** 2 / SEQUENCES[0] / np.log(SEQUENCES[-1] / SEQUENCES[0]),
+        )
+        for tokens, means in unlearnt.items()
+    ]
+    claims.append(
+        Claim(
+            6,
+            f"masked tokens, m = {SEQUENCES[-1]}: that excess at n = {many} at most that at n = {few}",
+            "no growth with n",
+            unlearnt[few][-1],
+            unlearnt[many][-1],
+            "<=",
+            planted=unlearnt[few][-1].times(many / few),
+            wrong="in proportion to n",
+            wrong_relation=">=",
+        )
+    )
+    x = np.array(SEQUENCES, float)
+    curves = [
+        Curve(f"n = {tokens}", x, *np.array(means)[:, :2].T, law=means[-1].value * x[-1] / x)
+        for tokens, means in unlearnt.items()
+    ]
+    return Findings(claims, {"masked sizes": curves})
+
+
+def _unlearnt(rng: np.random.Generator, variances: np.ndarray, tokens: int, sequences: int, replicates: int) -> Mean:
+    """Pretraining excess of least squares over that of the best Theta, both of the same population."""
+    settings = MASKED | {"tokens": tokens, "variances": variances}
+    known = pretraining.moments(rng, **settings)
+    drawn = (pretraining.draw(rng, sequences, value_features=VALUES, **settings) for _ in range(replicates))
+    learnt = np.array([pretraining.learn(batch) for batch in drawn])
+    least = pretraining.pretraining_excess(pretraining.best(known), variances, known, VALUES)
+    return mean_of(pretraining.pretraining_excess(learnt, variances, known, VALUES) - least)
 
 
 def _finite(rng: np.random.Generator) -> list[Claim]:

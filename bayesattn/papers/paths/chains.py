@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 
 from bayesattn import study
-from bayesattn.accuracy import ALL_PATHS, Accuracy, binomial_error, gp_mean, share_right
-from bayesattn.exchangeable.claims import Claim, Curve, Mean, exponent, mean_of
+from bayesattn.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, gp_mean, share_right
+from bayesattn.exchangeable.claims import Claim, Curve, Mean, combined, exponent, mean_of
 from bayesattn.models import Model, load_model
 from bayesattn.models.load import load_validate_table
-from bayesattn.papers.experiment import Findings, Settings
+from bayesattn.papers.experiment import Findings, Settings, pooled
 from bayesattn.papers.paths import comparisons, maps
 from bayesattn.samplers import Progress
 from bayesattn.tasks import HiddenMarkov
@@ -23,7 +23,9 @@ MORE = 5000
 """Test examples by which gains are told from none."""
 GROUPS = ("good path", "good + denoising paths")
 NARROW = 30
-"""Widths up to which gains over the GP limits of groups of paths are claimed; beyond, U tends to the GP limit of all."""
+"""Widths up to which a gain over the GP limit of the good path is claimed; beyond, U tends to the GP limit of all."""
+SETS, SET_DRAWS = 8, 500
+"""Data sets over which gains of draws at N = 10 are averaged: that over good + denoising paths is below a point."""
 CHANCE, SIGNAL = 0.5, 0.6
 INFORMED = "same_token"
 """The head of the first layer that sees whether a state was left."""
@@ -46,11 +48,12 @@ def hidden_markov(settings: Settings) -> Findings:
         findings.add("paths-predictor", effect)
         findings.add("paths-2c-theory", comparisons.disagreements(result), direction, right_ones)
         findings.add("paths-2c-u", *comparisons.of_order_parameter(result))
-        limits = (ALL_PATHS, *(GROUPS if result.width <= NARROW else ()))
+        limits = (ALL_PATHS, *(GROUPS[:1] if result.width <= NARROW else ()))
         findings.add("paths-2c-gain", *comparisons.of_gains(result.width, accuracy, limits))
+    findings.add("paths-2c-u", *growth(results[0], results[-1]))
     if not settings.fast:
         wide = (comparisons.literal_gain(results[-1].width, further[-1], group) for group in GROUPS)
-        findings.add("paths-2c-gain", *maps.gains_over_groups(settings), *wide)
+        findings.add("paths-2c-gain", *gains_over_sets(settings), *maps.gains_over_groups(settings), *wide)
     findings.add("paths-1c", *comparisons.of_alignment(results[0]))
     findings.add("paths-action", comparisons.at_the_saddle_point(results[0]))
     findings.add("paths-gp", *towards_gp(results[-2], results[-1]))
@@ -162,26 +165,23 @@ def single_paths(model: Model) -> list[Claim]:
     or two, and same_token says of these whether the state was left, by the position of what it looks at.
     """
     labels, claims = np.asarray(model.test_labels), []
-    chance: dict[str, Any] = {"planted": CHANCE, "wrong": "chance"}
 
-    def on_halves(outputs: np.ndarray, said: str) -> Claim:
-        first, second = (_accuracy(outputs[half::2], labels[half::2]) for half in (0, 1))
-        law = "as on the other half of the test examples"
-        return Claim(
-            6, f"GP limit of {said}: accuracy on half of {len(labels)} test examples", law, first, second, **chance
-        )
+    def informed(outputs: np.ndarray, said: str) -> Claim:
+        share = _accuracy(outputs, labels)
+        statement = f"GP limit of {said}: accuracy on {len(labels)} test examples less 1/2"
+        return comparisons.above_zero(statement, share._replace(value=share.value - CHANCE))
 
     for path, name in enumerate(model.path_names):
         outputs = gp_mean(model, [path])
         if name.startswith(INFORMED):
-            claims.append(on_halves(outputs, f"{name} alone"))
+            claims.append(informed(outputs, f"{name} alone"))
         else:
             statement = f"GP limit of {name} alone: accuracy on {len(labels)} test examples"
             found, wrong = _accuracy(outputs, labels), "10 points above chance"
             claims.append(Claim(6, statement, "chance", CHANCE, found, planted=SIGNAL, wrong=wrong))
         if name == f"{INFORMED} -> random":
             positions = _positions_alone(model)
-            claims.append(on_halves(gp_mean(positions, [path]), f"{name} alone, of positions alone"))
+            claims.append(informed(gp_mean(positions, [path]), f"{name} alone, of positions alone"))
             if len(labels) >= MORE:
                 found = _accuracy(outputs, labels)
                 claims.append(
@@ -189,6 +189,50 @@ def single_paths(model: Model) -> list[Claim]:
                         6, f"{name} carries no signal: accuracy of its GP limit", "chance", CHANCE, found, literal=True
                     )
                 )
+    good, both = (gp_mean(model, model.path_groups[name]) for name in GROUPS)
+    denoised = gain(both, good, labels)
+    said = f"accuracy of the GP limit of {GROUPS[1]} less that of the {GROUPS[0]} alone, {len(labels)} test examples"
+    claims.append(comparisons.above_zero(said, Mean(denoised.difference, denoised.error)))
+    return claims
+
+
+def gains_over_sets(settings: Settings) -> list[Claim]:
+    """What draws at N = 10 gain over each GP limit, mean over data sets, with the errors of their test examples."""
+    gains: dict[str, list[Mean]] = {name: [] for name in (ALL_PATHS, *GROUPS)}
+    for number in range(SETS):
+        settings.progress(f"draws of data set {number + 1} of {SETS}")
+        seed = maps.seed_of(settings.seed, number)
+        model, more = _models("hidden_markov", settings._replace(seed=seed))
+        _, (accuracy,) = _drawn(model, more, (10,), SET_DRAWS, settings)
+        for name, means in gains.items():
+            means.append(Mean(accuracy.gains[name].difference, accuracy.gains[name].error))
+    said = (
+        f"N = 10: accuracy of draws less that of the GP limit of {{}}, mean of {SETS} data sets of {MORE} test examples"
+    )
+    return [comparisons.above_zero(said.format(name), pooled(means)) for name, means in gains.items()]
+
+
+def growth(narrowest: Validation, widest: Validation) -> list[Claim]:
+    """U's greatest entries at the least width, on the diagonal and off it, against those at the greatest width."""
+    names, rows = narrowest.model.path_names, np.arange(len(narrowest.saddle))
+    path = int(np.argmax(np.diag(narrowest.saddle)))
+    cross = np.abs(narrowest.saddle) * (rows[:, None] != rows)
+    first, second = (int(place) for place in np.unravel_index(np.argmax(cross), cross.shape))
+    claims = []
+    for said, entry in (
+        (f"U of {names[path]}", (path, path)),
+        (f"|U| of {names[first]} and {names[second]}", (first, second)),
+    ):
+        at_least, at_most = (
+            Mean(
+                float(abs(result.order_parameter[entry])),
+                float(result.error[entry]),
+                float(result.ess[entry]) / comparisons.DRAWS_PER_FREEDOM,
+            )
+            for result in (narrowest, widest)
+        )
+        statement = f"{said}, greatest at N = {narrowest.width}: there, less that at N = {widest.width}"
+        claims.append(comparisons.above_zero(statement, combined(at_least, at_most, -1.0)))
     return claims
 
 

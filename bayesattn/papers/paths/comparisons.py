@@ -134,7 +134,7 @@ def of_predictor(result: Validation) -> list[Claim]:
     # Examples whose output theory leaves so near to 0 that its sign is open.
     open_signs = float(np.mean(np.abs(corrected) <= allowance))
     planted, wrong = accuracy.gp, GP
-    if abs(accuracy.corrected - accuracy.gp) < open_signs + TOLD_APART * accuracy.error:
+    if abs(accuracy.corrected - accuracy.gp) < open_signs + TOLD_APART * max(accuracy.error, 1 / accuracy.examples):
         planted, wrong = accuracy.corrected - result.margin, f"{100 * result.margin:g} points less"
     return [
         _worst_direction(result, directions),
@@ -157,7 +157,8 @@ def of_predictor(result: Validation) -> list[Claim]:
             f"N = {result.width}: accuracy of the mean predictor on {accuracy.examples} test examples",
             FIRST_ORDER,
             accuracy.corrected,
-            Mean(accuracy.draws, accuracy.error, float(directions.freedom[place])),
+            # One example more or less is no disagreement, and batches that all agree have no error of their own.
+            Mean(accuracy.draws, max(accuracy.error, 1 / accuracy.examples), float(directions.freedom[place])),
             planted=planted,
             wrong=wrong,
             allowance=open_signs,
@@ -187,24 +188,22 @@ def _worst_direction(result: Validation, directions: Compared) -> Claim:
 
 
 def of_gains(width: int, accuracy: Accuracy, limits: Sequence[str]) -> list[Claim]:
-    """What finite width gains in accuracy over GP limits, on the same test examples.
-
-    Predicted by the saddle point; the error is that of a paired difference on the test set with Monte Carlo error, which
-    "no gain" has to be told apart by.
-    """
+    """What draws gain in accuracy over GP limits, with the error of a paired difference on the same test examples."""
     return [
-        Claim(
-            5,
-            f"N = {width}: accuracy less that of the GP limit of {limit}, {accuracy.examples} test examples (McNemar's test:"
-            f" p = {accuracy.gains[limit].p_value:.1g})",
-            "the gain of the saddle point",
-            accuracy.theory_gains[limit].difference,
+        above_zero(
+            f"N = {width}: accuracy of draws less that of the GP limit of {limit}, {accuracy.examples} test examples"
+            f" (McNemar's test: p = {accuracy.gains[limit].p_value:.1g})",
             Mean(accuracy.gains[limit].difference, accuracy.gains[limit].error),
-            planted=0.0,
-            wrong="no gain",
         )
         for limit in limits
     ]
+
+
+def above_zero(statement: str, measured: Mean, below: bool = False) -> Claim:
+    """That something is above 0, or below; the wrong law is that it is not."""
+    relation, other = ("<=", ">=") if below else (">=", "<=")
+    law, wrong = ("below 0", "not below 0") if below else ("above 0", "not above 0")
+    return Claim(5, statement, law, 0.0, measured, relation, planted=0.0, wrong=wrong, wrong_relation=other)
 
 
 def literal_gain(width: int, accuracy: Accuracy, limit: str) -> Claim:

@@ -85,7 +85,17 @@ def orders(widths: tuple[int, ...], deviations: list[Mean], remaining: list[Mean
             planted=-0.5,
             wrong="deviations as N^(-1/2)",
             allowance=rho / math.log(widths[-1] / widths[0]),
-        )
+        ),
+        Claim(
+            4,
+            f"mean deviation of theory to first order in 1/N from draws at N = {widths[-1]}, P / N = {LOAD}, relative to U",
+            f"0, up to 1/N^2 times what it is at N = {widths[0]}",
+            0.0,
+            remaining[-1],
+            planted=deviations[-1].value,
+            wrong="that of the saddle point",
+            allowance=abs(remaining[0].value) * (widths[0] / widths[-1]) ** 2,
+        ),
     ]
     seen = next((place for place, mean in enumerate(remaining) if abs(mean.value) < RESOLVED * mean.error), len(widths))
     if seen > 1 and len({mean.value > 0 for mean in remaining[:seen]}) == 1:
