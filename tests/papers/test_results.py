@@ -213,11 +213,11 @@ def test_a_row_without_claims_of_an_experiment_is_run_again(runs, stored, tmp_pa
 
 def test_a_folder_that_cannot_be_used_is_refused_before_anything_runs(runs, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ValueError, match="out must be a folder that can be written, got .*file"):
+    with pytest.raises(ValueError, match=r"out must be a folder that can be written, got .*file"):
         papers.check(tmp_path / "file", ["urn"], fast=True)
-    with stored_results.alone(papers.folder_of(tmp_path, 0, True)):
-        with pytest.raises(ValueError, match="no other process is at work on"):
-            papers.check(tmp_path, ["urn"], fast=True)
+    busy = pytest.raises(ValueError, match="no other process is at work on")
+    with stored_results.alone(papers.folder_of(tmp_path, 0, True)), busy:
+        papers.check(tmp_path, ["urn"], fast=True)
     assert runs["urn"] == 0
 
 

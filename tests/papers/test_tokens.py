@@ -176,9 +176,8 @@ def test_law_of_unlearnt_risk_turns_with_its_coordinates():
     unlearnt, fitted = kept**2 @ (eigenvalues * away**2) / 2, (1 - kept) ** 2 @ (spread / eigenvalues) / 2
     turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
     for basis in (np.eye(3), turn):
-        found = descent.excess_law(
-            basis @ np.diag(eigenvalues) @ basis.T, basis @ np.diag(spread) @ basis.T, basis @ away, step
-        )
+        hessian, second = (basis @ np.diag(values) @ basis.T for values in (eigenvalues, spread))
+        found = descent.excess_law(hessian, second, basis @ away, step)
         np.testing.assert_allclose(found, [unlearnt, fitted])
 
 
