@@ -35,8 +35,10 @@ bayesattn papers{mode}
 | not reproduced | a comparison fails |
 | cannot tell | no comparison fails, but one would not have found its wrong law either |
 
-A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of
-about 1 %.
+A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of about
+1 %. Wrong laws are rivals of the right one where there are any, such as the GP limit, the saddle point alone or another
+exponent. Where there are none, they are off by a share that is stated, and of identities by more than rounding, which every
+identity that holds would find.
 """
 
 
@@ -57,8 +59,14 @@ def numbers(claim: dict[str, Any]) -> tuple[str, str, str]:
     predicted, measured = (_number(claim[name], claim[f"{name}_error"]) for name in ("predicted", "measured"))
     if claim["allowance"]:
         predicted += f" (left out: {claim['allowance']:.2g})"
-    planted = "" if claim["planted"] is None else f"{claim['wrong']}: {claim['planted']:.4g}"
-    return relation + predicted, measured, planted
+    return relation + predicted, measured, "" if claim["planted"] is None else f"{claim['wrong']}: {_planted(claim)}"
+
+
+def _planted(claim: dict[str, Any]) -> str:
+    """Its value, or its difference from the prediction where four digits tell none."""
+    value, predicted = (cell(claim[name], ".4g") for name in ("planted", "predicted"))
+    same = value == predicted and claim["planted"] != claim["predicted"]
+    return f"{claim['planted'] - claim['predicted']:+.1g}" if same else value
 
 
 def _number(value: float | None, error: float | None) -> str:

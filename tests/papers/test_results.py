@@ -63,6 +63,13 @@ def test_verdict_of_a_comparison_needs_its_wrong_law_to_be_found():
         assert results.verdict_of(Claim(1, "", "", measured=Mean(value, 0.05), **gain)) == verdict
 
 
+def test_a_wrong_law_that_four_digits_do_not_show_is_told_by_its_difference():
+    claim = {"relation": "=", "allowance": 0.0, "wrong": "off", "predicted_error": 0.0, "measured_error": 0.0}
+    told = page.numbers(claim | {"predicted": 0.5056, "measured": 0.5056, "planted": 0.5056 + 1e-11})
+    assert told == ("0.5056", "0.5056", "off: +1e-11")
+    assert page.numbers(claim | {"predicted": 1.0, "measured": 1.0, "planted": 2.0})[2] == "off: 2"
+
+
 def test_planted_laws_are_off_by_the_size_that_is_asked_for():
     assert with_planted(Claim(1, "", "", 2.0, Mean(2.0, 0.1)), 0.5).planted.value == 3.0
     assert with_planted(Claim(1, "", "", 2.0, Mean(2.0, 0.1), "<="), 0.5).planted.value == 1.0
