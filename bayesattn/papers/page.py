@@ -36,9 +36,9 @@ bayesattn papers{mode}
 | cannot tell | no comparison fails, but one would not have found its wrong law either |
 
 A comparison fails where its p-value is below {level:g}, so that all of them together fail by chance with a probability of
-about 1 %. Wrong laws are rivals of the right one where there are any: the GP limit, the saddle point alone, another exponent.
-Where there are none, they are off by a share that is stated, and of identities by more than rounding, which every identity
-that holds would find.
+about 1 %. Wrong laws are rivals of the right one where there are any: the GP limit, the saddle point alone, another
+exponent. Where there are none, they are off by a share that is stated, and of identities by more than rounding, which every
+identity that holds would find.
 """
 
 

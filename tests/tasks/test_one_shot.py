@@ -10,6 +10,7 @@ from safetensors.numpy import save_file
 
 import bayesattn as ba
 from bayesattn import pruning
+from bayesattn._input_files import read_arrays
 from bayesattn.models import load_task, token
 from bayesattn.tasks import OneShot, training
 from tests.conftest import OMNIGLOT_FOLDER, relative_error
@@ -154,6 +155,7 @@ def test_networks_that_come_with_the_package_are_not_trained_again(task, tmp_pat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     file = tmp_path / "ready" / "some.safetensors"
     training.train(task, FEW, file, small=True)
+    file.with_name("damaged.safetensors").write_text("version https://git-lfs.github.com/spec/v1")
     monkeypatch.setattr(training, "digest_of", lambda _: "other code")
     assert training.is_cached(task, FEW)
     assert training.cached(task, FEW) == file
@@ -171,6 +173,8 @@ def test_ready_models_have_their_networks_with_the_package():
     for file in files:
         name, _, seed = file.stem.rpartition("-")
         assert training.is_cached(*load_task(name, seed=int(seed)))
+    digits = training.description(*load_task("one_shot_digits", seed=0))
+    assert read_arrays("weights", files[0])[1]["images"] == digits["images"]
     model = ba.load_model("one_shot_digits", seed=0, progress=lambda told: pytest.fail("it was trained"))
     readout = pruning.trained_readout(training.weights_of(model.task["attention"]), model.architecture)
     # 1000 test episodes: a standard error of 0.015.
