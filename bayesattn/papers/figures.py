@@ -47,6 +47,8 @@ AXES = {
     ),
     "One-shot accuracy lost with a head, against its score": Axis("score of the head", "share lost"),
     "One-shot accuracy against": Axis(WIDTH, SHARE),
+    "One-shot accuracy of each network": Axis("seed of the task", SHARE),
+    "One-shot rank correlation of each network": Axis("seed of the task", "rank correlation with points lost"),
     "One-shot rank correlation": Axis("correlation of outputs, theory and network", "rank correlation"),
     "cme": Axis(TOKENS, "RMS error", "CME attention"),
     "covariance": Axis("posterior covariance by attention", "drawn", "Covariance by attention"),

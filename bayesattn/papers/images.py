@@ -93,8 +93,11 @@ def _episodes(found: Findings, several: Sequence[Trained]) -> None:
 def _order_parameter(found: Findings, name: str, result: Validation) -> None:
     """Figures 3c and 3d, of one seed."""
     of, freedom = f"N = {WIDTH}, {name}", float(np.min(result.ess)) / DRAWS_PER_FREEDOM
-    claims = [comparisons.disagreements(result), *comparisons.of_order_parameter(result)]
-    found.add("paths-3c", *(dataclasses.replace(claim, statement=f"{name}, {claim.statement}") for claim in claims))
+    for row, claims in (
+        ("paths-3c", [comparisons.disagreements(result), *comparisons.of_order_parameter(result)]),
+        ("paths-3d", comparisons.of_alignment(result)),
+    ):
+        found.add(row, *(dataclasses.replace(claim, statement=f"{name}, {claim.statement}") for claim in claims))
     # The entry between two paths that is largest by theory.
     cross = np.abs(result.corrected) * (1 - np.eye(len(result.corrected)))
     pair = np.unravel_index(np.argmax(cross), cross.shape)
@@ -113,34 +116,6 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
     )
     aligned = result.alignment
     assert aligned is not None
-    found.add(
-        "paths-3d",
-        Claim(
-            SECTION,
-            f"kernel-target alignment of draws, {of}",
-            "above the GP limit's",
-            aligned.gp,
-            Mean(aligned.draws, aligned.error, freedom),
-            ">=",
-            planted=aligned.gp,
-            wrong="no better than in the GP limit",
-            wrong_relation="<=",
-        ),
-    )
-    leading = slice(None, comparisons.LEADING)
-    found.add(
-        "paths-3d",
-        comparisons.above_zero(
-            f"sum of overlaps of the first {comparisons.LEADING} principal components with the labels, of draws less that of"
-            f" the GP limit, {of}",
-            Mean(
-                float(np.sum((aligned.eigenvectors - aligned.gp_eigenvectors)[leading])),
-                # Errors of components are not independent: at most their sum.
-                float(np.sum(aligned.eigenvectors_error[leading])),
-                freedom,
-            ),
-        ),
-    )
     count = np.arange(1, len(aligned.eigenvectors) + 1)
     found.panels.setdefault("Overlap of principal components with the labels, one-shot", []).extend(
         [
@@ -171,6 +146,16 @@ def _accuracy(found: Findings, several: Sequence[Trained]) -> None:
             wrong="draws as right as the GP limit",
         ),
     )
+    seeds = np.arange(len(several))
+    networks = np.array([trained.comparison.networks["trained"].accuracy for trained in several])
+    drawn, law, limit = (np.array([getattr(share, name) for share in shares]) for name in ("draws", "corrected", "gp"))
+    error = np.array([np.hypot(share.error, share.test_error) for share in shares])
+    found.panels["One-shot accuracy of each network"] = [
+        Curve("trained network", seeds, networks, np.sqrt(networks * (1 - networks) / shares[0].examples)),
+        Curve(f"draws, N = {WIDTH}, theory as the law", seeds, drawn, error, law),
+        Curve("GP limit", seeds, limit),
+        Curve("the paper's trained network", seeds, np.full(len(seeds), PAPER_ACCURACY / 100)),
+    ]
 
 
 def _heads(found: Findings, several: Sequence[Trained]) -> None:
@@ -246,6 +231,16 @@ def _other_scores(found: Findings, several: Sequence[Trained], grid: Sequence[tu
         places.append("T = {:g}, N = {}".format(*grid[best]))
         curves.append(Curve(f"network {number}", alike, correlations))
     found.panels["One-shot rank correlation against the agreement of outputs, over T and N"] = curves
+    drops = [{name: network.drops for name, network in trained.comparison.networks.items()} for trained in several]
+    here = [trained.comparison.correlation("trained", "theory") for trained in several]
+    by_drops = [pruning.rank_correlation([lost["posterior"]], lost["trained"]) for lost in drops]
+    seeds = np.arange(len(several))
+    found.panels["One-shot rank correlation of each network"] = [
+        Curve(f"score at N = {WIDTH}, T = {several[0].model.temperature:g}", seeds, np.array(here)),
+        Curve("score where outputs agree best", seeds, np.array(chosen)),
+        Curve("loss of the posterior's mean predictor", seeds, np.array(by_drops)),
+        Curve("the paper's network", seeds, np.full(len(seeds), PAPER_CORRELATION)),
+    ]
     heads = len(pruning.heads_of(several[0].model.architecture))
     found.add(
         "paths-3e",

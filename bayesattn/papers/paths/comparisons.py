@@ -243,18 +243,22 @@ def of_alignment(result: Validation) -> list[Claim]:
         error, allowance = (
             _propagated(of_order_parameter, result.corrected, each) for each in (result.error, result.allowance)
         )
-        claims.append(
+        limit = of_kernel(gp_kernel(model))
+        drawn = Mean(of_order_parameter(result.order_parameter), error, float(np.min(result.ess)) / DRAWS_PER_FREEDOM)
+        statement = f"N = {result.width}: {said} of the mean kernel"
+        claims += [
             Claim(
                 5,
-                f"N = {result.width}: {said} of the mean kernel",
+                statement,
                 f"{FIRST_ORDER}; errors of entries of U added",
                 of_order_parameter(result.corrected),
-                Mean(of_order_parameter(result.order_parameter), error, float(np.min(result.ess)) / DRAWS_PER_FREEDOM),
-                planted=of_kernel(gp_kernel(model)),
+                drawn,
+                planted=limit,
                 wrong=GP,
                 allowance=allowance,
-            )
-        )
+            ),
+            above_zero(f"{statement}, less that of {GP}", drawn._replace(value=drawn.value - limit)),
+        ]
     return claims
 
 
