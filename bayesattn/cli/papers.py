@@ -75,7 +75,7 @@ def papers(
         with bars(quiet=as_json) as shown:
 
             def begin(name: str, experiment: Experiment):
-                bar = shown.add(name)
+                bar = shown.add(f"{name}: {experiment.title}")
                 return lambda told: bar.update(description=f"{name}: {told}")
 
             found = check(out, only or (), seed=seed, fast=fast, again=again, begin=begin)

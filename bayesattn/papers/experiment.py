@@ -47,11 +47,10 @@ class Findings:
 
 
 class Experiment(NamedTuple):
-    """What is done for some rows, with the minutes that it takes on two cores, in the fast mode and in full."""
+    """What is done for some rows."""
 
     title: str
     run: Callable[[Settings], Findings]
-    minutes: tuple[float, float]
 
 
 def pooled(means: Sequence[Mean]) -> Mean:

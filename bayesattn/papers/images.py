@@ -287,4 +287,4 @@ def _listed(values: Sequence[float]) -> str:
     return ", ".join(f"{value:.2f}" for value in values)
 
 
-EXPERIMENTS = {"one_shot": Experiment("one-shot images", one_shot, (1.5, 60.0))}
+EXPERIMENTS = {"one_shot": Experiment("one-shot images", one_shot)}

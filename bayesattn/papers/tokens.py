@@ -33,7 +33,6 @@ class Check(NamedTuple):
     run: Callable[[np.random.Generator, bool], claims.Findings]
     rows: Mapping[str, tuple[str, ...]]
     size: float
-    minutes: tuple[float, float]
 
 
 def _as_ever(name: str) -> Callable[[np.random.Generator, bool], claims.Findings]:
@@ -51,107 +50,91 @@ TABLE: dict[str, Check] = {
         _as_ever("exact posterior"),
         {"tokens-cme": (), "tokens-latent": ("tokens are exchangeable", "log evidence")},
         0.2,
-        (0.2, 0.2),
     ),
     "two attentions": Check(
-        "which attention is the posterior mean", _as_ever("two attentions"), {"tokens-cme": ()}, 0.2, (0.1, 0.1)
+        "which attention is the posterior mean", _as_ever("two attentions"), {"tokens-cme": ()}, 0.2
     ),
     "conditional mean embedding": Check(
         "errors of CME attention against the number of tokens",
         _as_ever("conditional mean embedding"),
         {"tokens-rate": ()},
         0.2,
-        (0.1, 0.1),
     ),
     "softmax, fixed bandwidth": Check(
         "softmax attention at fixed bandwidth",
         _as_ever("softmax, fixed bandwidth"),
         {"tokens-softmax": ()},
         1.0,
-        (0.1, 0.1),
     ),
     "softmax, shrinking bandwidth": Check(
         "softmax attention at shrinking bandwidth",
         _as_ever("softmax, shrinking bandwidth"),
         {"tokens-softmax": ()},
         0.3,
-        (0.2, 0.2),
     ),
     "sufficiency": Check(
         "sufficiency and minimality by enumeration",
         _as_ever("sufficiency"),
         {"tokens-minimal": (), "tokens-sufficient": ("sufficient",), "tokens-rate": ("E log-odds", "E[1 - p")},
         0.1,
-        (0.1, 0.1),
     ),
     "supervised learning": Check(
         "generalisation of attention that is learnt with targets",
         _supervised,
         {"tokens-generalisation": ()},
         1.0,
-        (0.5, 1.0),
     ),
     "masked-token pretraining": Check(
         "masked tokens, and what they are worth downstream",
         _as_ever("masked-token pretraining"),
         {"tokens-masked": ()},
         0.3,
-        (0.2, 0.2),
     ),
     "masked-token sizes": Check(
         "what masked tokens have not taught yet, against the numbers of sequences and tokens",
         masked.sizes,
         {"tokens-pretraining": ()},
         0.3,
-        (0.1, 0.5),
     ),
     "heads as posterior inference": Check(
         "heads of a network against draws of the latent",
         _as_ever("heads as posterior inference"),
         {"tokens-heads": ()},
         1.0,
-        (0.3, 0.3),
     ),
     "urn": Check(
         "an urn, whose law names no latent",
         urn.urn,
         {"tokens-sufficient": (), "tokens-latent": ("urn draws",)},
         0.1,
-        (0.1, 0.1),
     ),
     "positions": Check(
         "tokens that include their positions, in attention networks",
         positions.positions,
         {"tokens-positions": ()},
         0.1,
-        (0.1, 0.1),
     ),
     "covariance": Check(
-        "the posterior's covariance by attention", covariance.covariance, {"tokens-covariance": ()}, 0.3, (0.3, 0.5)
+        "the posterior's covariance by attention", covariance.covariance, {"tokens-covariance": ()}, 0.3
     ),
     "length": Check(
         "generalisation at any number of tokens, for several heads and layers",
         length.length,
         {"tokens-length": ()},
         0.3,
-        (0.5, 5.0),
     ),
-    "descent": Check(
-        "risk of attention during gradient descent", descent.descent, {"tokens-descent": ()}, 0.3, (0.3, 2.0)
-    ),
+    "descent": Check("risk of attention during gradient descent", descent.descent, {"tokens-descent": ()}, 0.3),
     "masked softmax": Check(
         "the condition number and softmax attention with a ridge",
         condition.condition,
         {"tokens-condition": ()},
         0.3,
-        (0.3, 2.0),
     ),
     "forward": Check(
         "trained attention against the posterior of a hidden Markov chain",
         forward.forward,
         {"tokens-hidden-markov": ()},
         0.3,
-        (0.2, 1.0),
     ),
 }
 
@@ -171,6 +154,6 @@ def _run(name: str, settings: Settings) -> Findings:
 
 
 EXPERIMENTS: dict[str, Experiment] = {
-    name: Experiment(check.title, partial(_run, name), check.minutes) for name, check in TABLE.items()
+    name: Experiment(check.title, partial(_run, name)) for name, check in TABLE.items()
 }
 """By the name that the registry's rows say they are checked by."""

@@ -112,7 +112,7 @@ def runs(monkeypatch):
             rows = [row.id for row in ROWS if name in row.by]
             return Findings({row: [SURE] for row in rows})
 
-        return Experiment(name, run, (0.1, 1.0))
+        return Experiment(name, run)
 
     monkeypatch.setattr(results, "experiments", lambda: {name: experiment(name) for name in counts})
     return counts
