@@ -56,6 +56,8 @@ def one_shot(settings: Settings) -> Findings:
     _episodes(found, several)
     for seed, trained in zip(seeds, several, strict=True):
         _order_parameter(found, f"seed {seed}", trained.validation)
+    settings.progress("principal components")
+    _components(found, [trained.validation for trained in several])
     _accuracy(found, several)
     _heads(found, several)
     settings.progress("head scores at other temperatures and widths")
@@ -93,11 +95,8 @@ def _episodes(found: Findings, several: Sequence[Trained]) -> None:
 def _order_parameter(found: Findings, name: str, result: Validation) -> None:
     """Figures 3c and 3d, of one seed."""
     of, freedom = f"N = {WIDTH}, {name}", float(np.min(result.ess)) / DRAWS_PER_FREEDOM
-    for row, claims in (
-        ("paths-3c", [comparisons.disagreements(result), *comparisons.of_order_parameter(result)]),
-        ("paths-3d", comparisons.of_alignment(result)),
-    ):
-        found.add(row, *(dataclasses.replace(claim, statement=f"{name}, {claim.statement}") for claim in claims))
+    claims = (comparisons.disagreements(result), comparisons.along_correction(result))
+    found.add("paths-3c", *(dataclasses.replace(claim, statement=f"{name}, {claim.statement}") for claim in claims))
     # The entry between two paths that is largest by theory.
     cross = np.abs(result.corrected) * (1 - np.eye(len(result.corrected)))
     pair = np.unravel_index(np.argmax(cross), cross.shape)
@@ -116,6 +115,9 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
     )
     aligned = result.alignment
     assert aligned is not None
+    statement = f"kernel-target alignment of draws less that of the GP limit, {of}"
+    gain = Mean(aligned.draws - aligned.gp, aligned.error, freedom)
+    found.add("paths-3d", comparisons.above_zero(statement, gain))
     count = np.arange(1, len(aligned.eigenvectors) + 1)
     found.panels.setdefault("Overlap of principal components with the labels, one-shot", []).extend(
         [
@@ -123,6 +125,13 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
             Curve(f"GP limit, {name}", count, aligned.gp_eigenvectors),
         ]
     )
+
+
+def _components(found: Findings, results: Sequence[Validation]) -> None:
+    """Figure 3d: what the leading principal components of the mean kernel hold of the labels, mean over seeds."""
+    *_, shares = zip(*map(comparisons.of_alignment, results), strict=True)
+    statement = f"{shares[0].statement}, mean of {len(results)} seeds"
+    found.add("paths-3d", comparisons.above_zero(statement, pooled([share.measured for share in shares])))
 
 
 def _accuracy(found: Findings, several: Sequence[Trained]) -> None:
