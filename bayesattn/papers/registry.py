@@ -226,8 +226,8 @@ ROWS: tuple[Row, ...] = (
         "theory to first order in 1/N, along its correction, in its largest cross-path entry, and of all entries jointly",
         FINITE,
         ("one_shot",),
-        qualification="the saddle point itself is 6 % off; 1600 draws know single ones of 136 entries to two per cent or so, too"
-        " little to tell that each is within 5 %",
+        qualification="the saddle point itself is 6 % off; 1600 draws know single ones of 136 entries to two per cent or so,"
+        " too little to tell that each is within 5 %",
     ),
     Row(
         "paths-3d",
