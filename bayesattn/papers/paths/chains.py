@@ -17,7 +17,7 @@ from bayesattn.tasks import HiddenMarkov
 from bayesattn.validation import Validation
 
 FAST_WIDTHS = (10, 100)
-NOISE_DRAWS, DEEP_DRAWS, FAST_DRAWS = 500, 2000, 250
+NOISE_DRAWS, DEEP_DRAWS, FAST_DRAWS = 500, 8000, 250
 DEEP_WIDTHS, FAST_DEEP_WIDTHS = (10, 30, 100), (30,)
 MORE = 5000
 """Test examples by which gains are told from none."""
