@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bayesattn.papers.stored import file_of, read
-from bayesattn.plots.style import MARKERS, legend_below, literal, palette, save
+from bayesattn.plots.style import MARKERS, legend_below, literal, palette, save, whole_numbers
 
 COLUMNS, PANEL = 3, (4.6, 4.4)
 FAR_APART = 8.0
@@ -122,6 +122,8 @@ def _draw(axes: Axes, title: str, curves: Sequence[Mapping[str, Any]]) -> None:
         numbers = np.concatenate([np.array(curve[name], float) for curve in shown])
         if np.min(numbers) >= 0 and np.max(numbers) > FAR_APART * np.min(numbers[numbers > 0], initial=np.inf):
             axes.set(**{f"{name}scale": "log"})
+        elif name == "x" and np.all(numbers == np.round(numbers)):
+            whole_numbers(axes.xaxis)
     legend_below(axes)
     if (more := len(curves) - MOST_CURVES) > 0:
         axes.text(0.02, 0.98, f"{more} more in the results", transform=axes.transAxes, va="top", fontsize=8)

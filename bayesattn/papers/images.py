@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bayesattn import pruning, theory, validation
-from bayesattn.accuracy import ALL_PATHS, gp_mean, mean_predictor, share_right
+from bayesattn.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
 from bayesattn.exchangeable.claims import Claim, Curve, Mean, mean_of
 from bayesattn.models import load_model
 from bayesattn.models.posterior import Model
@@ -23,6 +23,8 @@ SECTION = 7
 WIDTH, WIDTHS = 10, (10, 30, 100, 300, 1000, 3000, 10_000)
 SEEDS = range(5)
 MOST_REMOVED = 3
+SHOWN = 50
+"""Principal components that are shown, as in the paper."""
 GRID = [(temperature, width) for temperature in (0.1, 0.3, 1.0, 3.0) for width in (10, 30, 100, 1000)]
 """Temperatures and widths at which theory is asked how it agrees with the trained network; in the fast mode a few."""
 FAST_GRID = [(0.1, 10), (0.3, 10), (1.0, 10), (0.3, 100)]
@@ -118,13 +120,6 @@ def _order_parameter(found: Findings, name: str, result: Validation) -> None:
     statement = f"kernel-target alignment of draws less that of the GP limit, {of}"
     gain = Mean(aligned.draws - aligned.gp, aligned.error, freedom)
     found.add("paths-3d", comparisons.above_zero(statement, gain))
-    count = np.arange(1, len(aligned.eigenvectors) + 1)
-    found.panels.setdefault("Overlap of principal components with the labels, one-shot", []).extend(
-        [
-            Curve(f"N = {WIDTH}, {name}", count, aligned.eigenvectors, aligned.eigenvectors_error),
-            Curve(f"GP limit, {name}", count, aligned.gp_eigenvectors),
-        ]
-    )
 
 
 def _components(found: Findings, results: Sequence[Validation]) -> None:
@@ -132,6 +127,17 @@ def _components(found: Findings, results: Sequence[Validation]) -> None:
     *_, shares = zip(*map(comparisons.of_alignment, results), strict=True)
     statement = f"{shares[0].statement}, mean of {len(results)} seeds"
     found.add("paths-3d", comparisons.above_zero(statement, pooled([share.measured for share in shares])))
+    overlaps = []
+    for result in results:
+        model = result.model
+        drawn = theory.kernel(result.order_parameter, model.path_inputs, model.path_inputs, model.architecture)
+        overlaps.append([np.asarray(theory.alignment(k, model.labels))[:SHOWN] for k in (drawn, gp_kernel(model))])
+    mean = np.mean(overlaps, 0)
+    number = np.arange(1, SHOWN + 1)
+    found.panels["Overlap of principal components with the labels, one-shot, mean over seeds"] = [
+        Curve(f"mean kernel of draws, N = {WIDTH}", number, mean[0]),
+        Curve("GP limit", number, mean[1]),
+    ]
 
 
 def _accuracy(found: Findings, several: Sequence[Trained]) -> None:

@@ -240,9 +240,8 @@ def of_alignment(result: Validation) -> list[Claim]:
         def of_order_parameter(u: np.ndarray, of_kernel: Callable[[np.ndarray], float] = of_kernel) -> float:
             return of_kernel(np.asarray(theory.kernel(u, model.path_inputs, model.path_inputs, model.architecture)))
 
-        error, allowance = (
-            _propagated(of_order_parameter, result.corrected, each) for each in (result.error, result.allowance)
-        )
+        slopes = _slopes(of_order_parameter, result.corrected)
+        error, allowance = (float(np.sum(slopes * each)) for each in (result.error, result.allowance))
         limit = of_kernel(gp_kernel(model))
         drawn = Mean(of_order_parameter(result.order_parameter), error, float(np.min(result.ess)) / DRAWS_PER_FREEDOM)
         statement = f"N = {result.width}: {said} of the mean kernel"
@@ -262,15 +261,15 @@ def of_alignment(result: Validation) -> list[Claim]:
     return claims
 
 
-def _propagated(function: Callable[[np.ndarray], float], at: np.ndarray, errors: np.ndarray) -> float:
-    """sum |d function / d U_ij| error_ij over entries on and below the diagonal: at most the error of the function."""
-    base, total, size = function(at), 0.0, np.sqrt(np.outer(np.diag(at), np.diag(at)))
+def _slopes(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
+    """|d function / d U_ij| on and below the diagonal, 0 above it: times errors, summed, at most the error of the function."""
+    base, slopes, size = function(at), np.zeros_like(at), np.sqrt(np.outer(np.diag(at), np.diag(at)))
     for row, column in zip(*np.tril_indices(len(at)), strict=True):
         moved = at.copy()
         moved[row, column] += STEP * size[row, column]
         moved[column, row] = moved[row, column]
-        total += abs(function(moved) - base) / (STEP * size[row, column]) * errors[row, column]
-    return float(total)
+        slopes[row, column] = abs(function(moved) - base) / (STEP * size[row, column])
+    return slopes
 
 
 def accuracy_curves(results: Sequence[Validation], elsewhere: Sequence[Accuracy] = ()) -> list[Curve]:
