@@ -262,7 +262,7 @@ def of_alignment(result: Validation) -> list[Claim]:
 
 
 def _slopes(function: Callable[[np.ndarray], float], at: np.ndarray) -> np.ndarray:
-    """|d function / d U_ij| on and below the diagonal, 0 above it: times errors, summed, at most the error of the function."""
+    """|d function / d U_ij| on and below the diagonal, 0 above it; their sum times errors bounds the function's error."""
     base, slopes, size = function(at), np.zeros_like(at), np.sqrt(np.outer(np.diag(at), np.diag(at)))
     for row, column in zip(*np.tril_indices(len(at)), strict=True):
         moved = at.copy()
