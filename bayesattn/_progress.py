@@ -28,12 +28,12 @@ class _Words(ProgressColumn):
 
     max_refresh = None
 
-    def __init__(self, words: Callable[[Task], str]):
-        super().__init__(Column(no_wrap=True))
+    def __init__(self, words: Callable[[Task], str], yielding: bool = False):
+        super().__init__(Column(no_wrap=not yielding))  # Where room is short, columns that may wrap get less.
         self.words = words
 
     def render(self, task: Task) -> Text:
-        return Text(self.words(task))
+        return Text(self.words(task), no_wrap=True, overflow="ellipsis")
 
 
 def _description(task: Task) -> str:
@@ -46,7 +46,7 @@ def _count(task: Task) -> str:
 
 def _note(task: Task) -> str:
     digits = ".0f" if (task.speed or 0) >= 10 else ".2g"
-    return task.fields["note"] or (f"{task.speed:{digits}}/s" if task.speed else "")
+    return printable(task.fields["note"]) or (f"{task.speed:{digits}}/s" if task.speed else "")
 
 
 def _elapsed(task: Task) -> str:
@@ -107,7 +107,7 @@ class Bars:
         moving = self.console.is_interactive and self.console.file.isatty()
         self.on_terminal = wanted is not False and moving and not self.notebook
         bar = BarColumn(bar_width=None, table_column=Column(max_width=LONGEST_BAR))
-        words = [_Words(part) for part in (_count, _note, _elapsed, _left)]
+        words = [_Words(part, part is _note) for part in (_count, _note, _elapsed, _left)]
         # Without a terminal it counts and shows nothing.
         self.progress = Progress(
             _Words(_description),

@@ -1,7 +1,6 @@
 import gc
 import os
 import shutil
-from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,6 +10,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import cli
+from bayesattn.cli.compiled import compile_quickly
 from bayesattn.samplers.program import program
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
@@ -18,9 +18,6 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
 COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "compiled"))
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-# Half of the time without a cache is XLA's: these settings compile in less than half of it, to the same functions but for
-# rounding. Long tests, which run more than they compile, and other versions of XLA, which may not know them, do without.
-QUICK_TO_COMPILE = "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1"
 ROOM = 2**32
 """Free bytes that a disk in memory must have; tests leave some 300 MB behind."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
@@ -35,8 +32,8 @@ def pytest_configure(config):
     """Before anything is compiled, in this process and in those that it begins."""
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
-    if "XLA_FLAGS" not in os.environ and version("jaxlib").startswith("0.10.") and not heavy:
-        os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE
+    if not heavy:
+        compile_quickly()  # Half of the time without a cache is XLA's.
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")
     if not heavy and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:

@@ -4,6 +4,7 @@ import hashlib
 import os
 import platform
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 
 import platformdirs
@@ -31,6 +32,16 @@ def keep_compiled() -> None:
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
         os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS)
         os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", BYTES)
+
+
+def compile_quickly() -> None:
+    """Tell XLA, which has compiled nothing yet, to optimise little: for commands that compile more than they run.
+
+    It compiles in less than half of the time, to the same functions but for rounding. Other versions, which may not know
+    these settings, are left alone, and so are settings of the user's own.
+    """
+    if version("jaxlib").startswith("0.10."):
+        os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1")
 
 
 def _processor() -> bytes:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn._text import duration, printable
+from bayesattn.cli.compiled import compile_quickly
 from bayesattn.cli.options import Json, Seed
 from bayesattn.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, errors, print_json, say, say_where, screen
 from bayesattn.papers import (
@@ -18,8 +19,8 @@ from bayesattn.papers import (
     PAPERS,
     QUALIFIED,
     REPRODUCED,
-    Experiment,
     Outcome,
+    Stand,
     check,
     chosen,
     code,
@@ -28,9 +29,12 @@ from bayesattn.papers import (
     outcomes,
 )
 from bayesattn.papers.page import counted, numbers, reason
+from bayesattn.samplers.run import cores
 
 NARROW = 72
 """Columns below which there is no room for two of text."""
+SIDE_BY_SIDE = min(2, cores())
+"""Experiments at a time: each takes up to 2 GiB, and hardly more than one core."""
 STYLES = {
     REPRODUCED: "green",
     QUALIFIED: "green",
@@ -56,6 +60,9 @@ def papers(
     again: Annotated[
         bool, typer.Option("--again", help="Run also what has been run, and replace its results.")
     ] = False,
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Experiments at a time, by default two, or one on one core.")
+    ] = None,
     show: Annotated[bool, typer.Option("--show", help="Run nothing: show what the results say.")] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Print every comparison of each row.")] = False,
     as_json: Json = False,
@@ -68,17 +75,22 @@ def papers(
     start = time.perf_counter()
     if show and again:
         raise ValueError("--again runs experiments and --show runs none: one of them must go")
+    if fast:
+        compile_quickly()
     rows = chosen(only or ())
     if show:
         found = outcomes(load(out, seed, fast), rows)
     else:
         with bars(quiet=as_json) as shown:
+            bar = shown.add("papers", unit="experiments")
 
-            def begin(name: str, experiment: Experiment):
-                bar = shown.add(f"{name}: {experiment.title}")
-                return lambda told: bar.update(description=f"{name}: {told}")
+            def tell(stand: Stand) -> None:
+                note = "; ".join(f"{name}: {told}" for name, told in stand.running.items())
+                bar.update(stand.done, total=stand.total, note=note)
 
-            found = check(out, only or (), seed=seed, fast=fast, again=again, begin=begin)
+            found = check(
+                out, only or (), seed=seed, fast=fast, again=again, workers=workers or SIDE_BY_SIDE, progress=tell
+            )
     place, names = folder_of(out, seed, fast), {name for row in rows for name in row.by}
     took = "" if show else f"{duration(time.perf_counter() - start)}; "
     if as_json:

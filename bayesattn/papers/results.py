@@ -4,12 +4,14 @@ import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from bayesattn import __version__
-from bayesattn._checks import suggestion
+from bayesattn._checks import positive_integer, suggestion
 from bayesattn._files import finite, replace_file
+from bayesattn._processes import side_by_side
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.papers.experiment import Experiment, Findings, Settings
 from bayesattn.papers.registry import PAPERS, ROWS, Row
@@ -29,10 +31,10 @@ VERDICTS = REPRODUCED, QUALIFIED, NOT_REPRODUCED, OPEN, MISSING = (
 
 
 def experiments() -> dict[str, Experiment]:
-    """All by name; imported when asked for, as they come with samplers and training."""
+    """All by name, those first that take longest; imported when asked for, as they come with samplers and training."""
     from bayesattn.papers import images, paths, tokens
 
-    return {**paths.EXPERIMENTS, **images.EXPERIMENTS, **tokens.EXPERIMENTS}
+    return {**images.EXPERIMENTS, **paths.EXPERIMENTS, **tokens.EXPERIMENTS}
 
 
 def verdict_of(claim: Claim) -> str:
@@ -126,6 +128,14 @@ def _claims(results: Results, experiment: str, row: Row) -> list[dict[str, Any]]
     return results[experiment]["claims"].get(row.id, []) if experiment in results else []
 
 
+class Stand(NamedTuple):
+    """How far a check is: experiments that are done, of how many, and what those under way tell, by their names."""
+
+    done: int
+    total: int
+    running: dict[str, str]
+
+
 def check(
     folder: str | Path,
     only: Sequence[str] = (),
@@ -133,7 +143,8 @@ def check(
     seed: int = 0,
     fast: bool = False,
     again: bool = False,
-    begin: Callable[[str, Experiment], Callable[[str], None]] | None = None,
+    workers: int = 1,
+    progress: Callable[[Stand], None] | None = None,
 ) -> list[Outcome]:
     """Run the experiments of some rows, but those whose results are there, and give the outcome of each row.
 
@@ -145,24 +156,50 @@ def check(
         seed: of all that is drawn.
         fast: in minutes instead of hours, with fewer draws.
         again: run also what has been run.
-        begin: called with the name of each experiment before it runs, gives what is told how far it is.
+        workers: experiments at a time; more than one have a process each, which imports the main module of this one: a
+            script needs its `if __name__ == "__main__"`.
+        progress: told how far it is.
 
     Raises:
-        ValueError: a seed below 0, no such row, a folder that cannot be written or that another process is at work on, a
-            result that cannot be read.
+        ValueError: a seed below 0, no such row, workers below 1, a folder that cannot be written or that another process is
+            at work on, a result that cannot be read.
     """
+    positive_integer("workers", workers)
     rows, place = chosen(only), folder_of(Path(folder), seed, fast)
     with alone(place):
-        results, every = {**load(folder, seed, fast)}, experiments()
-        for name in dict.fromkeys(name for row in rows for name in row.by):
-            if not again and all(_claims(results, name, row) for row in rows if name in row.by):
+        results = {**load(folder, seed, fast)}
+        names = [
+            name
+            for name in sorted({name for row in rows for name in row.by}, key=list(experiments()).index)
+            if again or not all(_claims(results, name, row) for row in rows if name in row.by)
+        ]
+        work, running, done = partial(_result, seed=seed, fast=fast, folder=place), dict[str, str](), 0
+
+        def tell(name: str, told: str) -> None:
+            running[name] = told
+            if progress is not None:
+                progress(Stand(done, len(names), dict(running)))
+
+        if workers == 1 or len(names) == 1:
+            found = ((name, None, work(name, partial(tell, name))) for name in names)
+        else:
+            found = side_by_side(work, names, workers)
+        for name, told, result in found:
+            if told is not None:
+                tell(name, told)
                 continue
-            tell = begin(name, every[name]) if begin else lambda told: None
-            start = time.perf_counter()
-            found = every[name].run(Settings(seed, fast, tell, place))
-            results[name] = _content(name, found, seed, fast, time.perf_counter() - start)
-            replace_file(place / f"{file_of(name)}.json", json.dumps(results[name], indent=1).encode())
+            results[name] = result
+            replace_file(place / f"{file_of(name)}.json", json.dumps(result, indent=1).encode())
+            done, _ = done + 1, running.pop(name, None)
     return outcomes(results, rows)
+
+
+def _result(name: str, tell: Callable[[str], None], seed: int, fast: bool, folder: Path) -> dict[str, Any]:
+    """Run one experiment."""
+    experiment, start = experiments()[name], time.perf_counter()
+    tell(experiment.title)
+    found = experiment.run(Settings(seed, fast, tell, folder))
+    return _content(name, found, seed, fast, time.perf_counter() - start)
 
 
 def _content(name: str, found: Findings, seed: int, fast: bool, seconds: float) -> dict[str, Any]:

@@ -120,15 +120,10 @@ def runs(monkeypatch):
 
 def test_an_interrupted_check_goes_on_and_results_of_others_stay(runs, tmp_path):
     told = []
-
-    def begin(name, experiment):
-        told.append(name)
-        return lambda text: told.append(text)
-
     asked = ("tokens-latent",)
     with pytest.raises(KeyboardInterrupt):
-        papers.check(tmp_path, asked, fast=True, begin=begin)
-    assert told == ["urn", "half way", "exact posterior", "half way"]
+        papers.check(tmp_path, asked, fast=True, progress=told.append)
+    assert told[1::2] == [(0, 2, {"urn": "half way"}), (1, 2, {"exact posterior": "half way"})]
     (outcome,) = papers.check(tmp_path, asked, fast=True)
     assert outcome.verdict == papers.REPRODUCED
     assert runs == {"urn": 1, "exact posterior": 2}
@@ -251,7 +246,7 @@ def test_axes_of_every_panel_have_names():
 
 def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command, tmp_path):
     runs["exact posterior"] = 1
-    status, out, err = command("papers", "--only", "tokens-latent", "--fast")
+    status, out, err = command("papers", "--only", "tokens-latent", "--fast", "--workers", "1")
     assert status == 0, err
     assert "tokens-latent" in out
     assert "reproduced" in out
@@ -267,3 +262,20 @@ def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command, t
     assert "--only must be a paper" in err
     status, _, err = command("papers", "--seed", "-1")
     assert (status, "seed" in err) == (2, True)
+
+
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
+    stands = []
+    for workers in (1, 2):
+        (outcome,) = papers.check(
+            tmp_path / str(workers), ["tokens-sufficient"], fast=True, workers=workers, progress=stands.append
+        )
+        assert outcome.verdict == papers.QUALIFIED
+    first, second = (papers.load(tmp_path / str(workers), fast=True) for workers in (1, 2))
+    assert first.keys() == second.keys() == {"urn", "sufficiency"}
+    for name in first:
+        assert first[name] | {"seconds": 0} == second[name] | {"seconds": 0}
+    assert all(stand.total == 2 and stand.running for stand in stands)
+    assert {stand.done for stand in stands} >= {0}
+    with pytest.raises(ValueError, match="workers must be"):
+        papers.check(tmp_path, ["urn"], workers=0)

@@ -1,0 +1,89 @@
+"""Pieces of work side by side, in processes of their own."""
+
+import pickle
+import signal
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing import connection, get_context
+from typing import Any
+
+Work = Callable[[str, Callable[[str], None]], Any]
+
+
+class Unforeseen(AssertionError):
+    """An error in another process that is neither bad input nor a lack of something; where it came from is its note."""
+
+
+def side_by_side(work: Work, names: Sequence[str], workers: int) -> Iterator[tuple[str, str | None, Any]]:
+    """Do a piece of work for each name, the first ones first.
+
+    Whoever stops listening, or is ended, ends the processes.
+
+    Args:
+        work: called with a name and with what may be told how far it is; a function of a module, for the processes import
+            it.
+        names: of the pieces of work.
+        workers: most processes at a time.
+
+    Yields:
+        (name, what it tells, None) of work under way, and (name, None, result) of work that is done.
+
+    Raises:
+        ValueError, OSError, MemoryError: those of the work; ChildProcessError of a process that was ended from without.
+        Unforeseen: any other error of the work.
+    """
+    # Forks of a process in which JAX has started hang.
+    context, waiting = get_context("spawn"), iter(names)
+    with ExitStack() as stack:
+        busy: dict[connection.Connection, tuple[str, Any]] = {}
+        for _, name in zip(range(workers), waiting, strict=False):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs, work), daemon=True)
+            process.start()
+            stack.callback(process.join)
+            stack.callback(process.kill)
+            theirs.close()  # Or the end of the process would not be seen here.
+            ours.send(name)
+            busy[ours] = name, process
+        while busy:
+            for link in connection.wait(list(busy)):
+                assert isinstance(link, connection.Connection)
+                name, process = busy[link]
+                try:
+                    told, result = link.recv()
+                except (EOFError, ConnectionResetError):
+                    process.join()
+                    raise ChildProcessError(
+                        f"the process of {name} was ended ({process.exitcode}), by the system perhaps for want of memory:"
+                        " fewer workers take less"
+                    ) from None
+                if isinstance(result, BaseException):
+                    raise result
+                yield name, told, result
+                if told is None:
+                    del busy[link]
+                    if (name := next(waiting, None)) is not None:
+                        link.send(name)
+                        busy[link] = name, process
+
+
+def _serve(link: connection.Connection, work: Work) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one.
+    with suppress(EOFError, ConnectionError):  # Nobody waits any more.
+        while True:
+            name = link.recv()
+            try:
+                result = work(name, lambda told: link.send((told, None)))
+            except Exception as error:
+                result = _portable(error)
+                result.add_note(traceback.format_exc())
+            link.send((None, result))
+
+
+def _portable(error: Exception) -> Exception:
+    """The error, or one that says the same where it is unforeseen or cannot be sent."""
+    with suppress(Exception):  # Whatever its class does when it is made again.
+        if isinstance(pickle.loads(pickle.dumps(error)), ValueError | OSError | MemoryError):
+            return error
+    return Unforeseen(f"{type(error).__name__}: {error}")
