@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
+    from bayesattn.statistics import Statistics
     from bayesattn.validation import Validation, validate
 
     __version__: str
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Architecture",
     "Model",
+    "Statistics",
     "Validation",
     "attention",
     "calibration",
@@ -47,6 +49,7 @@ __all__ = [
 _HOMES = {
     "Architecture": "architecture",
     "Model": "models",
+    "Statistics": "statistics",
     "Validation": "validation",
     "collapsed": "models",
     "load_model": "models",

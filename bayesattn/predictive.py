@@ -163,8 +163,13 @@ def with_groups(
         one_of("group", name, GROUPS)
     positive_integer("prior_draws", prior_draws)
     seed_number("seed", seed)
-    wanted = names or GROUPS
     model, tree = _opened(draws, model)
+    by_example = [name for name in names if name != "prior"]
+    if model.statistics is not None and by_example:
+        raise ValueError(
+            f"group must be 'prior' for a model of statistics, which holds no single examples, got {by_example[0]!r}"
+        )
+    wanted = names or (GROUPS if model.statistics is None else ("prior",))
     order_parameters = _order_parameters(tree, model)
     likelihood, of_model = model.likelihood, fingerprint(model)
     chains, flat = len(order_parameters), jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))

@@ -384,7 +384,10 @@ def validate(
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
-        alignment=alignment_over_draws(model, saddle, sampled.values) if np.any(model.labels) else None,
+        # Statistics know the kernel of all examples up to a rotation of these alone.
+        alignment=None
+        if model.statistics is not None or not np.any(model.labels)
+        else alignment_over_draws(model, saddle, sampled.values),
         directions=directions,
         joint_p=np.nan,
         margin=margin,

@@ -15,7 +15,7 @@ FLOORS = [
     ["_checks", "_extras", "_files", "_input_files", "_processes", "_progress", "_random", "_text"],
     ["architecture", "attention", "ranks"],
     ["theory"],
-    ["network", "tasks"],
+    ["network", "statistics", "tasks"],
     ["models"],
     ["samplers"],
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
@@ -28,6 +28,7 @@ FLOORS = [
 HOMES = {
     "PIL": {"tasks.images"},
     "blackjax": {"samplers.langevin"},
+    "dask": {"statistics", "sweep"},
     "distributed": {"sweep"},
     "jinja2": {"report"},
     "matplotlib": {"plots", "exchangeable.plots", "papers.figures", "report"},
@@ -37,7 +38,7 @@ HOMES = {
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
     "typer": {"cli"},
-    "zarr": {"runs"},
+    "zarr": {"runs", "statistics"},
 }
 """The only modules that import a library, with what stands below them."""
 

@@ -62,10 +62,12 @@ def names(run, tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     inputs, labels = rng.normal(size=(12, 5, 6)), rng.choice([-1.0, 1.0], 12)
     matrices = [rng.dirichlet(np.ones(5), size=(12, 2, 5)) for _ in range(2)]
-    np.savez("mine.npz", path_inputs=ba.attention.paths_from_matrices(inputs, matrices), labels=labels)
+    batches = [(np.asarray(ba.attention.paths_from_matrices(inputs, matrices)), labels)]
+    np.savez("mine.npz", path_inputs=batches[0][0], labels=labels)
     keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
     values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
-    yield {"inputs": inputs, "matrices": matrices, "labels": labels, "keys": keys, "queries": queries, "values": values}
+    data = {"inputs": inputs, "matrices": matrices, "labels": labels, "batches": batches}
+    yield data | {"keys": keys, "queries": queries, "values": values}
     plt.close("all")
 
 

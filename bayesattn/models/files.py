@@ -83,11 +83,21 @@ class OneShotTable(Table):
 
 
 class ArraysTable(Table):
-    """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels."""
+    """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels.
+
+    `statistics`, a file that `bayesattn.Statistics` wrote, stands in place of path_inputs and labels.
+    """
 
     name: Literal["arrays"]
-    file: str
+    file: str | None = None
+    statistics: str | None = None
     head_names: list[list[str]] | None = None
+
+    @model_validator(mode="after")
+    def _some_data(self):
+        if self.file is None and self.statistics is None:
+            raise ValueError("needs file or statistics")
+        return self
 
 
 class ValidateTable(Table):

@@ -18,6 +18,7 @@ from bayesattn.models.files import (
     validated,
 )
 from bayesattn.models.posterior import Model
+from bayesattn.statistics import Statistics
 from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
@@ -185,15 +186,10 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if table.architecture.heads is None:
         raise ValueError('architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none')
     widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
-    path = regular_file("task.file", file.parent / task.file, "an .npz of path inputs and labels")
-    known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
-    if path.suffix != ".npz":
-        raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")
-    arrays: dict[str, Any] = read_arrays("task.file", path)[0]
-    for key in arrays.keys() - set(known):
-        raise ValueError(f"task.file may hold {', '.join(known)}, got {shown(key)} in {path}{suggestion(key, known)}")
-    for key in {"path_inputs", "labels"} - arrays.keys():
-        raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
+    arrays = {} if task.file is None else _arrays(file.parent / task.file, whole=task.statistics is None)
+    if task.statistics is not None:
+        place = regular_file("task.statistics", file.parent / task.statistics, "what bayesattn.Statistics wrote")
+        arrays["statistics"] = Statistics.open(place)
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))
     return Model(
         architecture=arch,
@@ -203,3 +199,22 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
         task=task.model_dump(),
         **arrays,
     )
+
+
+def _arrays(path: Path, whole: bool) -> dict[str, Any]:
+    """Arrays of an .npz; `whole` if they must be those of all of a model's data, else those of its training are refused."""
+    path = regular_file("task.file", path, "an .npz of path inputs and labels")
+    training = ("path_inputs", "labels")
+    known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
+    known = [name for name in known if whole or name not in training]
+    if path.suffix != ".npz":
+        raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")
+    arrays = read_arrays("task.file", path)[0]
+    for key in arrays.keys() - set(known):
+        beside = "" if whole or key not in training else " beside task.statistics"
+        raise ValueError(
+            f"task.file may hold {', '.join(known)}{beside}, got {shown(key)} in {path}{suggestion(key, known)}"
+        )
+    for key in set(training) - arrays.keys() if whole else ():
+        raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
+    return arrays

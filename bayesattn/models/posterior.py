@@ -18,9 +18,10 @@ from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
+from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
 from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions
-from bayesattn.theory.likelihood import Likelihood, likelihood
+from bayesattn.theory.likelihood import Likelihood, Unseen, cheapest_form, likelihood
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
@@ -54,6 +55,8 @@ class Model(Described):
     Args:
         path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
         labels: Y of shape (P,); +1 or -1 where accuracy is asked for.
+        statistics: of any number of examples, in place of path_inputs and labels, which are then those of at most Pi N_0
+            examples that have the same posterior.
         architecture: heads, widths, prior variances.
         temperature: T, variance of the Gaussian likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
@@ -79,8 +82,9 @@ class Model(Described):
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_path_inputs")
     """Arrays that decide the posterior, and the draws."""
 
-    path_inputs: Any
-    labels: Any
+    path_inputs: Any = None
+    labels: Any = None
+    statistics: Statistics | None = None
     architecture: Architecture
     temperature: float
     test_path_inputs: Any = None
@@ -95,7 +99,9 @@ class Model(Described):
 
     def __post_init__(self):
         object.__setattr__(self, "_made", [])
-        self._check({each.name for each in dataclasses.fields(self)})
+        fields = {each.name for each in dataclasses.fields(self)}
+        self._take_statistics(fields)
+        self._check(fields)
 
     def _check(self, changed: Set[str]) -> None:
         """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
@@ -127,10 +133,30 @@ class Model(Described):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
         if {"path_inputs", "labels", "architecture", "temperature"} & changed:
             scale = input_scale(np.prod(arch.variances), *self.path_inputs.shape[1:]) ** 2
-            refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
+            if self.statistics is None:
+                refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
             if name in changed and getattr(self, name) is not None:
                 _warn_of_labels(name, getattr(self, name), self)
+
+    def _take_statistics(self, given: Set[str]) -> Set[str]:
+        """Take path inputs and labels from statistics, if they are given; the names of all that is new then."""
+        if self.statistics is None or not {"statistics", "path_inputs"} & given:
+            return given
+        if not isinstance(self.statistics, Statistics):
+            raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(self.statistics).__name__}")
+        if self.statistics.outputs != 1:
+            raise ValueError(f"statistics must be of one output, got {self.statistics.outputs}")
+        for name in ("path_inputs", "labels"):
+            if name in given and getattr(self, name) is not None:
+                raise ValueError(f"{name} must not be given together with statistics, which stand in their place")
+            object.__setattr__(self, name, getattr(self.statistics, name))
+        return given | {"path_inputs", "labels"}
+
+    @property
+    def examples(self) -> int:
+        """P, the number of training examples."""
+        return len(self.labels) if self.statistics is None else self.statistics.examples
 
     def _checked_tokens(self, tokens: Tokens) -> Tokens:
         examples, _, features = self.path_inputs.shape
@@ -224,7 +250,7 @@ class Model(Described):
             "name": self.name,
             "task": self.task,
             "readout": self.tokens.readout if self.tokens and tokens else None,
-        }
+        } | ({} if self.statistics is None else {"unseen": self.statistics.unseen._asdict()})
 
     @classmethod
     def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
@@ -234,9 +260,16 @@ class Model(Described):
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
             tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
-        wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
+        data = {
+            name: arrays[name]
+            for name in ("path_inputs", "labels", "test_path_inputs", "test_labels")
+            if name in arrays
+        }
+        if "unseen" in about:
+            inputs, labels = data.pop("path_inputs"), data.pop("labels")
+            data["statistics"] = Statistics.restored(inputs, labels, Unseen(**about["unseen"]))
         return cls(
-            **{name: arrays[name] for name in wanted if name in arrays},
+            **data,
             temperature=float(arrays["temperature"]),
             architecture=arch,
             tokens=tokens,
@@ -255,22 +288,30 @@ class Model(Described):
         # Kernels outlive whatever is being traced when they are first asked for.
         with _MAKING, jax.ensure_compile_time_eval():
             if not made:
-                made.append(likelihood(self.path_inputs, self.labels, self.architecture, self.temperature))
+                unseen = None if self.statistics is None else self.statistics.unseen
+                arrays = (self.path_inputs, self.labels, self.architecture, self.temperature)
+                made.append(likelihood(*arrays, unseen=unseen))
         return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
+
+    @property
+    def _form(self) -> str:
+        """Of the likelihood."""
+        examples, _, features = self.path_inputs.shape
+        return cheapest_form(examples, features, self.architecture)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled and copied without kernels, which may be a thousand times larger."""
         return vars(self) | {"_made": []}
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        arch, (examples, paths, features) = self.architecture, self.path_inputs.shape
+        arch, (_, paths, features) = self.architecture, self.path_inputs.shape
         others = [
             f"{len(inputs)} {use}"
             for use, inputs in (("to test", self.test_path_inputs), ("to validate", self.validation_path_inputs))
             if inputs is not None
         ]
         rows = {
-            "examples": f"{examples} of {features} features" + "".join(f", {other}" for other in others),
+            "examples": f"{self.examples} of {features} features" + "".join(f", {other}" for other in others),
             "paths": f"{paths}, of {' x '.join(map(str, arch.heads))} heads: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             "temperature": f"T = {self.temperature:g}",
@@ -294,11 +335,13 @@ class Model(Described):
         object.__setattr__(changed, "_made", vars(self)["_made"])
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
+        new = changed._take_statistics(changes.keys())
         same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
-        changed._check(changes.keys() if same_paths and "path_inputs" not in changes else fields)
+        changed._check(new if same_paths and "path_inputs" not in new else fields)
         if (
             changed.path_inputs is not self.path_inputs
             or changed.architecture.variances[0] != self.architecture.variances[0]
+            or changed._form != self._form
         ):
             object.__setattr__(changed, "_made", [])
         return changed
@@ -318,19 +361,20 @@ def _kept(array: np.ndarray) -> np.ndarray:
 
 def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     """Labels that are right in form, but likely not what was meant."""
+    statistics = model.statistics if name == "labels" else None
     values = np.unique(labels)
-    if len(values) == 2 and values[0] * values[1] >= 0:
+    if statistics is None and len(values) == 2 and values[0] * values[1] >= 0:
         warnings.warn(
             f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
             " use -1 and +1",
             stacklevel=5,
         )
-    expected = (
-        np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / model.path_inputs.size
-    )
+    entries = model.examples * np.prod(model.path_inputs.shape[1:])
+    expected = np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / entries
     if name != "labels" or not expected > 0:
         return
-    size = np.sqrt(np.mean(np.square(labels)))
+    square = statistics.square / statistics.examples if statistics else np.mean(np.square(labels))
+    size = np.sqrt(square)
     larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
     if max(larger, smaller) > UNEXPECTED:
         than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"

@@ -204,6 +204,8 @@ class _Turn(NamedTuple):
 def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
     """Make a job ready; `prepared` is what an earlier plan of the same job found."""
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
+    if job.sampler == "sgld" and isinstance(model, Model) and model.statistics is not None:
+        raise ValueError("sampler 'sgld' takes minibatches of examples, got a model of statistics, which holds none")
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     require_memory(model, job.parameterisation, at_once)
     module = PARAMETERISATIONS[job.parameterisation]

@@ -1,4 +1,4 @@
-"""The energy of a kernel, log det(K + T I) + Y^T (K + T I)^{-1} Y, given in three ways, with its derivatives written out.
+"""The energy of a kernel, log det(K + T I) + Y^T (K + T I)^{-1} Y, given in four ways, with its derivatives written out.
 
 To write them out is cheaper than to differentiate through the Cholesky factor:
 dE = tr[(A^{-1} - alpha alpha^T) dA] with A = K + T I and alpha = A^{-1} Y.
@@ -76,6 +76,43 @@ def _gram_energy_jvp(primals, tangents):
     energy, slope, solution = _energy_and_slope(mixed @ mixed.T, labels, temperature)
     change = 2 * jnp.vdot(slope @ mixed, mixed_dot)
     return energy, change + 2 * solution @ labels_dot + jnp.trace(slope) * temperature_dot
+
+
+@jax.custom_jvp
+def projection_energy(mixed: Float[Array, "example column"], labels: Float[Array, " example"], temperature: Any):
+    """Energy where K is the Gram matrix of `mixed`, by a matrix of as many rows as that has columns (EXTENSIONS section 3).
+
+    With B = `mixed`, M = B^T B + T I and w = M^{-1} B^T Y, the posterior mean of what B is multiplied with (for P examples
+    and c columns):
+
+        log det(K + T I) = log det M + (P - c) log T,   Y^T (K + T I)^{-1} Y = |Y - B w|^2 / T + |w|^2.
+
+    The sum of squares keeps the digits that |Y|^2 - Y^T B w loses at small T.
+    """
+    return _projected(mixed, labels, temperature)[0]
+
+
+@projection_energy.defjvp
+def _projection_energy_jvp(primals, tangents):
+    mixed, labels, temperature = primals
+    mixed_dot, labels_dot, temperature_dot = tangents
+    energy, cholesky, mean, solution = _projected(mixed, labels, temperature)
+    (examples, columns), leaf = mixed.shape, _leaf(len(cholesky))
+    inverse = _gram_of_lower(_lower_inverse(cholesky, leaf), leaf)
+    # B^T (K + T I)^{-1} = M^{-1} B^T, B^T alpha = w
+    change = 2 * jnp.vdot(mixed @ inverse - jnp.outer(solution, mean), mixed_dot)
+    trace = jnp.trace(inverse) + (examples - columns) / temperature
+    return energy, change + 2 * solution @ labels_dot + (trace - solution @ solution) * temperature_dot
+
+
+def _projected(mixed, labels, temperature):
+    """Energy, Cholesky factor of M, w, and (K + T I)^{-1} Y."""
+    examples, columns = mixed.shape
+    cholesky = jnp.linalg.cholesky(mixed.T @ mixed + temperature * jnp.eye(columns))
+    mean = jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels)
+    missed = labels - mixed @ mean
+    log_det = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + (examples - columns) * jnp.log(temperature)
+    return log_det + missed @ missed / temperature + mean @ mean, cholesky, mean, missed / temperature
 
 
 def _energy_and_slope(kernel, labels, temperature):

@@ -1,11 +1,11 @@
 """The likelihood of the labels given a factor F of the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
 
-What theory and samplers ask of the training data they ask of this object, which has two exact forms. Its methods whose
+What theory and samplers ask of the training data they ask of this object, which has three exact forms. Its methods whose
 names end in "of" take U itself, which may be any symmetric matrix for which K(U) + T I is positive definite; gradients in U
 are symmetric, those along symmetric changes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -15,12 +15,14 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import finite_array, is_traced, one_of, positive
 from bayesattn.architecture import Architecture
-from bayesattn.theory.energies import gram_energy, kernel_energy, packed_energy, pairs_of, unpacked
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.energies import gram_energy, kernel_energy, packed_energy, pairs_of, projection_energy, unpacked
 from bayesattn.theory.kernels import checked_path_inputs, input_scale
 
 Factor = Float[Array, "path column"]
 OrderParameter = Float[Array, "path path"]
 BLOCK_BYTES = 2**27
+SIDES = {"features": "examples", "feature_space": "features"}
 LEAST_PIVOT = 1e4
 """Times that a pivot must be above the rounding of K: with 40 and 100 examples and K of rank 6 and 10, from about 1000 times
 down (T = 3e-11 and less), the search of the saddle point ended at wrong points as if it had converged."""
@@ -52,6 +54,16 @@ class Solved(NamedTuple):
     weighted: Float[Array, "path feature"]
 
 
+class Unseen(NamedTuple):
+    """Examples beyond those that are held, whose outputs are 0 whatever the weights: their number and |Y|^2.
+
+    `bayesattn.Statistics` turns any number of examples into Pi N_0 and such as these.
+    """
+
+    examples: Any
+    square: Any
+
+
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class Likelihood:
@@ -61,11 +73,16 @@ class Likelihood:
         features: path inputs times s_0 / sqrt(N_0 Pi), shape (P, Pi, N_0).
         labels: Y of shape (P,).
         temperature: T.
+        side: of A = `features` F, P rows and r N_0 columns, on which A A^T + T I or A^T A + T I is formed: "examples" or
+            "features", by default the shorter one.
+        unseen: further examples that no U gives an output, if there are any.
     """
 
     features: Float[Array, "example path feature"]
     labels: Float[Array, " example"]
     temperature: Any
+    side: str | None = field(default=None, kw_only=True, metadata={"static": True})
+    unseen: Unseen | None = field(default=None, kw_only=True)
 
     def at(self, temperature: Any) -> "Likelihood":
         """The same at another temperature."""
@@ -84,21 +101,37 @@ class Likelihood:
         """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
         return _mixed(self.features, order_parameter) @ self.features.reshape(len(self.labels), -1).T
 
+    @property
+    def constant(self) -> Any:
+        """P log(2 pi): minus twice the log density is this and the energy."""
+        return (len(self.labels) + (0 if self.unseen is None else self.unseen.examples)) * np.log(2 * np.pi)
+
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
-        return gram_energy(_mixed(self.features, factor), self.labels, self.temperature)
+        energy = projection_energy if self._in_feature_space(factor) else gram_energy
+        return energy(_mixed(self.features, factor), self.labels, self.temperature) + self._of_unseen()
+
+    def _in_feature_space(self, factor: Factor) -> bool:
+        columns = factor.shape[1] * self.features.shape[2]
+        return self.side == "features" if self.side else columns < len(self.labels)
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """The same of any symmetric U."""
-        return kernel_energy(self.kernel_of(order_parameter), self.labels, self.temperature)
+        return kernel_energy(self.kernel_of(order_parameter), self.labels, self.temperature) + self._of_unseen()
+
+    def _of_unseen(self) -> Any:
+        """What further examples add to the energy."""
+        if self.unseen is None:
+            return 0.0
+        return self.unseen.examples * jnp.log(self.temperature) + self.unseen.square / self.temperature
 
     def log_density(self, factor: Factor) -> Float[Array, ""]:
         """log Normal(Y; 0, K + T I)."""
-        return -(self.energy(factor) + len(self.labels) * np.log(2 * np.pi)) / 2
+        return -(self.energy(factor) + self.constant) / 2
 
     def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """The same of any symmetric U."""
-        return -(self.energy_of(order_parameter) + len(self.labels) * np.log(2 * np.pi)) / 2
+        return -(self.energy_of(order_parameter) + self.constant) / 2
 
     def is_singular(self, factor: Factor) -> Array:
         """Whether K + T I has a pivot so near to rounding that the energy's gradient may mean nothing."""
@@ -127,7 +160,7 @@ class Likelihood:
         """
         cholesky, whitened, labels, weighted = self.solved(factor)
         examples, paths, features = whitened.shape
-        energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels
+        energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
         slope = jnp.einsum("epf,eqf->pq", whitened, whitened) - weighted @ weighted.T
         # Features f' in blocks: all of the Gram matrix at once may not fit into memory.
         count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
@@ -186,9 +219,16 @@ class Likelihood:
         prior_key, noise_key = jax.random.split(key)
         if prior is None:
             prior = self._prior_projection(prior_key, factor)
-        missed = self.labels - self._noisy(noise_key, factor, prior)
-        coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), missed)
-        return prior + factor.T @ jnp.tensordot(coefficients, self.features, 1)
+        return prior + self._projection(factor, self.labels - self._noisy(noise_key, factor, prior))
+
+    def _projection(self, factor: Factor, labels: Float[Array, " example"]) -> Float[Array, "column feature"]:
+        """Posterior mean of Z given labels."""
+        if self._in_feature_space(factor):
+            mixed = _mixed(self.features, factor)
+            cholesky = self._cholesky(mixed.T @ mixed)
+            return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(factor.shape[1], -1)
+        coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)
+        return factor.T @ jnp.tensordot(coefficients, self.features, 1)
 
     def sample_labels(self, key: Key[Array, ""], factor: Factor) -> Float[Array, " example"]:
         """Labels drawn given U: Normal(0, K + T I)."""
@@ -202,8 +242,8 @@ class Likelihood:
         output = self.features.reshape(len(self.labels), -1) @ (factor @ projection).reshape(-1)
         return output + jnp.sqrt(self.temperature) * jax.random.normal(key, self.labels.shape)
 
-    def _cholesky(self, kernel: Float[Array, "example example"]) -> Float[Array, "example example"]:
-        """Of K + T I."""
+    def _cholesky(self, kernel: Float[Array, "row row"]) -> Float[Array, "row row"]:
+        """Of a matrix + T I."""
         return jnp.linalg.cholesky(kernel + self.temperature * jnp.eye(len(kernel)))
 
 
@@ -233,7 +273,7 @@ class LikelihoodByPairs(Likelihood):
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """The same of any symmetric U."""
-        return packed_energy(self._packed(order_parameter), self.labels, self.temperature)
+        return packed_energy(self._packed(order_parameter), self.labels, self.temperature) + self._of_unseen()
 
     def _packed(self, order_parameter: OrderParameter) -> Float[Array, " entry"]:
         """Lower triangle of K(U), row by row."""
@@ -241,23 +281,48 @@ class LikelihoodByPairs(Likelihood):
         return symmetric[np.tril_indices(len(symmetric))] @ self.pairs
 
 
-FORMS = ("pairs", "features")
+FORMS = ("pairs", "features", "feature_space")
+
+
+def operations(examples: int, paths: int, features: int, columns: int) -> dict[str, float]:
+    """Operations that the energy and its gradient take in each form, roughly, for F of so many columns.
+
+    Pairs of paths are read at memory speed, by which about four operations are done in the time of a number.
+    """
+    seen = columns * features
+    return {
+        "pairs": 16 * examples**2 * paths**2 + examples**3,
+        "features": 4 * examples**2 * seen + examples**3,
+        "feature_space": 4 * examples * seen**2 + seen**3,
+    }
+
+
+def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
+    """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`."""
+    work = operations(examples, arch.paths, features, layer_shapes(arch)[0].columns)
+    if 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2) > PAIRS_BYTES:
+        del work["pairs"]
+    return min(work, key=lambda form: work[form])
 
 
 def likelihood(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Any, *, form: str | None = None
+    path_inputs: Any,
+    labels: Any,
+    arch: Architecture,
+    temperature: Any,
+    *,
+    form: str | None = None,
+    unseen: Unseen | None = None,
 ) -> Likelihood:
-    """The likelihood of a training set, in its cheaper form or in the one asked for.
-
-    Path-path kernels read 2 P^2 Pi^2 bytes a product at memory speed, features cost 2 P^2 Pi N_0 operations: with about
-    ten operations in the time of a byte, features win where N_0 is below a few Pi.
+    """The likelihood of a training set, in its cheapest form or in the one asked for.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
         labels: Y of shape (P,).
-        arch: the network; its widths do not matter.
+        arch: the network.
         temperature: T, variance of the likelihood.
-        form: "pairs" or "features".
+        form: "pairs" of paths, "features" for the P x P kernel as a Gram matrix, or "feature_space".
+        unseen: further examples that no U gives an output, if there are any.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, another form.
@@ -265,12 +330,11 @@ def likelihood(
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     labels, temperature = finite_array("labels", labels, (len(path_inputs),)), positive("temperature", temperature)
     examples, paths, features = path_inputs.shape
-    if form is None:
-        pairs_bytes = 8 * (paths * (paths + 1) // 2) * (examples * (examples + 1) // 2)
-        form = "features" if features <= 4 * paths or pairs_bytes > PAIRS_BYTES else "pairs"
     scaled = jnp.asarray(path_inputs) * input_scale(arch.variances[0], paths, features)
     held = (scaled, jnp.asarray(labels), jnp.asarray(temperature))
-    return LikelihoodByPairs(*held, pairs_of(scaled)) if one_of("form", form, FORMS) == "pairs" else Likelihood(*held)
+    if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
+        return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
+    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen)
 
 
 def likelihood_of(

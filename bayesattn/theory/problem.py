@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
@@ -55,7 +54,7 @@ def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""
 
 def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of `potential`."""
-    constant = len(problem.likelihood.labels) * np.log(2 * np.pi) / 2
+    constant = problem.likelihood.constant / 2
     return with_derivatives(
         problem.likelihood,
         lambda point: problem.factor(point, shapes),

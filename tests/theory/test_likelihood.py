@@ -138,7 +138,8 @@ def test_labels_have_the_moments_of_their_law(case):
 def test_what_is_not_known_is_named(two_layers):
     arrays = two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3
     with pytest.raises(
-        ValueError, match=r"form must be one of 'pairs', 'features', got 'pair'; did you mean 'pairs'\?"
+        ValueError,
+        match=r"form must be one of 'pairs', 'features', 'feature_space', got 'pair'; did you mean 'pairs'\?",
     ):
         likelihood(*arrays, form="pair")
     other = likelihood(two_layers.path_inputs[:3], two_layers.labels[:3], *arrays[2:])

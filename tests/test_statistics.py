@@ -1,0 +1,348 @@
+"""Statistics of any number of examples: the same posterior as by the examples themselves."""
+
+import tracemalloc
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import zarr
+
+import bayesattn as ba
+from bayesattn import runs, statistics
+from bayesattn.theory.likelihood import FORMS, likelihood
+from tests.conftest import relative_error
+
+ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
+TEMPERATURE = 0.3
+EXAMPLES, FEATURES = 90, 3
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Path inputs, labels and test inputs: more examples than 4 paths of 3 features."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(EXAMPLES, 4, FEATURES)) * [[[1.0], [2.0], [0.5], [1.0]]]
+    labels = np.tanh(inputs[:, 0] @ [0.5, -1.0, 0.3] + inputs[:, 1, 0]) + 0.1 * rng.normal(size=EXAMPLES)
+    return inputs, labels, rng.normal(size=(7, 4, FEATURES))
+
+
+@pytest.fixture(scope="module")
+def gathered(data):
+    return ba.Statistics.gather(data[:2], ARCH)
+
+
+@pytest.fixture(scope="module")
+def models(data, gathered):
+    """The same posterior by examples and by statistics."""
+    settings = {"architecture": ARCH, "temperature": TEMPERATURE, "test_path_inputs": data[2]}
+    return ba.Model(path_inputs=data[0], labels=data[1], **settings), ba.Model(statistics=gathered, **settings)
+
+
+def same(one, other, tolerance=1e-12):
+    return (
+        all((getattr(one, name) == getattr(other, name)) for name in ("examples", "paths", "features", "outputs"))
+        and relative_error(one.triangle, other.triangle) < tolerance
+    )
+
+
+def test_they_are_the_sums_over_examples(data, gathered):
+    inputs, labels, _ = data
+    flat = inputs.reshape(len(inputs), -1)
+    assert relative_error(gathered.gram, flat.T @ flat) < 1e-13
+    assert relative_error(gathered.moment, flat.T @ labels) < 1e-13
+    assert relative_error(gathered.square, labels @ labels) < 1e-13
+    assert gathered.path_inputs.shape == (12, 4, 3)
+    assert gathered.unseen.examples == EXAMPLES - 12
+    residual = np.linalg.lstsq(flat, labels, rcond=None)[1][0]
+    assert relative_error(gathered.unseen.square, residual) < 1e-12
+    assert "90 examples" in repr(gathered)
+
+
+@pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])
+def test_batches_of_any_size_give_the_same(data, gathered, cuts):
+    batches = list(zip(np.split(data[0], cuts), np.split(data[1], cuts), strict=True))
+    assert same(ba.Statistics.gather(iter(batches), ARCH), gathered)
+    parts = [ba.Statistics.gather([batch], ARCH) for batch in batches]
+    assert same(sum(parts), gathered)
+    assert same(sum(reversed(parts)), gathered)
+
+
+def test_several_outputs_have_a_column_each(data):
+    inputs, labels, _ = data
+    columns = np.stack([labels, labels**2], axis=1)
+    both = ba.Statistics.gather([(inputs, columns)], ARCH)
+    assert both.labels.shape == (12, 2)
+    assert relative_error(both.moment, inputs.reshape(EXAMPLES, -1).T @ columns) < 1e-13
+    with pytest.raises(ValueError, match="statistics must be of one output, got 2"):
+        ba.Model(statistics=both, architecture=ARCH, temperature=1.0)
+
+
+@pytest.mark.parametrize("examples", [5, 12, 13])
+def test_few_examples_are_their_own_statistics(data, examples):
+    inputs, labels = data[0][:examples], data[1][:examples]
+    few = ba.Statistics.gather([(inputs, labels)], ARCH)
+    assert few.unseen.examples == max(0, examples - 12)
+    restored = ba.Statistics.restored(few.path_inputs, few.labels, few.unseen)
+    assert same(restored, few)
+    settings = {"architecture": ARCH, "temperature": TEMPERATURE}
+    u = jnp.diag(jnp.array([1.0, 2.0, 0.5, 1.5]))
+    by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).likelihood.log_density_of(u)
+    assert relative_error(ba.Model(statistics=few, **settings).likelihood.log_density_of(u), by_examples) < 1e-12
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, form):
+    """By factor of any number of columns, by U, to second order, and of what the network sees of V_0."""
+    held = models[1]
+    ours = likelihood(held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, unseen=held.statistics.unseen)
+    theirs = likelihood(data[0], data[1], ARCH, TEMPERATURE, form="features")
+    test = jnp.asarray(data[2])
+    for columns in (3, 6):
+        factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
+        for function in ("energy", "log_density"):
+            (value, slope), (value_0, slope_0) = (
+                jax.value_and_grad(getattr(one, function))(factor) for one in (ours, theirs)
+            )
+            assert relative_error(value, value_0) < 1e-10
+            assert relative_error(slope, slope_0) < 1e-10
+        for one, other in zip(ours.expansion(factor), theirs.expansion(factor), strict=True):
+            assert relative_error(one, other) < 1e-10
+        by_temperature = (
+            jax.grad(lambda t, f=factor, one=one: one.at(t).energy(f))(TEMPERATURE) for one in (ours, theirs)
+        )
+        assert relative_error(*by_temperature) < 1e-10
+        u = factor @ factor.T
+        assert relative_error(ours.energy_of(u), theirs.energy_of(u)) < 1e-10
+        for one, other in zip(ours.prediction_of(u, test), theirs.prediction_of(u, test), strict=True):
+            assert relative_error(one, other) < 1e-10
+        assert relative_error(ours.readout_of(u), theirs.readout_of(u)) < 1e-10
+        assert relative_error(ours._projection(factor, ours.labels), theirs._projection(factor, theirs.labels)) < 1e-10
+
+
+def test_draws_of_weights_are_those_of_every_form(models):
+    """Of the same random numbers; and their mean and covariance are those of the examples."""
+    held = models[1]
+    arrays = (held.path_inputs, held.labels, ARCH, TEMPERATURE)
+    factor = jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)))
+    key = jax.random.key(0)
+    drawn = [
+        likelihood(*arrays, form=form, unseen=held.statistics.unseen).sample_projection(key, factor) for form in FORMS
+    ]
+    for other in drawn[1:]:
+        assert relative_error(other, drawn[0]) < 1e-10
+
+
+def test_theory_is_that_of_the_examples(models):
+    by_examples, by_statistics = models
+    saddle, other = (ba.theory.solve(model) for model in models)
+    assert relative_error(other.order_parameter, saddle.order_parameter) < 1e-9
+    assert relative_error(other.energy, saddle.energy) < 1e-10
+    assert relative_error(*(ba.theory.gp_evidence(model) for model in models)) < 1e-10
+    u = saddle.order_parameter
+    for one, two in zip(ba.theory.predict(u, by_examples), ba.theory.predict(u, by_statistics), strict=True):
+        assert relative_error(two, one) < 1e-10
+    one, two = (ba.theory.finite_width(model) for model in models)
+    assert relative_error(two.order_parameter, one.order_parameter) < 1e-7
+    assert by_statistics.examples == by_examples.examples == EXAMPLES
+    assert by_statistics.replace(width=3).examples == EXAMPLES
+
+
+def test_digits_are_kept_at_low_temperature(data):
+    """Against the Gaussian law in 60 digits, where differences of squares would have none left."""
+    from decimal import Decimal, localcontext
+
+    inputs, labels = data[0][:20, :2], data[1][:20]
+    arch = ba.Architecture((2,), (5, 6), (1.0, 1.0, 1.0))
+    held = ba.Statistics.gather([(inputs, labels)], arch)
+    factor = np.array([[1.0, 0.3], [-0.4, 0.8]])
+
+    def exact(temperature):
+        with localcontext() as context:
+            context.prec = 60
+            scale = Decimal(1) / Decimal(6)
+            mixed = [
+                [
+                    sum((Decimal(float(row[p, f])) * Decimal(float(factor[p, c])) for p in range(2)), Decimal(0))
+                    for c in range(2)
+                    for f in range(3)
+                ]
+                for row in inputs
+            ]
+            size = len(mixed)
+            rows = [
+                [sum((a * b for a, b in zip(one, other, strict=True)), Decimal(0)) * scale for other in mixed]
+                + [Decimal(float(y))]
+                for one, y in zip(mixed, labels, strict=True)
+            ]
+            for i in range(size):
+                rows[i][i] += Decimal(temperature)
+            log_det, quadratic = Decimal(0), Decimal(0)
+            for i in range(size):
+                pivot = rows[i][i]
+                log_det += pivot.ln()
+                quadratic += rows[i][size] ** 2 / pivot
+                for j in range(i + 1, size):
+                    ratio = rows[j][i] / pivot
+                    rows[j] = [a - ratio * b for a, b in zip(rows[j], rows[i], strict=True)]
+            return float(log_det + quadratic)
+
+    for temperature in (1e-2, 1e-6, 1e-10):
+        model = ba.Model(statistics=held, architecture=arch, temperature=temperature)
+        for form in FORMS:
+            found = likelihood(
+                model.path_inputs, model.labels, arch, temperature, form=form, unseen=held.unseen
+            ).energy(jnp.asarray(factor))
+            assert relative_error(found, exact(temperature)) < 1e-10
+
+
+def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
+    model = models[1]
+    run = runs.sample(model, tmp_path / "run", chains=2, warmup=60, draws=50, seed=1, progress=False)
+    assert run.model.examples == EXAMPLES
+    assert same(run.model.statistics, model.statistics)
+    draws = run.draws()
+    assert np.isfinite(draws["posterior"]["order_parameter"]).all()
+    weights = ba.collapsed.weights(draws, model)
+    assert weights["V_0"].shape == (2, 50, 30, 3)
+    result = ba.validate(model, draws)
+    assert result.alignment is None
+    assert "prior" in ba.with_groups(draws, model=model, prior_draws=10)
+    with pytest.raises(ValueError, match="holds no single examples, got 'log_likelihood'"):
+        ba.with_groups(draws, "log_likelihood", model=model)
+    with pytest.raises(ValueError, match="'sgld' takes minibatches"):
+        ba.sample(model, sampler="sgld", parameterisation="path", chains=1, warmup=1, draws=1)
+
+
+def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "BLOCK_BYTES", 1000)
+    inputs, labels, _ = data
+    np.save(tmp_path / "inputs.npy", inputs)
+    mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
+    assert same(ba.Statistics.gather((mapped, labels), ARCH), gathered)
+    group = zarr.create_group(tmp_path / "data.zarr")
+    for name, array in (("inputs", inputs), ("labels", labels)):
+        group.create_array(name, data=array, chunks=(20, *array.shape[1:]))
+    assert same(ba.Statistics.gather((group["inputs"], group["labels"]), ARCH), gathered)
+
+
+def test_dask_gathers_its_arrays_and_bags(data, gathered):
+    array, bag = pytest.importorskip("dask.array"), pytest.importorskip("dask.bag")
+    import dask
+
+    inputs, labels, _ = data
+    with dask.config.set(scheduler="synchronous"):
+        pair = array.from_array(inputs, chunks=(13, 2, 3)), array.from_array(labels, chunks=20)
+        assert same(ba.Statistics.gather(pair, ARCH), gathered)
+        batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
+        assert same(ba.Statistics.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
+        with pytest.raises(ValueError, match="store must be None with Dask"):
+            ba.Statistics.gather(pair, ARCH, store="there")
+
+
+def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch):
+    monkeypatch.setattr(statistics, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(statistics, "STORE_SECONDS", 0.0)
+    inputs, labels, _ = data
+    batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
+    store = tmp_path / "statistics.zarr.zip"
+
+    def interrupted():
+        yield from batches[:8]
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ba.Statistics.gather(interrupted(), ARCH, store=store)
+    part = ba.Statistics.open(store)
+    assert 0 < part.examples < EXAMPLES
+    other_batches = [(inputs[i : i + 7], labels[i : i + 7]) for i in range(0, EXAMPLES, 7)]
+    assert same(ba.Statistics.gather(other_batches, ARCH, store=store), gathered)
+    assert same(ba.Statistics.open(store), gathered)
+    assert same(ba.Statistics.gather(batches, ARCH, store=store), gathered)
+    with pytest.raises(ValueError, match="store must hold statistics of these batches"):
+        ba.Statistics.gather(batches[1:], ARCH, store=store)
+
+
+def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
+    file = tmp_path / "statistics.zarr.zip"
+    gathered.save(file)
+    assert same(ba.Statistics.open(file), gathered, 1e-300)
+    with pytest.raises(FileExistsError, match="file must not exist yet"):
+        gathered.save(file)
+    with pytest.raises(FileNotFoundError):
+        ba.Statistics.open(tmp_path / "none")
+    content = file.read_bytes()
+    np.savez(tmp_path / "other.npz", triangle=gathered.triangle)
+    for damaged in (b"", content[: len(content) // 2], (tmp_path / "other.npz").read_bytes()):
+        other = tmp_path / "damaged"
+        other.write_bytes(damaged)
+        with pytest.raises(ValueError, match="must be statistics that were saved"):
+            ba.Statistics.open(other)
+
+
+def test_a_model_file_names_statistics(data, gathered, tmp_path):
+    gathered.save(tmp_path / "statistics.zarr.zip")
+    np.savez(tmp_path / "test.npz", test_path_inputs=data[2])
+    file = tmp_path / "model.toml"
+    lines = ["temperature = 0.3", "[architecture]", "heads = [2, 2]", "width = 5", "[task]", 'name = "arrays"']
+    file.write_text("\n".join([*lines, 'statistics = "statistics.zarr.zip"', 'file = "test.npz"']))
+    model = ba.load_model(file)
+    assert (model.examples, len(model.test_path_inputs)) == (EXAMPLES, 7)
+    np.savez(tmp_path / "test.npz", labels=data[1])
+    with pytest.raises(ValueError, match=r"beside task\.statistics, got 'labels'"):
+        ba.load_model(file)
+    file.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match="needs file or statistics"):
+        ba.load_model(file)
+
+
+@pytest.mark.parametrize(
+    ("batches", "message"),
+    [
+        ([], "batches must hold at least one example"),
+        ([1], r"batches\[0\] must be a pair"),
+        ([(np.ones((2, 4, 3)), np.ones(3))], r"labels of batches\[0\] must be as many as its path_inputs, 2"),
+        ([(np.ones((2, 3, 3)), np.ones(2))], r"path_inputs of batches\[0\] must have 4 paths"),
+        ([(np.ones((2, 4, 3)), [1.0, np.nan])], r"labels of batches\[0\] must be finite"),
+        ([(np.ones((2, 4, 3)), np.ones(2)), (np.ones((2, 4, 2)), np.ones(2))], r"batches\[1\] must have 3 features"),
+    ],
+)
+def test_bad_batches_are_named(batches, message):
+    with pytest.raises(ValueError, match=message):
+        ba.Statistics.gather(batches, ARCH)
+
+
+def test_what_does_not_go_together_is_refused(data, gathered):
+    inputs, labels, _ = data
+    settings = {"architecture": ARCH, "temperature": 1.0}
+    with pytest.raises(ValueError, match="path_inputs must not be given together with statistics"):
+        ba.Model(statistics=gathered, path_inputs=inputs, **settings)
+    with pytest.raises(ValueError, match="path_inputs must not be given together with statistics"):
+        ba.Model(statistics=gathered, **settings).replace(path_inputs=inputs)
+    with pytest.raises(ValueError, match=r"statistics must be a bayesattn\.Statistics, got int"):
+        ba.Model(statistics=3, **settings)
+    with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
+        ba.Statistics.gather([(inputs, labels)], 3)
+    narrower = ba.Statistics.gather([(inputs[:, :, :2], labels)], ARCH)
+    with pytest.raises(ValueError, match="same paths, features and outputs to be added"):
+        gathered + narrower
+    with pytest.raises(TypeError):
+        gathered + 1
+
+
+def test_gathering_holds_a_block_at_a_time(monkeypatch):
+    """Whatever the number of batches: examples that were taken in are let go."""
+    monkeypatch.setattr(statistics, "BLOCK_BYTES", 2**18)
+
+    def batches(count):
+        for seed in range(count):
+            inputs = np.random.default_rng(seed).normal(size=(1000, 4, FEATURES))
+            yield inputs, inputs[:, 0, 0]
+
+    peaks = []
+    for count in (10, 200):
+        tracemalloc.start()
+        ba.Statistics.gather(batches(count), ARCH)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] < 200 * 8 * 12 * 1000 / 5
