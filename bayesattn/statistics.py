@@ -31,7 +31,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import checked_path_inputs
 from bayesattn.theory.likelihood import Unseen
 
-BLOCK_BYTES = 2**26
+BLOCK_BYTES = 2**23
 """Of examples that are taken into R at a time, on top of four times as many rows as R has, if those are more."""
 STORE_SECONDS = 30.0
 """Between two times that a store is written."""

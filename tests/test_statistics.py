@@ -1,5 +1,9 @@
 """Statistics of any number of examples: the same posterior as by the examples themselves."""
 
+import os
+import signal
+import threading
+import time
 import tracemalloc
 
 import jax
@@ -238,6 +242,30 @@ def test_dask_gathers_its_arrays_and_bags(data, gathered):
         assert same(ba.Statistics.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
         with pytest.raises(ValueError, match="store must be None with Dask"):
             ba.Statistics.gather(pair, ARCH, store="there")
+
+
+def slow_batch(seed):
+    """A batch that takes a while, so that a worker is killed in the midst of it."""
+    time.sleep(0.2)
+    inputs = np.random.default_rng(seed).normal(size=(50, 4, FEATURES))
+    return inputs, inputs[:, 0, 0] + inputs[:, 3, 1] ** 2
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("after", [1.0, 2.5, 4.0])
+def test_a_killed_worker_costs_time_alone(after):
+    """Of two, in the midst of work: every example counts once."""
+    bag, distributed = pytest.importorskip("dask.bag"), pytest.importorskip("distributed")
+    options = {"n_workers": 2, "threads_per_worker": 1, "host": "127.0.0.1", "dashboard_address": None}
+    with distributed.LocalCluster(**options) as cluster, distributed.Client(cluster) as client:
+        processes = list(client.run(os.getpid).values())
+        killer = threading.Timer(after, os.kill, (processes[0], signal.SIGKILL))
+        killer.start()
+        found = ba.Statistics.gather(bag.from_sequence(range(60), npartitions=30).map(slow_batch), ARCH)
+        assert processes[0] not in client.run(os.getpid).values()
+    killer.join()
+    assert found.examples == 3000
+    assert same(found, ba.Statistics.gather(map(slow_batch, range(60)), ARCH))
 
 
 def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch):

@@ -30,7 +30,7 @@ from bayesattn.theory.kernels import checked_path_inputs, input_scale
 from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.of_model import not_traced, of_model
-from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of
+from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, likely_cause, saddle_point
 
 WIDE = 2
@@ -91,6 +91,7 @@ def finite_width(
         NotConverged: the mode was not found.
     """
     likelihood, full = likelihood_of(path_inputs, labels, arch, temperature, likelihood), layer_shapes(arch, full=True)
+    refuse_many("an expansion to first order in 1/N", full)
     if about is None:
         wide = all(width >= WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
         about = "mode" if wide else "saddle"

@@ -1,11 +1,13 @@
-"""Minimum of a smooth function in up to some hundred dimensions, to a gradient at rounding error."""
+"""Minimum of a smooth function to a gradient at rounding error: by its Hessian, or in thousands of dimensions without."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
+from scipy import optimize
 
 SMALLEST_CURVATURE = 1e-10
 """Least curvature along an eigenvector that a step trusts, relative to the largest."""
@@ -79,3 +81,57 @@ def minimum(
     nowhere = Local(jnp.array(jnp.inf), jnp.zeros_like(start), jnp.eye(len(start)))
     steps, point, at, _ = jax.lax.while_loop(go_on, newton_step, (jnp.array(-1), start, nowhere, jnp.array(False)))
     return Minimum(point, at, jnp.where(jnp.isfinite(size(at)), size(at), jnp.inf), steps)
+
+
+PAIRS_KEPT = 50
+"""Steps that L-BFGS remembers."""
+STEPS_EACH = 10
+"""Steps of L-BFGS that count as one of Newton's."""
+
+
+class Found(NamedTuple):
+    """Where a search without the Hessian ended, the largest slope there, and the gradients that it took."""
+
+    point: Float[np.ndarray, " coordinate"]
+    gradient: float
+    iterations: int
+
+
+def minimum_by_gradients(
+    value_and_gradient: Callable[[Any], tuple[Any, Any]],
+    newton_direction: Callable[[Any, Any], Any],
+    start: Float[np.ndarray, " coordinate"],
+    max_steps: int,
+    tolerance: float,
+) -> Found:
+    """L-BFGS until the function drowns in rounding, then Newton's steps as long as they bring the gradient down.
+
+    Args:
+        value_and_gradient: of the function at a point.
+        newton_direction: -H^{-1} g at a point with gradient g, from products of the Hessian with vectors.
+        start: of the search.
+        max_steps: most Newton steps, each of which counts as `STEPS_EACH` of L-BFGS.
+        tolerance: largest slope at which the search ends, relative to that at the start.
+    """
+
+    def numbers(point: Any) -> tuple[float, np.ndarray]:
+        value, gradient = value_and_gradient(point)
+        return float(value), np.asarray(gradient)
+
+    tolerance *= max(np.max(np.abs(numbers(start)[1])), 1e-3)
+    options = {"maxcor": PAIRS_KEPT, "maxiter": STEPS_EACH * max_steps, "maxfun": 2 * STEPS_EACH * max_steps}
+    rough = optimize.minimize(
+        numbers, start, jac=True, method="L-BFGS-B", options=options | {"ftol": 0.0, "gtol": tolerance, "maxls": 40}
+    )
+    point, gradient, taken = rough.x, np.asarray(rough.jac), int(rough.nfev)
+    for _ in range(max_steps):
+        if not np.max(np.abs(gradient)) > tolerance:
+            break
+        nearer = point + np.asarray(newton_direction(point, gradient))
+        there = numbers(nearer)[1]
+        taken += 1
+        if not np.max(np.abs(there)) < np.max(np.abs(gradient)):
+            break
+        point, gradient = nearer, there
+    largest = float(np.max(np.abs(gradient)))
+    return Found(point, largest if np.isfinite(largest) else np.inf, taken)

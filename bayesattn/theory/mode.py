@@ -12,7 +12,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, unwhiten
 from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.minimise import Local, minimum
-from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, potential, problem_of
+from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
@@ -44,6 +44,7 @@ def find_mode(
     mode was not found.
     """
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
+    refuse_many("the mode of the collapsed posterior", shapes)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):
         start = saddle_point(likelihood, arch, max_steps).point

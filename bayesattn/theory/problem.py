@@ -14,6 +14,8 @@ from bayesattn.theory.minimise import Local
 
 Point = Float[Array, " coordinate"]
 Shapes = tuple[LayerShape, ...]
+MOST_COORDINATES = 3000
+"""For what needs their whole curvature: the rest of it takes paths^4 numbers, and minutes."""
 
 
 class Problem(NamedTuple):
@@ -45,6 +47,17 @@ class Problem(NamedTuple):
 def problem_of(likelihood: Likelihood, arch: Architecture) -> Problem:
     """The arrays of the posterior of a network."""
     return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances))
+
+
+def refuse_many(what: str, shapes: Shapes) -> None:
+    """Raise ValueError where there are more coordinates than `MOST_COORDINATES`, of what needs their whole curvature."""
+    size = sum(shape.size for shape in shapes)
+    if size > MOST_COORDINATES:
+        raise ValueError(
+            f"arch must have at most {MOST_COORDINATES:,} coordinates of its order parameters for {what}, which needs the"
+            f" curvature in all pairs of them, got {size:,}: use fewer heads or narrower layers; theory.solve and predict do"
+            " without"
+        )
 
 
 def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:

@@ -14,13 +14,17 @@ from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.minimise import minimum
+from bayesattn.theory.minimise import minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
 LARGE_LABELS = 1e3
+MOST_FOR_HESSIAN = 1000
+"""Beyond them the minimum is searched for by gradients, without the Hessian: from about 45 paths of two layers on."""
+CONJUGATE_TOLERANCE, MOST_CONJUGATE = 1e-2, 300
+"""Relative residual and steps of conjugate gradients for a Newton step."""
 SHOWN = 4
 """Numbers that a saddle point shows of many."""
 SMALLEST_GRADIENT_SCALE = 1e-3
@@ -147,14 +151,15 @@ def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> SaddlePoint:
     """With a leading batch axis."""
-    solution = _solve_batch(
-        likelihood,
-        jnp.array([network.widths for network in networks], float),
-        jnp.array([network.variances for network in networks]),
-        jnp.array(temperatures, float),
-        layer_shapes(networks[0], full=True),
-        max_steps,
-    )
+    shapes = layer_shapes(networks[0], full=True)
+    widths = jnp.array([network.widths for network in networks], float)
+    variances = jnp.array([network.variances for network in networks])
+    if sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN:
+        cases = zip(temperatures, widths, variances, strict=True)
+        each = [_solve_large(Problem(likelihood.at(t), n, s), shapes, max_steps) for t, n, s in cases]
+        solution = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
+    else:
+        solution = _solve_batch(likelihood, widths, variances, jnp.array(temperatures, float), shapes, max_steps)
     solution = solution._replace(converged=np.asarray(solution.converged))
     if throw and not solution.converged.all():
         worst, coldest = float(np.max(solution.gradient_norm)), likelihood.at(min(temperatures))
@@ -219,34 +224,69 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
     return total
 
 
+def _energy(whitened, problem: Problem, shapes) -> Float[Array, ""]:
+    return problem.likelihood.energy(problem.factor(unwhiten(whitened, shapes, problem.widths), shapes))
+
+
+def _action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
+    return _energy(whitened, problem, shapes) + _entropy(whitened, shapes, problem.widths, problem.variances)
+
+
 def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
-    likelihood, widths, variances = problem.likelihood, problem.widths, problem.variances
-
     def factor(whitened):
-        return problem.factor(unwhiten(whitened, shapes, widths), shapes)
-
-    def energy(whitened):
-        return likelihood.energy(factor(whitened))
+        return problem.factor(unwhiten(whitened, shapes, problem.widths), shapes)
 
     def entropy(whitened):
-        return _entropy(whitened, shapes, widths, variances)
+        return _entropy(whitened, shapes, problem.widths, problem.variances)
 
-    local = with_derivatives(likelihood, factor, 1.0, entropy)
+    local = with_derivatives(problem.likelihood, factor, 1.0, entropy)
     start = jnp.zeros(sum(shape.size for shape in shapes))
-    best, _, gradient, iterations = minimum(lambda w: energy(w) + entropy(w), local, start, max_steps)
-    norm = gradient / jnp.maximum(jnp.max(jnp.abs(jax.grad(energy)(best))), SMALLEST_GRADIENT_SCALE)
-    norm = jnp.where(likelihood.is_singular(factor(best)), jnp.inf, norm)
-    point = unwhiten(best, shapes, widths)
+    best, _, gradient, iterations = minimum(lambda w: _action(w, problem, shapes), local, start, max_steps)
+    return _solution(best, gradient, iterations, problem, shapes)
+
+
+def _solve_large(problem: Problem, shapes, max_steps) -> SaddlePoint:
+    """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
+    found = minimum_by_gradients(
+        partial(_value_and_gradient, problem=problem, shapes=shapes),
+        partial(_newton_direction, problem=problem, shapes=shapes),
+        np.zeros(sum(shape.size for shape in shapes)),
+        max_steps,
+        GRADIENT_TOLERANCE / 10,
+    )
+    return _compiled_solution(jnp.asarray(found.point), found.gradient, found.iterations, problem, shapes)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _value_and_gradient(whitened, problem: Problem, shapes):
+    return jax.value_and_grad(_action)(whitened, problem, shapes)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _newton_direction(whitened, gradient, problem: Problem, shapes):
+    curved = jax.linearize(lambda w: jax.grad(_action)(w, problem, shapes), whitened)[1]
+    return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE)[0]
+
+
+def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:
+    """The solution at a point, whose largest slope is `gradient`."""
+    slope = jax.grad(_energy)(best, problem, shapes)
+    norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)), SMALLEST_GRADIENT_SCALE)
+    point = unwhiten(best, shapes, problem.widths)
     factors = problem.factors(point, shapes)
+    norm = jnp.where(problem.likelihood.is_singular(factors[0]), jnp.inf, norm)
     order_parameters = tuple(factor @ factor.T for factor in factors)
     return SaddlePoint(
         order_parameters[0],
         order_parameters[:-1],
         order_parameters[-1][0, 0],
-        energy(best),
-        entropy(best),
+        _energy(best, problem, shapes),
+        _entropy(best, shapes, problem.widths, problem.variances),
         norm,
-        iterations,
+        jnp.asarray(iterations),
         norm <= GRADIENT_TOLERANCE,
         point,
     )
+
+
+_compiled_solution = jax.jit(_solution, static_argnames="shapes")

@@ -123,10 +123,10 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
         model.path_inputs[0] = 0
     made, make = [], posterior.likelihood
 
-    def counted(*arguments):
+    def counted(*arguments, **named):
         made.append(arguments)
         time.sleep(0.05)
-        return make(*arguments)
+        return make(*arguments, **named)
 
     monkeypatch.setattr(posterior, "likelihood", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
@@ -253,6 +253,25 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
     expected = direct.entropy - of_scalar(direct.scalar_order_parameter) + of_scalar(free_scalar)
     assert relative_error(saddle_point._entropy(whitened, shapes, widths, variances), expected) < 1e-12
     assert jnp.abs(jax.grad(of_scalar)(direct.scalar_order_parameter)) < 1e-10
+
+
+def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
+    """Found by gradients alone and by the whole Hessian; what needs all of that is refused where they are many."""
+    arrays = (two_layers.path_inputs, two_layers.labels)
+    networks, temperatures = [two_layers.arch, two_layers.arch.with_width(3)], [two_layers.temperature, 0.05]
+    few = ba.theory.solve(*arrays, networks, temperatures)
+    monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
+    many = ba.theory.solve(*arrays, networks, temperatures)
+    assert relative_error(many.order_parameter, few.order_parameter) < 1e-7
+    assert relative_error(many.energy, few.energy) < 1e-9
+    assert relative_error(many.entropy, few.entropy) < 1e-9
+    assert many.converged.all()
+    with pytest.raises(saddle_point.NotConverged):
+        ba.theory.solve(*arrays, networks[0], temperatures[0], max_steps=1)
+    arch = ba.Architecture((9, 9), (300,) * 3, (1.0,) * 4)
+    for search in (ba.theory.finite_width, ba.theory.evidence):
+        with pytest.raises(ValueError, match=r"at most 3,000 coordinates of its order parameters .* got 3,367"):
+            search(np.ones((2, 81, 1)), np.ones(2), arch, 1.0)
 
 
 def test_infinite_width_is_the_gp_limit(two_layers):
