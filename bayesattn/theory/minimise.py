@@ -87,6 +87,8 @@ PAIRS_KEPT = 50
 """Steps that L-BFGS remembers."""
 STEPS_EACH = 10
 """Steps of L-BFGS that count as one of Newton's."""
+CONJUGATE_TOLERANCE, MOST_CONJUGATE = 1e-2, 300
+"""Relative residual and steps of conjugate gradients for a Newton step."""
 
 
 class Found(NamedTuple):
@@ -135,3 +137,9 @@ def minimum_by_gradients(
         point, gradient = nearer, there
     largest = float(np.max(np.abs(gradient)))
     return Found(point, largest if np.isfinite(largest) else np.inf, taken)
+
+
+def newton_direction(slope: Callable[[Any], Any], point: Array, gradient: Array) -> Array:
+    """-H^{-1} g by conjugate gradients, H being the derivative of a slope."""
+    curved = jax.linearize(slope, point)[1]
+    return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE)[0]

@@ -1,17 +1,18 @@
 """Mode of the collapsed posterior, with its Laplace covariance."""
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, unwhiten
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.minimise import Local, minimum, minimum_by_gradients, newton_direction
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -20,6 +21,13 @@ from bayesattn.theory.saddle_point import (
     likely_cause,
     saddle_point,
 )
+
+MOST_PATHS = 100
+"""Beyond them the curvature in all pairs of entries of U, paths^4 numbers, is gone without."""
+LEADING, LANCZOS_TOLERANCE = 100, 1e-3
+"""Directions of greatest curvature that whitening knows then, and the relative error of their curvatures."""
+PRIOR_CURVATURE = 0.5
+"""Of minus the log prior density, in the coordinates in which that of the entropy, twice as much, is 1."""
 
 
 class Mode(NamedTuple):
@@ -54,7 +62,7 @@ def find_mode(
         full = layer_shapes(arch, full=True)
         start, order = narrowed(start, full, shapes, problem.widths, problem.variances)
         problem = problem._replace(order=order)
-    mode = _mode(problem, start, shapes, max_steps)
+    mode = (_mode if arch.paths <= MOST_PATHS else _mode_of_many)(problem, start, shapes, max_steps)
     # The gradient of a density of N degrees of freedom, in units of 1 / sqrt(N), is rounded by this much.
     widest = max(arch.widths)
     rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
@@ -70,26 +78,86 @@ def find_mode(
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
 def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     local = local_potential(problem, shapes)
-    origin = unwhiten(jnp.zeros_like(start), shapes, problem.widths)
-    # Whitened coordinates are stretched, each by a factor of its own.
-    stretch = unwhiten(jnp.ones_like(start), shapes, problem.widths) - origin
+    origin, stretch = _stretched(shapes, problem.widths)
 
     def whitened_local(whitened):
         at = local(origin + stretch * whitened)
         return Local(at.value, stretch * at.gradient, at.hessian * jnp.outer(stretch, stretch))
 
     def whitened_potential(whitened):
-        return potential(origin + stretch * whitened, problem, shapes)
+        return _whitened_potential(whitened, problem, origin, stretch, shapes)
 
     best, at, gradient, _ = minimum(whitened_potential, whitened_local, (start - origin) / stretch, max_steps)
-    scale = spanning(at.hessian / jnp.outer(stretch, stretch))
-    point = origin + stretch * best
+    return _mode_at(best, spanning(at.hessian), gradient, problem, origin, stretch, shapes)
+
+
+def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
+    """The same without the curvature in all pairs of entries of U.
+
+    Of the Laplace covariance only the directions that the data know most of are had, by Lanczos' method; in all others it is
+    the prior's.
+    """
+    origin, stretch = _stretched(shapes, problem.widths)
+    settings = {"problem": problem, "origin": origin, "stretch": stretch, "shapes": shapes}
+    begin = np.asarray((start - origin) / stretch)
+    found = minimum_by_gradients(
+        partial(_value_and_gradient, **settings),
+        partial(_newton_direction, **settings),
+        begin,
+        max_steps,
+        GRADIENT_TOLERANCE / 10,
+    )
+    best = jnp.asarray(found.point)
+    size = len(best)
+
+    def times(direction: np.ndarray) -> np.ndarray:
+        return np.asarray(_curved(best, jnp.asarray(direction), **settings))
+
+    curved: Any = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    options: Any = {"which": "LA", "tol": LANCZOS_TOLERANCE, "v0": np.ones(size)}
+    curvatures, directions = eigsh(curved, min(LEADING, size // 4), **options)
+    scale = np.eye(size) / np.sqrt(PRIOR_CURVATURE)
+    scale += (directions * (1 / np.sqrt(curvatures) - 1 / np.sqrt(PRIOR_CURVATURE))) @ directions.T
+    return _mode_at(best, jnp.asarray(scale), jnp.asarray(found.gradient), **settings)
+
+
+def _stretched(shapes: Shapes, widths: Float[Array, " layer"]) -> tuple[Point, Point]:
+    """Bartlett coordinates where whitened ones are 0, and the factors by which these are stretched."""
+    zeros = jnp.zeros(sum(shape.size for shape in shapes))
+    origin = unwhiten(zeros, shapes, widths)
+    return origin, unwhiten(zeros + 1, shapes, widths) - origin
+
+
+def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
+    return potential(origin + stretch * whitened, problem, shapes)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _value_and_gradient(whitened, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
+    return jax.value_and_grad(_whitened_potential)(whitened, problem, origin, stretch, shapes)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _newton_direction(whitened, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
+    slope = partial(jax.grad(_whitened_potential), problem=problem, origin=origin, stretch=stretch, shapes=shapes)
+    return newton_direction(slope, whitened, gradient)
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _curved(whitened, direction, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
+    slope = partial(jax.grad(_whitened_potential), problem=problem, origin=origin, stretch=stretch, shapes=shapes)
+    return jax.jvp(slope, (whitened,), (direction,))[1]
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _mode_at(whitened, scale, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
+    point = origin + stretch * whitened
     slope = stretch * jax.grad(lambda p: problem.likelihood.energy(problem.factor(p, shapes)))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
     singular = problem.likelihood.is_singular(problem.factor(point, shapes))
     norm = jnp.where(jnp.isfinite(scale).all() & ~singular, norm, jnp.inf)
-    return Mode(point, scale, at.value, norm)
+    return Mode(point, stretch[:, None] * scale, potential(point, problem, shapes), norm)
 
 
 def spanning(hessian: Float[Array, "coordinate coordinate"]) -> Float[Array, "coordinate coordinate"]:

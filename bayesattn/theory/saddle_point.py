@@ -14,7 +14,7 @@ from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.minimise import minimum, minimum_by_gradients
+from bayesattn.theory.minimise import minimum, minimum_by_gradients, newton_direction
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, with_derivatives
 
@@ -23,8 +23,6 @@ GRADIENT_TOLERANCE = 1e-8
 LARGE_LABELS = 1e3
 MOST_FOR_HESSIAN = 1000
 """Beyond them the minimum is searched for by gradients, without the Hessian: from about 45 paths of two layers on."""
-CONJUGATE_TOLERANCE, MOST_CONJUGATE = 1e-2, 300
-"""Relative residual and steps of conjugate gradients for a Newton step."""
 SHOWN = 4
 """Numbers that a saddle point shows of many."""
 SMALLEST_GRADIENT_SCALE = 1e-3
@@ -264,8 +262,7 @@ def _value_and_gradient(whitened, problem: Problem, shapes):
 
 @partial(jax.jit, static_argnames="shapes")
 def _newton_direction(whitened, gradient, problem: Problem, shapes):
-    curved = jax.linearize(lambda w: jax.grad(_action)(w, problem, shapes), whitened)[1]
-    return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE)[0]
+    return newton_direction(lambda w: jax.grad(_action)(w, problem, shapes), whitened, gradient)
 
 
 def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:

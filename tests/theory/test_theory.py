@@ -11,7 +11,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.models import posterior
-from bayesattn.theory import bartlett, saddle_point
+from bayesattn.theory import bartlett, mode, saddle_point
 from bayesattn.theory.likelihood import FORMS, likelihood
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
@@ -272,6 +272,25 @@ def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
     for search in (ba.theory.finite_width, ba.theory.evidence):
         with pytest.raises(ValueError, match=r"at most 3,000 coordinates of its order parameters .* got 3,367"):
             search(np.ones((2, 81, 1)), np.ones(2), arch, 1.0)
+
+
+def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
+    """And where the data know most, so is its covariance; elsewhere it is the prior's, of variance 2 when whitened."""
+    given = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
+    few, problem = mode.find_mode(given, two_layers.arch)
+    monkeypatch.setattr(mode, "MOST_PATHS", 0)
+    many, _ = mode.find_mode(given, two_layers.arch)
+    np.testing.assert_allclose(many.point, few.point, rtol=0, atol=1e-7)
+    assert relative_error(many.potential, few.potential) < 1e-10
+    shapes = bartlett.layer_shapes(two_layers.arch)
+    stretch = np.asarray(mode._stretched(shapes, problem.widths)[1])
+    exact, found = (np.asarray(each.scale @ each.scale.T) / np.outer(stretch, stretch) for each in (few, many))
+    variances, directions = np.linalg.eigh(exact)
+    known = len(stretch) // 4
+    assert known >= 3
+    for variance, direction in zip(variances[:known], directions.T[:known], strict=True):
+        assert relative_error(direction @ found @ direction, variance) < 1e-2
+    np.testing.assert_allclose(np.linalg.eigvalsh(found)[known:], 2.0, rtol=1e-6)
 
 
 def test_infinite_width_is_the_gp_limit(two_layers):
