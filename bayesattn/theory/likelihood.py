@@ -287,8 +287,8 @@ FORMS = ("pairs", "features", "feature_space")
 def operations(examples: int, paths: int, features: int, columns: int) -> dict[str, float]:
     """Operations that the energy and its gradient take in each form, roughly, for F of so many columns.
 
-    Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, which takes as long as some 16 operations each time: measured
-    from 60 to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it.
+    Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, each time as long as 16 operations take: measured from 60
+    to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it.
     """
     seen = columns * features
     return {
