@@ -1,11 +1,13 @@
 """Pieces of work side by side, in processes of their own."""
 
+import os
 import pickle
 import signal
+import threading
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing import connection, get_context
+from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
 Work = Callable[[str, Callable[[str], None]], Any]
@@ -15,7 +17,7 @@ class Unforeseen(AssertionError):
     """An error in another process that is neither bad input nor a lack of something; where it came from is its note."""
 
 
-def side_by_side(work: Work, names: Sequence[str], workers: int) -> Iterator[tuple[str, str | None, Any]]:
+def side_by_side(work: Work, names: Sequence[str], workers: int) -> Generator[tuple[str, str | None, Any], None, None]:
     """Do a piece of work for each name, the first ones first.
 
     Whoever stops listening, or is ended, ends the processes.
@@ -52,7 +54,7 @@ def side_by_side(work: Work, names: Sequence[str], workers: int) -> Iterator[tup
                 name, process = busy[link]
                 try:
                     told, result = link.recv()
-                except (EOFError, ConnectionResetError):
+                except (EOFError, ConnectionError):
                     process.join()
                     raise ChildProcessError(
                         f"the process of {name} was ended ({process.exitcode}), by the system perhaps for want of memory:"
@@ -64,21 +66,32 @@ def side_by_side(work: Work, names: Sequence[str], workers: int) -> Iterator[tup
                 if told is None:
                     del busy[link]
                     if (name := next(waiting, None)) is not None:
-                        link.send(name)
                         busy[link] = name, process
+                        with suppress(ConnectionError):  # Of a process that has ended, which is found next.
+                            link.send(name)
 
 
 def _serve(link: connection.Connection, work: Work) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits for this one.
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     with suppress(EOFError, ConnectionError):  # Nobody waits any more.
         while True:
             name = link.recv()
             try:
-                result = work(name, lambda told: link.send((told, None)))
+                answer = pickle.dumps((None, work(name, lambda told: link.send((told, None)))))
             except Exception as error:
-                result = _portable(error)
-                result.add_note(traceback.format_exc())
-            link.send((None, result))
+                said = _portable(error)
+                said.add_note(traceback.format_exc())
+                answer = pickle.dumps((None, said))
+            link.send_bytes(answer)
+
+
+def _end_with_parent() -> None:
+    """However that ended: what works here says nothing for minutes."""
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
 
 
 def _portable(error: Exception) -> Exception:

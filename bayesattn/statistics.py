@@ -11,8 +11,6 @@ squares are formed.
 import errno
 import functools
 import hashlib
-import io
-import itertools
 import os
 import tempfile
 import time
@@ -24,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, positive_integer, shown
+from bayesattn._checks import finite_array, positive_integer, require_memory, shown
 from bayesattn._files import replace_file, require_new
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
@@ -84,7 +82,7 @@ class Statistics(Described):
                 raise ValueError("store must be None with Dask, which itself does again what a lost worker had done")
             gathered = _on_dask(batches, arch)
         elif store is None:
-            gathered = functools.reduce(_with, _blocks(_pairs(batches), arch), None)
+            gathered = functools.reduce(_with, _blocks(_checked(_pairs(batches), arch)), None)
         else:
             gathered = _kept(Path(store), batches, arch)
         if gathered is None:
@@ -180,9 +178,9 @@ class Statistics(Described):
 
 
 def _triangle(rows: np.ndarray) -> np.ndarray:
-    """R of a QR decomposition, its diagonal not negative: there is no other."""
+    """R of a QR decomposition, its diagonal not negative: where the columns are independent there is no other."""
     upper: Any = np.linalg.qr(rows, mode="r")
-    return upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None]
+    return upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None] + 0.0  # Zeros without a sign.
 
 
 def _with(gathered: Statistics | None, rows: "Rows") -> Statistics:
@@ -202,9 +200,11 @@ class Rows(NamedTuple):
 
 def _pairs(batches: Any) -> Iterator[tuple[str, Any]]:
     """Pairs of inputs and labels, none of them large, with the names that errors give them."""
-    if isinstance(batches, tuple) and len(batches) == 2 and getattr(batches[0], "ndim", None) == 3:
+    if _is_pair(batches):
         yield from _parts("batches", batches)
         return
+    if not isinstance(batches, Iterable):
+        raise ValueError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
     for number, batch in enumerate(batches):
         name = f"batches[{number}]"
         if not isinstance(batch, tuple | list) or len(batch) != 2:
@@ -212,29 +212,49 @@ def _pairs(batches: Any) -> Iterator[tuple[str, Any]]:
         yield from _parts(name, batch)
 
 
+def _is_pair(batches: Any) -> bool:
+    """Whether it is one pair of arrays, and not two batches."""
+    if not isinstance(batches, tuple | list) or len(batches) != 2:
+        return False
+    try:
+        return np.ndim(batches[0]) == 3
+    except ValueError:  # Of arrays of different shapes, as a batch has.
+        return False
+
+
 def _parts(name: str, batch: Any) -> Iterator[tuple[str, Any]]:
-    inputs, labels = batch
-    count, *sizes = np.shape(inputs)
-    if np.shape(labels)[:1] != (count,):
-        raise ValueError(f"labels of {name} must be as many as its path_inputs, {count}, got shape {np.shape(labels)}")
+    inputs, labels = (part if hasattr(part, "shape") else np.asarray(part) for part in batch)
+    if len(inputs.shape) != 3:
+        raise ValueError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
+    count, *sizes = inputs.shape
+    if labels.shape[:1] != (count,):
+        raise ValueError(f"labels of {name} must be as many as its path_inputs, {count}, got shape {labels.shape}")
     step = max(1, BLOCK_BYTES // (8 * max(1, int(np.prod(sizes)))))
     for start in range(0, count, step):
         yield name, (inputs[start : start + step], labels[start : start + step])
 
 
-def _blocks(pairs: Iterable[tuple[str, Any]], arch: Architecture, skip: int = 0) -> Iterator[Rows]:
-    """Rows of some examples at a time, but the first ones: few large steps are faster than many small ones."""
-    held: list[np.ndarray] = []
+def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[Rows]:
+    """Rows of one pair after the other, all of one shape."""
     shape = None
     for name, pair in pairs:
-        rows, found = _rows(name, pair, arch)
+        inputs = checked_path_inputs(f"path_inputs of {name}", pair[0], arch)
+        dims = (len(inputs), "outputs") if np.ndim(pair[1]) > 1 else (len(inputs),)
+        labels = finite_array(f"labels of {name}", pair[1], dims).reshape(len(inputs), -1)
+        found = (inputs.shape[1], inputs.shape[2], labels.shape[1])
         if found != (shape := shape or found):
             raise ValueError(
                 f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {found[1:]}"
             )
-        left = rows[min(skip, len(rows)) :]
-        skip -= len(rows) - len(left)
-        held.append(left)
+        yield Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
+
+
+def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Rows of some parts at a time: few large steps are faster than many small ones."""
+    held: list[np.ndarray] = []
+    shape = None
+    for rows, shape in parts:
+        held.append(rows)
         columns = rows.shape[1]
         if sum(map(len, held)) >= max(4 * columns, BLOCK_BYTES // (8 * columns)):
             yield Rows(np.concatenate(held), shape)
@@ -243,53 +263,64 @@ def _blocks(pairs: Iterable[tuple[str, Any]], arch: Architecture, skip: int = 0)
         yield Rows(np.concatenate(held), shape)
 
 
-def _rows(name: str, pair: Any, arch: Architecture) -> Rows:
-    inputs = checked_path_inputs(f"path_inputs of {name}", pair[0], arch)
-    dims = (len(inputs), "outputs") if np.ndim(pair[1]) > 1 else (len(inputs),)
-    labels = finite_array(f"labels of {name}", pair[1], dims).reshape(len(inputs), -1)
-    shape = (inputs.shape[1], inputs.shape[2], labels.shape[1])
-    return Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
-
-
 def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
-    """`gather` with a store."""
-    gathered, first = _read(file) if os.path.lexists(file) else (None, "")
-    pairs = _pairs(batches)
-    beginning = next(pairs, None)
-    if beginning is None:
-        return gathered
-    rows = _rows(*beginning, arch)
-    digest = hashlib.sha256(rows.rows[0].tobytes()).hexdigest()
-    if gathered is not None and (first, gathered._shape) != (digest, rows.shape):
-        raise ValueError(f"store must hold statistics of these batches, got {file}, whose first example is another")
+    """`gather` with a store, which knows the SHA-256 of the rows that it holds."""
+    gathered, digest = _read(file) if os.path.lexists(file) else (None, "")
+    if gathered is not None and not digest:
+        raise ValueError(f"store must be one that `gather` wrote, got {file}, which was saved: open it, and add by +")
+    left, sha = gathered.examples if gathered else 0, hashlib.sha256()
+
+    def new() -> Iterator[Rows]:
+        """Rows beyond those that the store holds."""
+        nonlocal left
+        for rows, shape in _checked(_pairs(batches), arch):
+            known, rest = rows[:left], rows[left:]
+            if len(known):
+                sha.update(known.tobytes())
+                left -= len(known)
+                if not left and sha.hexdigest() != digest:
+                    raise ValueError(f"store must hold statistics of these batches, got {file}, of other examples")
+            yield Rows(rest, shape)
+
     written = time.monotonic()
-    for block in _blocks(itertools.chain([beginning], pairs), arch, gathered.examples if gathered else 0):
+    for block in _blocks(new()):
         gathered = _with(gathered, block)
+        sha.update(block.rows.tobytes())
         if time.monotonic() - written > STORE_SECONDS:
-            _write(file, gathered, digest)
+            _write(file, gathered, sha.hexdigest())
             written = time.monotonic()
+    if gathered is not None and left:
+        raise ValueError(
+            f"store must hold statistics of these batches, got {file}, of {gathered.examples} examples, {left} more than"
+            " batches have"
+        )
     if gathered is not None:
-        _write(file, gathered, digest)
+        _write(file, gathered, sha.hexdigest())
     return gathered
 
 
-def _write(file: Path, statistics: Statistics, first: str = "") -> None:
-    """Write a store that is there as a whole or not at all; `first` tells the first example from others."""
+def _write(file: Path, statistics: Statistics, examples: str = "") -> None:
+    """Write a store that is there as a whole or not at all; `examples` is the SHA-256 of theirs."""
     import zarr
     from zarr.storage import ZipStore
 
-    buffer = io.BytesIO()
-    attributes = {name: getattr(statistics, name) for name in COUNTS} | {"format": FORMAT, "first": first}
+    triangle = np.ascontiguousarray(statistics.triangle)
+    attributes = {name: getattr(statistics, name) for name in COUNTS}
+    attributes |= {"format": FORMAT, "of_examples": examples, "of_triangle": _digest(triangle)}
     with tempfile.TemporaryDirectory() as folder:
         partial = Path(folder) / "statistics.zip"
         with ZipStore(partial, mode="w") as store:
-            group = zarr.create_group(store, attributes=attributes)
-            group.create_array("triangle", data=np.ascontiguousarray(statistics.triangle))
-        buffer.write(partial.read_bytes())
-    replace_file(file, buffer.getvalue())
+            group = zarr.create_group(store, attributes=attributes, zarr_format=3)
+            group.create_array("triangle", data=triangle)
+        replace_file(file, partial.read_bytes())
+
+
+def _digest(array: np.ndarray) -> str:
+    return hashlib.sha256(array.astype("<f8").tobytes()).hexdigest()
 
 
 def _read(file: Path) -> tuple[Statistics, str]:
+    """Statistics of a store, and the SHA-256 of their examples."""
     import zarr
     from zarr.storage import ZipStore
 
@@ -297,14 +328,20 @@ def _read(file: Path) -> tuple[Statistics, str]:
         raise FileNotFoundError(errno.ENOENT, "statistics must be a file that `Statistics.save` wrote", str(file))
     try:
         with ZipStore(file, mode="r") as store:
-            group: Any = zarr.open_group(store, mode="r")
-            kept, triangle = dict(group.attrs), np.asarray(group["triangle"][:], float)
-        if kept["format"] != FORMAT:
-            raise ValueError(f"format {kept['format']}")
-        statistics = Statistics(triangle, *(positive_integer(name, kept[name]) for name in COUNTS))
-        columns = statistics.paths * statistics.features + statistics.outputs
-        finite_array("triangle", triangle, (min(columns, statistics.examples), columns))
-        return statistics, str(kept["first"])
+            group: Any = zarr.open_group(store, mode="r", zarr_format=3)
+            kept = dict(group.attrs)
+            if kept["format"] != FORMAT:
+                raise ValueError(f"format {kept['format']}")
+            examples, paths, features, outputs = (positive_integer(name, kept[name]) for name in COUNTS)
+            columns = paths * features + outputs
+            expected = (min(columns, examples), columns)
+            if group["triangle"].shape != expected:
+                raise ValueError(f"a triangle of shape {group['triangle'].shape}, expected {expected}")
+            require_memory("the triangle", 8 * columns**2)
+            triangle = finite_array("triangle", group["triangle"][:], expected)
+        if _digest(triangle) != kept["of_triangle"]:
+            raise ValueError("entries that are not those that were written")
+        return Statistics(triangle, examples, paths, features, outputs), str(kept["of_examples"])
     except Exception as error:  # Whatever a damaged archive brings about.
         raise ValueError(
             f"{file} must be statistics that were saved, got a file that cannot be read as such: {error}"
@@ -312,20 +349,29 @@ def _read(file: Path) -> tuple[Statistics, str]:
 
 
 def _of_dask(batches: Any) -> bool:
-    first = batches[0] if isinstance(batches, tuple) and batches else batches
-    return type(first).__module__.startswith(("dask.array", "dask.bag"))
+    several = batches if isinstance(batches, tuple | list) and len(batches) == 2 else (batches,)
+    return any(type(part).__module__.startswith(("dask.array", "dask.bag")) for part in several)
 
 
 def _on_dask(batches: Any, arch: Architecture) -> Statistics | None:
     """A tree of sums: what a lost worker had gathered is gathered again, and nothing is counted twice."""
     from dask import delayed
 
-    if isinstance(batches, tuple):
-        inputs, labels = batches
+    if isinstance(batches, tuple | list):
+        from dask import array
+
+        inputs, labels = map(array.asarray, batches)
+        if np.isnan(inputs.shape + labels.shape).any():
+            raise ValueError(
+                "batches must be Dask arrays of known shapes, got unknown ones: call compute_chunk_sizes()"
+            )
+        if inputs.shape[:1] != labels.shape[:1]:
+            raise ValueError(
+                f"labels of batches must be as many as its path_inputs, {inputs.shape[:1]}, got {labels.shape}"
+            )
         whole = inputs.rechunk(dict.fromkeys(range(1, inputs.ndim), -1))
-        if whole.shape[:1] != labels.shape[:1]:
-            raise ValueError(f"labels must be as many as path_inputs, {len(whole)}, got {len(labels)}")
-        pairs = zip(whole.to_delayed().ravel(), labels.rechunk({0: whole.chunks[0]}).to_delayed().ravel(), strict=True)
+        columns = labels.rechunk({0: whole.chunks[0], **dict.fromkeys(range(1, labels.ndim), -1)})
+        pairs = zip(whole.to_delayed().ravel(), columns.to_delayed().ravel(), strict=True)
         parts = [delayed(_of_pairs)([pair], arch) for pair in pairs]
     else:
         parts = [delayed(_of_pairs)(partition, arch) for partition in batches.to_delayed()]
@@ -335,7 +381,7 @@ def _on_dask(batches: Any, arch: Architecture) -> Statistics | None:
 
 
 def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Statistics | None:
-    return functools.reduce(_with, _blocks(_pairs(list(batches)), arch), None)
+    return functools.reduce(_with, _blocks(_checked(_pairs(list(batches)), arch)), None)
 
 
 def _of_parts(parts: Iterable[Statistics | None]) -> Statistics | None:

@@ -2,7 +2,10 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -24,6 +27,8 @@ def work(name, tell):
         raise ValueError("temperature must be above 0")
     if name == "fault":
         raise NotSent("the saddle point was not found", None)
+    if name == "unsendable":
+        return lambda: None
     if name == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
     if name == "endless":
@@ -47,6 +52,7 @@ def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):
     [
         ("bad input", ValueError, "^temperature must be above 0\n"),
         ("fault", Unforeseen, "NotSent: the saddle point was not found"),
+        ("unsendable", Unforeseen, "PicklingError|AttributeError"),
         ("killed", ChildProcessError, r"the process of killed was ended \(-9\)"),
     ],
 )
@@ -54,7 +60,30 @@ def test_errors_of_other_processes_are_raised_here(name, error, words):
     with pytest.raises(error, match=words) as raised:
         list(side_by_side(work, [name], 2))
     if error is not ChildProcessError:
-        assert "in work" in raised.value.__notes__[0]
+        assert "_serve" in raised.value.__notes__[0]
+
+
+def test_processes_do_not_outlive_the_one_that_they_work_for():
+    """However it ends, and though they tell nothing."""
+    program = (
+        "from tests.test_processes import *\n"
+        "for found in side_by_side(work, ['endless'], 1):\n"
+        "    print(found[1], flush=True)"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as parent:
+        assert parent.stdout is not None
+        assert parent.stdout.readline() == "begun\n"
+        process = int(parent.stdout.readline())
+        parent.kill()
+    for _ in range(100):
+        try:
+            os.kill(process, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.1)
+    os.kill(process, signal.SIGKILL)
+    pytest.fail("the process lives on")
 
 
 def test_processes_end_with_whom_they_work_for():

@@ -1,10 +1,13 @@
 """Statistics of any number of examples: the same posterior as by the examples themselves."""
 
+import dataclasses
+import io
 import os
 import signal
 import threading
 import time
 import tracemalloc
+import zipfile
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +17,9 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import runs, statistics
-from bayesattn.theory.likelihood import FORMS, likelihood
+from bayesattn._random import fingerprint
+from bayesattn.models.posterior import Tokens
+from bayesattn.theory.likelihood import FORMS, Unseen, likelihood
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
@@ -152,6 +157,28 @@ def test_theory_is_that_of_the_examples(models):
     assert by_statistics.replace(width=3).examples == EXAMPLES
 
 
+def test_what_is_asked_of_another_network_is_so_of_all_examples(models):
+    """One of another s_0, whose kernels have to be made anew, and a copy by `dataclasses.replace`."""
+    by_examples, by_statistics = models
+    other = ba.Architecture(ARCH.heads, ARCH.widths, (2.0, *ARCH.variances[1:]))
+    assert relative_error(*(ba.theory.gp_evidence(model, arch=other) for model in models)) < 1e-10
+    energies = [ba.theory.solve(model, arch=[other, other.with_width(9)]).energy for model in models]
+    assert relative_error(*energies) < 1e-9
+    warmer = dataclasses.replace(by_statistics, temperature=0.6)
+    assert relative_error(ba.theory.gp_evidence(warmer), ba.theory.gp_evidence(by_examples, temperature=0.6)) < 1e-10
+
+
+def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
+    """Draws of U would be the same, evidence would not."""
+    model, settings = models[1], {"chains": 1, "warmup": 10, "draws": 5, "progress": False}
+    other = ba.Statistics.restored(gathered.path_inputs, gathered.labels, Unseen(1000, 5.0))
+    assert fingerprint(model) != fingerprint(model.replace(statistics=other))
+    assert model.replace(statistics=other).likelihood.unseen.examples == 1000
+    runs.sample(model, tmp_path / "run", **settings)
+    with pytest.raises(runs.RunError, match="a run with statistics"):
+        runs.sample(model.replace(statistics=other), tmp_path / "run", **settings)
+
+
 def test_digits_are_kept_at_low_temperature(data):
     """Against the Gaussian law in 60 digits, where differences of squares would have none left."""
     from decimal import Decimal, localcontext
@@ -224,6 +251,7 @@ def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkey
     np.save(tmp_path / "inputs.npy", inputs)
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
     assert same(ba.Statistics.gather((mapped, labels), ARCH), gathered)
+    assert same(ba.Statistics.gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
     group = zarr.create_group(tmp_path / "data.zarr")
     for name, array in (("inputs", inputs), ("labels", labels)):
         group.create_array(name, data=array, chunks=(20, *array.shape[1:]))
@@ -238,6 +266,11 @@ def test_dask_gathers_its_arrays_and_bags(data, gathered):
     with dask.config.set(scheduler="synchronous"):
         pair = array.from_array(inputs, chunks=(13, 2, 3)), array.from_array(labels, chunks=20)
         assert same(ba.Statistics.gather(pair, ARCH), gathered)
+        assert same(ba.Statistics.gather([pair[0], labels], ARCH), gathered)
+        columns = array.from_array(np.stack([labels, labels], axis=1), chunks=(20, 1))
+        assert ba.Statistics.gather((pair[0], columns), ARCH).outputs == 2
+        with pytest.raises(ValueError, match="Dask arrays of known shapes"):
+            ba.Statistics.gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
         batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
         assert same(ba.Statistics.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
         with pytest.raises(ValueError, match="store must be None with Dask"):
@@ -287,8 +320,14 @@ def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch)
     assert same(ba.Statistics.gather(other_batches, ARCH, store=store), gathered)
     assert same(ba.Statistics.open(store), gathered)
     assert same(ba.Statistics.gather(batches, ARCH, store=store), gathered)
-    with pytest.raises(ValueError, match="store must hold statistics of these batches"):
-        ba.Statistics.gather(batches[1:], ARCH, store=store)
+    others = [(inputs, np.where(np.arange(EXAMPLES) < 80, labels, -labels))], [(inputs[:30], labels[:30])], batches[1:]
+    for other in others:
+        with pytest.raises(ValueError, match="store must hold statistics of these batches"):
+            ba.Statistics.gather(other, ARCH, store=store)
+    assert same(ba.Statistics.open(store), gathered)
+    gathered.save(tmp_path / "saved")
+    with pytest.raises(ValueError, match=r"which was saved: open it, and add by \+"):
+        ba.Statistics.gather(batches, ARCH, store=tmp_path / "saved")
 
 
 def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
@@ -301,7 +340,13 @@ def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
         ba.Statistics.open(tmp_path / "none")
     content = file.read_bytes()
     np.savez(tmp_path / "other.npz", triangle=gathered.triangle)
-    for damaged in (b"", content[: len(content) // 2], (tmp_path / "other.npz").read_bytes()):
+    without = io.BytesIO()
+    with zipfile.ZipFile(file) as whole, zipfile.ZipFile(without, "w") as less:
+        for name in whole.namelist():
+            if "c/0" not in name:
+                less.writestr(name, whole.read(name))
+    others = (tmp_path / "other.npz").read_bytes(), without.getvalue()
+    for damaged in (b"", content[: len(content) // 2], *others):
         other = tmp_path / "damaged"
         other.write_bytes(damaged)
         with pytest.raises(ValueError, match="must be statistics that were saved"):
@@ -329,6 +374,8 @@ def test_a_model_file_names_statistics(data, gathered, tmp_path):
     [
         ([], "batches must hold at least one example"),
         ([1], r"batches\[0\] must be a pair"),
+        (None, r"batches must be pairs \(path_inputs, labels\), got None"),
+        ([(1.0, 2.0)], r"path_inputs of batches\[0\] must have shape \(examples, paths, features\), got \(\)"),
         ([(np.ones((2, 4, 3)), np.ones(3))], r"labels of batches\[0\] must be as many as its path_inputs, 2"),
         ([(np.ones((2, 3, 3)), np.ones(2))], r"path_inputs of batches\[0\] must have 4 paths"),
         ([(np.ones((2, 4, 3)), [1.0, np.nan])], r"labels of batches\[0\] must be finite"),
@@ -347,6 +394,17 @@ def test_what_does_not_go_together_is_refused(data, gathered):
         ba.Model(statistics=gathered, path_inputs=inputs, **settings)
     with pytest.raises(ValueError, match="path_inputs must not be given together with statistics"):
         ba.Model(statistics=gathered, **settings).replace(path_inputs=inputs)
+    tokens = Tokens(np.ones((12, 5, 3)), [np.ones((12, 2, 5, 5)) / 5] * 2, "last")
+    with pytest.raises(ValueError, match="tokens must not be given together with statistics"):
+        ba.Model(statistics=gathered, tokens=tokens, **settings)
+    model = ba.Model(statistics=gathered, **settings)
+    with pytest.raises(ValueError, match="statistics may be None only where path_inputs and labels are given"):
+        model.replace(statistics=None)
+    assert model.replace(statistics=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
+    with pytest.raises(ValueError, match="labels must not be given beside a model of statistics"):
+        ba.theory.gp_evidence(model, labels=labels)
+    with pytest.raises(ValueError, match=r"labels of statistics must have shape \(12,\), got \(90,\)"):
+        model.replace(labels=labels)
     with pytest.raises(ValueError, match=r"statistics must be a bayesattn\.Statistics, got int"):
         ba.Model(statistics=3, **settings)
     with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):

@@ -141,16 +141,25 @@ class Model(Described):
 
     def _take_statistics(self, given: Set[str]) -> Set[str]:
         """Take path inputs and labels from statistics, if they are given; the names of all that is new then."""
-        if self.statistics is None or not {"statistics", "path_inputs"} & given:
+        own = self.statistics
+        if own is None or not {"statistics", "path_inputs", "labels", "tokens"} & given:
             return given
-        if not isinstance(self.statistics, Statistics):
-            raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(self.statistics).__name__}")
-        if self.statistics.outputs != 1:
-            raise ValueError(f"statistics must be of one output, got {self.statistics.outputs}")
+        if not isinstance(own, Statistics):
+            raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(own).__name__}")
+        if own.outputs != 1:
+            raise ValueError(f"statistics must be of one output, got {own.outputs}")
+        if self.tokens is not None:
+            raise ValueError("tokens must not be given together with statistics, which hold no single examples")
+        if "labels" in given and not {"statistics", "path_inputs"} & given:
+            # Of the rows that are held: such as are drawn to calibrate a sampler.
+            labels = finite_array("labels of statistics", self.labels, (len(own.path_inputs),))
+            object.__setattr__(self, "statistics", Statistics.restored(own.path_inputs, labels, own.unseen))
+            return given
         for name in ("path_inputs", "labels"):
-            if name in given and getattr(self, name) is not None:
+            value = getattr(own, name)
+            if name in given and getattr(self, name) is not None and not np.array_equal(getattr(self, name), value):
                 raise ValueError(f"{name} must not be given together with statistics, which stand in their place")
-            object.__setattr__(self, name, getattr(self.statistics, name))
+            object.__setattr__(self, name, value)
         return given | {"path_inputs", "labels"}
 
     @property
@@ -204,6 +213,10 @@ class Model(Described):
         arch = self.architecture
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
+        if self.statistics is not None:
+            unseen = self.statistics.unseen
+            # To nine digits: other processors may gather another last one.
+            table["statistics"] = {"examples": self.examples, "unexplained": float(f"{unseen.square:.9g}")}
         return table | ({"task": self.task} if self.task else {})
 
     def dims(self) -> dict[str, list[str]]:
@@ -331,6 +344,12 @@ class Model(Described):
         fields = {each.name for each in dataclasses.fields(self)}
         for name in changes.keys() - fields:
             one_of("field of a model", name, sorted(fields | {"width"}))
+        if (
+            self.statistics is not None
+            and changes.get("statistics", self) is None
+            and not {"path_inputs", "labels"} <= {*changes}
+        ):
+            raise ValueError("statistics may be None only where path_inputs and labels are given")
         changed = copy.copy(self)
         object.__setattr__(changed, "_made", vars(self)["_made"])
         for name, value in changes.items():
@@ -340,6 +359,7 @@ class Model(Described):
         changed._check(new if same_paths and "path_inputs" not in new else fields)
         if (
             changed.path_inputs is not self.path_inputs
+            or changed.statistics is not self.statistics
             or changed.architecture.variances[0] != self.architecture.variances[0]
             or changed._form != self._form
         ):

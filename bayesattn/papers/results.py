@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -184,13 +185,14 @@ def check(
             found = ((name, None, work(name, partial(tell, name))) for name in names)
         else:
             found = side_by_side(work, names, workers)
-        for name, told, result in found:
-            if told is not None:
-                tell(name, told)
-                continue
-            results[name] = result
-            replace_file(place / f"{file_of(name)}.json", json.dumps(result, indent=1).encode())
-            done, _ = done + 1, running.pop(name, None)
+        with closing(found):
+            for name, told, result in found:
+                if told is not None:
+                    tell(name, told)
+                    continue
+                results[name] = result
+                replace_file(place / f"{file_of(name)}.json", json.dumps(result, indent=1).encode())
+                done, _ = done + 1, running.pop(name, None)
     return outcomes(results, rows)
 
 

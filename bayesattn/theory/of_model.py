@@ -43,8 +43,18 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
         asked = dict(zip(others, given, strict=False)) | named
         if needs_test and held["test_path_inputs"] is None and "test_path_inputs" not in asked:
             raise ValueError(f"{function.__name__}() needs test_path_inputs, got a model that has none")
-        if "likelihood" in names and "path_inputs" not in named and _kernels_are_those(model, named.get("arch")):
-            held["likelihood"] = model.likelihood
+        statistics = getattr(model, "statistics", None)
+        if statistics is not None and (other := {"path_inputs", "labels"} & named.keys()):
+            raise ValueError(
+                f"{min(other)} must not be given beside a model of statistics, which stand for all of its data"
+            )
+        if "likelihood" in names and "path_inputs" not in named:
+            arch = named.get("arch")
+            if _kernels_are_those(model, arch):
+                held["likelihood"] = model.likelihood
+            elif statistics is not None:
+                first = arch if hasattr(arch, "heads") or not arch else arch[0]
+                held["likelihood"] = model.replace(architecture=first).likelihood
         return function(**held | asked)
 
     return with_model
