@@ -930,8 +930,17 @@ def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
             found.add(module)
             waiting += imported(module)
     counted = {str(file.relative_to(root).with_suffix("")) for file in provenance.SHAPING}
-    # They refuse, hand on or show values.
-    handing = {"_checks", "_progress", "_text", "models/description", "samplers/options", "theory/of_model"}
+    # They refuse, hand on, keep or show values; what is gathered is stored with the run.
+    handing = {
+        "_checks",
+        "_files",
+        "statistics",
+        "_progress",
+        "_text",
+        "models/description",
+        "samplers/options",
+        "theory/of_model",
+    }
     assert counted == found - handing
     assert "blackjax" in provenance.DECIDING
     assert "blackjax" in provenance.environment()
