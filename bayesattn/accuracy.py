@@ -308,8 +308,10 @@ def alignment_over_draws(
     model: Model,
     saddle: Float[np.ndarray | Array, "path path"],
     order_parameters: Float[np.ndarray, "chain draw path path"],
-) -> Alignment:
-    """Alignment of the kernel with the labels, at finite width against the GP limit.
+) -> Alignment | None:
+    """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
+
+    Labels that are all zero have none, and of a model of statistics it is not known: its kernel is that of other examples.
 
     Args:
         model: the posterior.
@@ -317,6 +319,8 @@ def alignment_over_draws(
         order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at.
     """
     labels, likelihood = model.labels, model.likelihood
+    if model.statistics is not None or not np.any(labels):
+        return None
 
     def aligned(kernel: Any) -> np.ndarray:
         """Kernel-target alignment, then that of the leading eigenvectors."""

@@ -154,8 +154,8 @@ def with_groups(
         A new tree; groups of these names that `draws` has are not in it, the others are.
 
     Raises:
-        ValueError: another group, draws that are not those of a network, or of another than `model`, or have no
-            order_parameter.
+        ValueError: another group, one besides prior of a model of statistics, draws that are not those of a network, or of
+            another than `model`, or have no order_parameter.
         RunError: a folder that is not a run that can be read.
         FloatingPointError: a value is not finite.
     """

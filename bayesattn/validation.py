@@ -384,10 +384,7 @@ def validate(
         readouts=by_batch,
         diagnostics=diagnose(draws),
         accuracy=accuracy,
-        # Statistics know the kernel of all examples up to a rotation of these alone.
-        alignment=None
-        if model.statistics is not None or not np.any(model.labels)
-        else alignment_over_draws(model, saddle, sampled.values),
+        alignment=alignment_over_draws(model, saddle, sampled.values),
         directions=directions,
         joint_p=np.nan,
         margin=margin,

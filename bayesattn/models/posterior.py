@@ -273,11 +273,8 @@ class Model(Described):
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
             tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
-        data = {
-            name: arrays[name]
-            for name in ("path_inputs", "labels", "test_path_inputs", "test_labels")
-            if name in arrays
-        }
+        wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
+        data = {name: arrays[name] for name in wanted if name in arrays}
         if "unseen" in about:
             inputs, labels = data.pop("path_inputs"), data.pop("labels")
             data["statistics"] = Statistics.restored(inputs, labels, Unseen(**about["unseen"]))

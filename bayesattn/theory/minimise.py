@@ -1,6 +1,7 @@
 """Minimum of a smooth function to a gradient at rounding error: by its Hessian, or in thousands of dimensions without."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -92,32 +93,30 @@ CONJUGATE_TOLERANCE, MOST_CONJUGATE = 1e-2, 300
 
 
 class Found(NamedTuple):
-    """Where a search without the Hessian ended, the largest slope there, and the gradients that it took."""
+    """Where a search without the Hessian ended, the function and its largest slope there, and the gradients that it took."""
 
-    point: Float[np.ndarray, " coordinate"]
+    point: Float[Array, " coordinate"]
+    value: float
     gradient: float
     iterations: int
 
 
 def minimum_by_gradients(
-    value_and_gradient: Callable[[Any], tuple[Any, Any]],
-    newton_direction: Callable[[Any, Any], Any],
-    start: Float[np.ndarray, " coordinate"],
-    max_steps: int,
-    tolerance: float,
+    function: Callable[..., Any], data: tuple[Any, ...], shapes: Any, start: Any, max_steps: int, tolerance: float
 ) -> Found:
     """L-BFGS until the function drowns in rounding, then Newton's steps as long as they bring the gradient down.
 
     Args:
-        value_and_gradient: of the function at a point.
-        newton_direction: -H^{-1} g at a point with gradient g, from products of the Hessian with vectors.
+        function: of a module, called with a point, the data and the shapes.
+        data: arrays that the function takes besides.
+        shapes: what its compiled program depends on.
         start: of the search.
         max_steps: most Newton steps, each of which counts as `STEPS_EACH` of L-BFGS.
         tolerance: largest slope at which the search ends, relative to that at the start.
     """
 
     def numbers(point: Any) -> tuple[float, np.ndarray]:
-        value, gradient = value_and_gradient(point)
+        value, gradient = _value_and_gradient(function, shapes, jnp.asarray(point), data)
         return float(value), np.asarray(gradient)
 
     tolerance *= max(np.max(np.abs(numbers(start)[1])), 1e-3)
@@ -125,21 +124,35 @@ def minimum_by_gradients(
     rough = optimize.minimize(
         numbers, start, jac=True, method="L-BFGS-B", options=options | {"ftol": 0.0, "gtol": tolerance, "maxls": 40}
     )
-    point, gradient, taken = rough.x, np.asarray(rough.jac), int(rough.nfev)
+    point, value, gradient, taken = rough.x, float(rough.fun), np.asarray(rough.jac), int(rough.nfev)
     for _ in range(max_steps):
         if not np.max(np.abs(gradient)) > tolerance:
             break
-        nearer = point + np.asarray(newton_direction(point, gradient))
-        there = numbers(nearer)[1]
+        nearer = point + np.asarray(
+            _newton_direction(function, shapes, jnp.asarray(point), jnp.asarray(gradient), data)
+        )
+        value_there, there = numbers(nearer)
         taken += 1
         if not np.max(np.abs(there)) < np.max(np.abs(gradient)):
             break
-        point, gradient = nearer, there
+        point, value, gradient = nearer, value_there, there
     largest = float(np.max(np.abs(gradient)))
-    return Found(point, largest if np.isfinite(largest) else np.inf, taken)
+    return Found(jnp.asarray(point), value, largest if np.isfinite(largest) else np.inf, taken)
 
 
-def newton_direction(slope: Callable[[Any], Any], point: Array, gradient: Array) -> Array:
-    """-H^{-1} g by conjugate gradients, H being the derivative of a slope."""
-    curved = jax.linearize(slope, point)[1]
+@partial(jax.jit, static_argnums=(0, 1))
+def _value_and_gradient(function, shapes, point, data):
+    return jax.value_and_grad(function)(point, *data, shapes)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _newton_direction(function, shapes, point, gradient, data):
+    """-H^{-1} g by conjugate gradients."""
+    curved = jax.linearize(lambda p: jax.grad(function)(p, *data, shapes), point)[1]
     return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE)[0]
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def hessian_times(function, shapes, direction, point, data):
+    """Product of the Hessian of such a function with a vector."""
+    return jax.jvp(lambda p: jax.grad(function)(p, *data, shapes), (point,), (direction,))[1]

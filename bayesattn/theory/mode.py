@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, unwhiten
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.minimise import Local, minimum, minimum_by_gradients, newton_direction
+from bayesattn.theory.minimise import Local, hessian_times, minimum, minimum_by_gradients
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -88,7 +88,7 @@ def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mod
         return _whitened_potential(whitened, problem, origin, stretch, shapes)
 
     best, at, gradient, _ = minimum(whitened_potential, whitened_local, (start - origin) / stretch, max_steps)
-    return _mode_at(best, spanning(at.hessian), gradient, problem, origin, stretch, shapes)
+    return _mode_at(best, spanning(at.hessian), at.value, gradient, problem, origin, stretch, shapes)
 
 
 def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
@@ -98,27 +98,19 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     the prior's.
     """
     origin, stretch = _stretched(shapes, problem.widths)
-    settings = {"problem": problem, "origin": origin, "stretch": stretch, "shapes": shapes}
+    data, size = (problem, origin, stretch), len(start)
     begin = np.asarray((start - origin) / stretch)
-    found = minimum_by_gradients(
-        partial(_value_and_gradient, **settings),
-        partial(_newton_direction, **settings),
-        begin,
-        max_steps,
-        GRADIENT_TOLERANCE / 10,
-    )
-    best = jnp.asarray(found.point)
-    size = len(best)
+    found = minimum_by_gradients(_whitened_potential, data, shapes, begin, max_steps, GRADIENT_TOLERANCE / 10)
 
     def times(direction: np.ndarray) -> np.ndarray:
-        return np.asarray(_curved(best, jnp.asarray(direction), **settings))
+        return np.asarray(hessian_times(_whitened_potential, shapes, jnp.asarray(direction), found.point, data))
 
     curved: Any = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     options: Any = {"which": "LA", "tol": LANCZOS_TOLERANCE, "v0": np.ones(size)}
     curvatures, directions = eigsh(curved, min(LEADING, size // 4), **options)
     scale = np.eye(size) / np.sqrt(PRIOR_CURVATURE)
     scale += (directions * (1 / np.sqrt(curvatures) - 1 / np.sqrt(PRIOR_CURVATURE))) @ directions.T
-    return _mode_at(best, jnp.asarray(scale), jnp.asarray(found.gradient), **settings)
+    return _mode_at(found.point, jnp.asarray(scale), found.value, found.gradient, *data, shapes)
 
 
 def _stretched(shapes: Shapes, widths: Float[Array, " layer"]) -> tuple[Point, Point]:
@@ -133,31 +125,15 @@ def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Poin
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _value_and_gradient(whitened, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
-    return jax.value_and_grad(_whitened_potential)(whitened, problem, origin, stretch, shapes)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _newton_direction(whitened, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
-    slope = partial(jax.grad(_whitened_potential), problem=problem, origin=origin, stretch=stretch, shapes=shapes)
-    return newton_direction(slope, whitened, gradient)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _curved(whitened, direction, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):
-    slope = partial(jax.grad(_whitened_potential), problem=problem, origin=origin, stretch=stretch, shapes=shapes)
-    return jax.jvp(slope, (whitened,), (direction,))[1]
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _mode_at(whitened, scale, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
+def _mode_at(whitened, scale, value, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
+    """The mode where V has such a value and largest slope, its scale by that of whitened coordinates."""
     point = origin + stretch * whitened
     slope = stretch * jax.grad(lambda p: problem.likelihood.energy(problem.factor(p, shapes)))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
     singular = problem.likelihood.is_singular(problem.factor(point, shapes))
     norm = jnp.where(jnp.isfinite(scale).all() & ~singular, norm, jnp.inf)
-    return Mode(point, stretch[:, None] * scale, potential(point, problem, shapes), norm)
+    return Mode(point, stretch[:, None] * scale, jnp.asarray(value), norm)
 
 
 def spanning(hessian: Float[Array, "coordinate coordinate"]) -> Float[Array, "coordinate coordinate"]:

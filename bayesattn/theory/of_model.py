@@ -1,7 +1,7 @@
 """Theory functions take arrays, or a posterior in their place; some of them nothing that JAX traces."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -53,7 +53,7 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             if _kernels_are_those(model, arch):
                 held["likelihood"] = model.likelihood
             elif statistics is not None:
-                first = arch if hasattr(arch, "heads") or not arch else arch[0]
+                first = arch[0] if isinstance(arch, Sequence) and arch else arch
                 held["likelihood"] = model.replace(architecture=first).likelihood
         return function(**held | asked)
 

@@ -14,7 +14,7 @@ from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.minimise import minimum, minimum_by_gradients, newton_direction
+from bayesattn.theory.minimise import minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, with_derivatives
 
@@ -245,24 +245,9 @@ def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
 
 def _solve_large(problem: Problem, shapes, max_steps) -> SaddlePoint:
     """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
-    found = minimum_by_gradients(
-        partial(_value_and_gradient, problem=problem, shapes=shapes),
-        partial(_newton_direction, problem=problem, shapes=shapes),
-        np.zeros(sum(shape.size for shape in shapes)),
-        max_steps,
-        GRADIENT_TOLERANCE / 10,
-    )
-    return _compiled_solution(jnp.asarray(found.point), found.gradient, found.iterations, problem, shapes)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _value_and_gradient(whitened, problem: Problem, shapes):
-    return jax.value_and_grad(_action)(whitened, problem, shapes)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _newton_direction(whitened, gradient, problem: Problem, shapes):
-    return newton_direction(lambda w: jax.grad(_action)(w, problem, shapes), whitened, gradient)
+    start = np.zeros(sum(shape.size for shape in shapes))
+    found = minimum_by_gradients(_action, (problem,), shapes, start, max_steps, GRADIENT_TOLERANCE / 10)
+    return _compiled_solution(found.point, found.gradient, found.iterations, problem, shapes)
 
 
 def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:
