@@ -23,8 +23,8 @@ from bayesattn.diagnostics import moments
 from bayesattn.models import Model
 from bayesattn.models.description import ATTRIBUTE, described, restored
 from bayesattn.theory import bartlett
-from bayesattn.theory.kernels import checked_path_inputs, input_scale
-from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
+from bayesattn.theory.kernels import checked_path_inputs
+from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter, scaled_features
 from bayesattn.theory.problem import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ def predict(
     chains, count = order_parameters.shape[:2]
     if keep_draws:
         require_memory("draws of f", 8 * chains * count * len(inputs), "raise thin, or predict fewer inputs at a time")
-    scale = input_scale(model.architecture.variances[0], *inputs.shape[1:])
+    variance = model.architecture.variances[0]
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
@@ -117,9 +117,9 @@ def predict(
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
     blocks = []
     for first in range(0, len(inputs), size):
-        block = inputs[first : first + size] * scale
+        block = inputs[first : first + size]
         # All blocks have one shape, and with it one compiled program.
-        padded = jnp.asarray(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))))
+        padded = scaled_features(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))), variance)
         outputs = _outputs(flat, model.likelihood, padded, keys)
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)
@@ -183,7 +183,7 @@ def with_groups(
     if {"prior", "prior_predictive"} & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
-        scaled = None if test is None else jnp.asarray(test) * input_scale(arch.variances[0], *test.shape[1:])
+        scaled = None if test is None else scaled_features(test, arch.variances[0])
         drawn = _prior(keys, problem_of(likelihood, arch), scaled, bartlett.layer_shapes(arch))
         plain = {name: np.asarray(value)[None] for name, value in drawn.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
@@ -317,10 +317,10 @@ def _root(order_parameter: OrderParameter) -> Factor:
 
 
 def _function(
-    features: Float[Array, "example path feature"], factor: Factor, projection: Any
+    features: Float[Array, "example feature path"], factor: Factor, projection: Any
 ) -> Float[Array, " example"]:
     """f of a network whose path vectors are F and whose V_0 is the projection, in units of s_0."""
-    return jnp.tensordot(features, factor @ projection, 2)
+    return jnp.tensordot(features, (factor @ projection).T, 2)
 
 
 @jax.jit
@@ -363,7 +363,7 @@ def _prior(keys, problem: Problem, features, shapes) -> dict[str, Array]:
     def draw(key):
         point_key, projection_key, noise_key = jax.random.split(key, 3)
         factor = problem.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)
-        projection = jax.random.normal(projection_key, (factor.shape[1], likelihood.features.shape[2]))
+        projection = jax.random.normal(projection_key, (factor.shape[1], likelihood.features.shape[1]))
         output = _function(likelihood.features, factor, projection)
         noise = jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
         drawn = {"order_parameter": factor @ factor.T, "labels": output + noise}

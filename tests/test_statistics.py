@@ -19,7 +19,7 @@ import bayesattn as ba
 from bayesattn import runs, statistics
 from bayesattn._random import fingerprint
 from bayesattn.models.posterior import Tokens
-from bayesattn.theory.likelihood import FORMS, Unseen, likelihood
+from bayesattn.theory.likelihood import FORMS, Unseen, likelihood, scaled_features
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
@@ -106,7 +106,7 @@ def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, f
     held = models[1]
     ours = likelihood(held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, unseen=held.statistics.unseen)
     theirs = likelihood(data[0], data[1], ARCH, TEMPERATURE, form="features")
-    test = jnp.asarray(data[2])
+    test = scaled_features(data[2], 1.0)
     for columns in (3, 6):
         factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
         for function in ("energy", "log_density"):

@@ -24,7 +24,7 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import bars, errors, new_table, print_json, print_table, say, say_paths, say_where
+from bayesattn.cli.screen import MOST_OWN, bars, errors, new_table, print_json, print_table, say, say_paths, say_where
 from bayesattn.models import Model
 
 LEAST_ESS = 3
@@ -120,7 +120,8 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
     numbers = {name: number for number, name in enumerate(case.path_names, 1)}
     off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
     fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
-    chosen = [row for row in rows if show_all or row["path"] == row["other_path"] or row in fewest]
+    own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[:MOST_OWN]
+    chosen = [row for row in rows if show_all or row in own or row in fewest]
     for row in chosen:
         cells = [with_error(row["mean"], row["error"])]
         cells += [cell(row[name], form) for name, form in (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"))]
@@ -128,9 +129,9 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
         table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
     print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
     say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
-    say_paths(case.path_names)
+    say_paths(case.path_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
     if len(chosen) < len(rows):
-        say(f"{len(rows) - len(chosen)} entries between paths are not shown: --all shows them")
+        say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")
 
 
 def _parsed_option(text: str) -> tuple[str, Any]:

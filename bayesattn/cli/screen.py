@@ -95,9 +95,14 @@ def say_where(text: str) -> None:
     screen.print(text, soft_wrap=True)
 
 
-def say_paths(names: Sequence[str]) -> None:
-    """Which numbers of tables stand for which paths."""
-    say("paths: " + ", ".join(f"{number}: {name}".replace(" ", BOUND) for number, name in enumerate(names, 1)))
+MOST_OWN = 20
+"""Diagonal entries of U that tables show, the greatest."""
+
+
+def say_paths(names: Sequence[str], numbers: Collection[int] | None = None) -> None:
+    """Which numbers of tables stand for which paths, of all paths or of those that a table has."""
+    chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if numbers is None or number in numbers]
+    say("paths: " + ", ".join(each.replace(" ", BOUND) for each in chosen))
 
 
 def to_json(content: Any) -> str:

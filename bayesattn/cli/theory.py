@@ -7,10 +7,12 @@ import typer
 
 import bayesattn as ba
 from bayesattn._checks import seed_number
-from bayesattn._text import rounded, with_error
+from bayesattn._text import UNKNOWN, rounded, with_error
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
 from bayesattn.models import Model
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.problem import MOST_COORDINATES, too_many
 
 MOST_PATHS_SHOWN = 8
 
@@ -45,30 +47,54 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
     headings = ("N", "T", "path", "saddle point", "to first order in 1/N")
     table, paths = new_table(*headings, text=("path",)), len(rows[0]["paths"])
     for row in rows:
-        own, corrected = (np.diag(row[name]) for name in ("order_parameter", "corrected_order_parameter"))
+        own, corrected = np.diag(row["order_parameter"]), row["corrected_order_parameter"]
+        corrected = None if corrected is None else np.diag(corrected)
         greatest = np.sort(np.argsort(-own, kind="stable")[:MOST_PATHS_SHOWN])
         case = (str(row["width"]), f"{row['temperature']:g}")
         for path in greatest:
-            numbers = (f"{values[path]:#.4g}" for values in (own, corrected))
+            numbers = (UNKNOWN if values is None else f"{values[path]:#.4g}" for values in (own, corrected))
             table.add_row(*case, f"{path + 1}: {row['paths'][path]}", *numbers)
             case = ("", "")
     print_table(f"{model}: diagonal entry of U for each path", table)
     if paths > MOST_PATHS_SHOWN:
         say(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json")
+    if any(row["corrected_order_parameter"] is None for row in rows):
+        say(f"{UNKNOWN}: more than {MOST_COORDINATES:,} coordinates, too many for an expansion to first order in 1/N")
+    for row in rows if paths > MOST_PATHS_SHOWN else ():
+        _print_heads(row)
+
+
+def _print_heads(row: dict[str, Any]) -> None:
+    """Diagonal entries of U by the heads of two layers, and the score of each head."""
+    case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
+    most = max(map(len, scores))
+    table = new_table("layer", *(f"head {head}" for head in range(1, most + 1)))
+    for layer, of_heads in enumerate(scores, 1):
+        table.add_row(str(layer), *(f"{score:.3f}" for score in of_heads), *[""] * (most - len(of_heads)))
+    screen.print()
+    print_table(f"score of each head, {case}", table)
+    if len(scores) == 2:
+        own = np.diag(row["order_parameter"]).reshape(*map(len, scores))
+        table = new_table("", *(f"2.{head}" for head in range(1, own.shape[1] + 1)))
+        for head, entries in enumerate(own, 1):
+            table.add_row(f"1.{head}", *(f"{entry:.2g}" for entry in entries))
+        screen.print()
+        print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
 
 
 def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
-    corrected = ba.theory.finite_width(case, None)
+    size = too_many(layer_shapes(case.architecture, full=True))
+    corrected = None if size else ba.theory.finite_width(case, None)
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,
         "paths": case.path_names,
         "order_parameter": saddle.order_parameter.tolist(),
-        "corrected_order_parameter": corrected.order_parameter.tolist(),
-        "corrected_about": corrected.about,
-        "order_parameter_variance": corrected.order_parameter_variance.tolist(),
+        "corrected_order_parameter": corrected and corrected.order_parameter.tolist(),
+        "corrected_about": corrected and corrected.about,
+        "order_parameter_variance": corrected and corrected.order_parameter_variance.tolist(),
         "energy": float(saddle.energy),
         "entropy": float(saddle.entropy),
         "gradient_norm": float(saddle.gradient_norm),

@@ -30,6 +30,7 @@ from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
+    MOST_OWN,
     bars,
     free_folder,
     new_table,
@@ -242,11 +243,12 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
 
 
 def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
-    """Numbers of the entries on the diagonal, and of those off it that differ or lie farthest from the theory."""
+    """Numbers of the greatest entries on the diagonal, and of all that differ or lie farthest from the theory."""
     apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]][:MOST_DIFFERENT]
-    off = np.flatnonzero(pairs[0] != pairs[1])
+    off, on = np.flatnonzero(pairs[0] != pairs[1]), np.flatnonzero(pairs[0] == pairs[1])
+    own = on[np.argsort(-entries.size[on], kind="stable")][:MOST_OWN]
     farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST]
-    return sorted(map(int, {*np.flatnonzero(pairs[0] == pairs[1]), *apart, *farthest}))
+    return sorted(map(int, {*own, *apart, *farthest}))
 
 
 def _differs(entries: Compared) -> np.ndarray:

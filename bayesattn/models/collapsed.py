@@ -1,7 +1,7 @@
 """Collapsed parameterisation: V_0 integrated out, order parameters by their Bartlett factors (THEORY section 3).
 
 The dimension and the cost do not depend on the widths, and neither does the compiled program. Sampled coordinates are
-whitened: point = centre + scale z, by default around the mode with the Laplace covariance, which is the metric a sampler
+whitened, by default around the mode with the Laplace covariance, which is the metric a sampler
 wants; this changes no probability.
 """
 
@@ -22,6 +22,7 @@ from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import input_scale
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
+from bayesattn.theory.whitening import Whitening
 
 if TYPE_CHECKING:
     import xarray  # whose names a type checker at run time finds by their whole path
@@ -50,22 +51,21 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     if whitening == "laplace":
         mode, problem = find_mode(model.likelihood, model.architecture)
         order = {} if problem.order is None else {"order": problem.order}
-        return {"centre": mode.point, "scale": mode.scale} | order
+        arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
+        return arrays | order
     shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
-    origin = jnp.zeros(sum(shape.size for shape in shapes))
-    scale = jax.jacfwd(lambda z: bartlett.unwhiten(z, shapes, widths))(origin)
-    return {"centre": bartlett.unwhiten(origin, shapes, widths), "scale": scale}
+    centre, scale = bartlett.stretched(shapes, widths)
+    return {"centre": centre, "scale": scale}
 
 
-def data(model: Model, *, centre: Any, scale: Any, order: Any = None) -> dict[str, Any]:
-    """Arrays that the program conditions on; centre, scale and the order of rows are those of `prepare`."""
+def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]:
+    """Arrays that the program conditions on; those of whitening and the order of rows are from `prepare`."""
     test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
     arrays = problem_of(model.likelihood, model.architecture)._asdict()
     return arrays | {
         "order": None if order is None else jnp.asarray(order),
         "test_path_inputs": test,
-        "centre": jnp.asarray(centre),
-        "scale": jnp.asarray(scale),
+        **{name: jnp.asarray(array) for name, array in whitening.items()},
     }
 
 
@@ -78,37 +78,45 @@ def _problem(data: dict[str, Any]) -> Problem:
     return Problem(**{name: data[name] for name in Problem._fields})
 
 
+def _whitening(data: dict[str, Any]) -> Whitening:
+    return Whitening(**{name: data[name] for name in Whitening._fields if name in data})
+
+
+def _point(sites: Sites, data: dict[str, Any]) -> Array:
+    """Bartlett coordinates of a draw."""
+    return _whitening(data).point(sites["whitened"])
+
+
 class BartlettPrior(dist.Distribution):
-    """Prior of whitened Bartlett coordinates z, with point = centre + scale z."""
+    """Prior of whitened Bartlett coordinates."""
 
     support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("widths", "centre", "scale")
+    pytree_data_fields = ("widths", "whitening")
     pytree_aux_fields = ("shapes",)
 
-    def __init__(self, shapes: Structure, widths, centre, scale, *, validate_args=None):
-        self.shapes, self.widths, self.centre, self.scale = shapes, widths, centre, scale
-        super().__init__((), (centre.shape[-1],), validate_args=validate_args)
+    def __init__(self, shapes: Structure, widths, whitening: Whitening, *, validate_args=None):
+        self.shapes, self.widths, self.whitening = shapes, widths, whitening
+        super().__init__((), (whitening.centre.shape[-1],), validate_args=validate_args)
 
     def sample(self, key, sample_shape=()):
-        """Draws of z from the prior."""
+        """Draws from the prior."""
         assert key is not None
         keys = jax.random.split(key, sample_shape) if sample_shape else key
         draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
-        points = jnp.vectorize(draw, signature="()->(n)")(keys)
-        return jnp.linalg.solve(self.scale, (points - self.centre)[..., None])[..., 0]
+        return jnp.vectorize(lambda k: self.whitening.whitened(draw(k)), signature="()->(n)")(keys)
 
     def log_prob(self, value):
-        """Log density of z."""
-        point = self.centre + self.scale @ value
-        return bartlett.log_prior(point, self.shapes, self.widths) + jnp.linalg.slogdet(self.scale)[1]
+        """Log density of whitened coordinates."""
+        point = self.whitening.point(value)
+        return bartlett.log_prior(point, self.shapes, self.widths) + self.whitening.log_volume()
 
 
 def program(shapes: Structure):
     """NumPyro program of `data`: whitened coordinates under their prior, labels by the Gaussian evidence given U."""
 
     def collapsed_program(data: dict[str, Any]):
-        prior = BartlettPrior(shapes, data["widths"], data["centre"], data["scale"])
-        point = data["centre"] + data["scale"] @ numpyro.sample("whitened", prior)
+        whitening = _whitening(data)
+        point = whitening.point(numpyro.sample("whitened", BartlettPrior(shapes, data["widths"], whitening)))
         numpyro.factor("labels", data["likelihood"].log_density(_problem(data).factor(point, shapes)))
 
     return collapsed_program
@@ -121,7 +129,7 @@ def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
 
 def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
     """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
-    point = data["centre"] + data["scale"] @ sites["whitened"]
+    point = _point(sites, data)
     factor = _problem(data).factor(point, shapes)
     if data["order"] is not None:
         point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
@@ -137,18 +145,18 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
 def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
     """Sites drawn from the prior."""
     point = bartlett.sample_prior(key, shapes, data["widths"])
-    return {"whitened": jnp.linalg.solve(data["scale"], point - data["centre"])}
+    return {"whitened": _whitening(data).whitened(point)}
 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
     """Labels drawn given the sites: Normal(0, K + T I)."""
-    point = data["centre"] + data["scale"] @ sites["whitened"]
+    point = _point(sites, data)
     return data["likelihood"].sample_labels(key, _problem(data).factor(point, shapes))
 
 
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
     """Exact draw of all weights given the coordinates, as `weights` makes them."""
-    return _weights_of_draw(data["centre"] + data["scale"] @ sites["whitened"], key, data, widths, shapes)
+    return _weights_of_draw(_point(sites, data), key, data, widths, shapes)
 
 
 MOST_BYTES = 2**32
@@ -231,7 +239,7 @@ def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
         frame = lower
     prior_key, noise_key = jax.random.split(input_key)
     likelihood, deviation = data["likelihood"], jnp.sqrt(data["variances"][0])
-    prior = jax.random.normal(prior_key, (len(frame), likelihood.features.shape[2]))
+    prior = jax.random.normal(prior_key, (len(frame), likelihood.features.shape[1]))
     seen = frame.T @ prior
     drawn = likelihood.sample_projection(noise_key, _problem(data).factor(point, shapes), seen)
     result["V_0"] = deviation * (prior + frame @ (drawn - seen))

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
 from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
+from bayesattn.models import Model
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
 from bayesattn.runs import Run
@@ -23,6 +24,8 @@ WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U
 """Inches."""
 FEW_EXAMPLES = 60
 """Test examples up to which each has an interval of its own."""
+MOST_PATHS = 20
+"""Paths up to which all have their place; of more, the greatest diagonal entries of U."""
 FAR = 30.0
 """Ratio of entries of U from which they are drawn on a logarithmic axis."""
 
@@ -58,8 +61,13 @@ def figure_and_lacking(run: Run, kinds: Sequence[str] | None = None) -> tuple[Fi
     figure.suptitle(run_title(run), fontsize=13)
     heights = [HEIGHTS[kind] for kind in chosen]
     for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
-        draw(part, kind, draws, quantities)
+        draw(part, kind, draws, quantities, heads_of(run))
     return figure, missing
+
+
+def heads_of(run: Run) -> Sequence[int] | None:
+    """Heads of each layer of the network that a run is of; None of a latent model."""
+    return run.model.architecture.heads if isinstance(run.model, Model) else None
 
 
 def run_title(run: Run) -> str:
@@ -73,12 +81,14 @@ def run_title(run: Run) -> str:
     return ", ".join([*parts, f"{about['sampler']} ({about['parameterisation']})", f"{chains} of {kept} draws"])
 
 
-def draw(figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar]) -> None:
-    """One kind of figure of some draws and their `scalars`, into a figure or a part of one."""
+def draw(
+    figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar], heads: Sequence[int] | None = None
+) -> None:
+    """One kind of figure of some draws and their `scalars`, into a figure or a part of one; `heads` per layer, if known."""
     if kind == "energy":
         diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
     elif kind == "U":
-        central(figure, draws)
+        central(figure, draws, heads)
     elif kind == "prediction":
         prediction(figure, draws)
     else:
@@ -105,8 +115,11 @@ def lacking(draws: xr.DataTree) -> dict[str, str]:
     return why
 
 
-def central(figure: Any, draws: xr.DataTree) -> None:
-    """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries."""
+def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None) -> None:
+    """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries.
+
+    Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
+    """
     posterior = draws["posterior"].to_dataset()
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
     if "order_parameter" in posterior:
@@ -115,6 +128,19 @@ def central(figure: Any, draws: xr.DataTree) -> None:
         rows = columns = entries = names
         of_entries = np.einsum("cdpp->cdp", sampled.values)
         title = "diagonal entries of U"
+        if len(names) > MOST_PATHS:
+            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS])
+            if heads is not None and len(heads) > 1:
+                by_heads = of_entries.reshape(*of_entries.shape[:2], heads[0], -1)
+                sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
+                rows, columns = (
+                    [f"{axis} {number + 1}" for number in range(count)]
+                    for axis, count in zip(
+                        ("head", "above" if len(heads) > 2 else "head"), by_heads.shape[2:], strict=True
+                    )
+                )
+            entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
+            title = f"{MOST_PATHS} greatest of {len(names)} {title}"
     else:
         sampled, name = posterior["latent"], "z"
         values, features = sampled.shape[2:]

@@ -19,11 +19,13 @@ from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file, require_new
 from bayesattn._random import digest, fingerprint
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
-from bayesattn.diagnostics import Diagnostics, Scalar
+from bayesattn.diagnostics import Diagnostics, Scalar, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
-from bayesattn.plots.run import HEIGHTS, KINDS, WIDTH, draw, lacking
+from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, draw, heads_of, lacking
 from bayesattn.runs import Run
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.problem import MOST_COORDINATES, too_many
 from bayesattn.validation import LEVEL, Predicted, Validation, predicted, validate
 from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 
@@ -100,7 +102,9 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         if not min(run.done) > run.job.warmup:
             raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
         draws = run.draws().load()
-        if isinstance(run.model, Model):
+        if isinstance(run.model, Model) and too_many(layer_shapes(run.model.architecture, full=True)):
+            parts.append(_part(name, run, draws, *_not_held(run.model, draws)))
+        elif isinstance(run.model, Model):
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
             validations.append(validate(run.model, draws, level=level, prediction=theories[same]))
@@ -189,7 +193,7 @@ def _part(
     missing, quantities = lacking(draws), diagnostics.scalars(draws)
     words = _words(", ".join(quantities), diagnosis, isinstance(run.model, LatentModel))
     pictures = [
-        picture(lambda kind=kind: _figure(kind, draws, quantities), *words[kind])
+        picture(lambda kind=kind: _figure(kind, draws, quantities, heads_of(run)), *words[kind])
         for kind in KINDS
         if kind not in missing
     ]
@@ -239,9 +243,9 @@ def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[
     }
 
 
-def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar]) -> Figure:
+def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], heads: Sequence[int] | None) -> Figure:
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
-    draw(figure, kind, draws, quantities)
+    draw(figure, kind, draws, quantities, heads)
     return figure
 
 
@@ -267,6 +271,30 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
         )
     said = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
     return said, ANSWERS[validation.verdict], rows
+
+
+def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[str, str]]]:
+    """Of more paths than the expansion of the theory is for: its greatest diagonal entries of U by the draws."""
+    own = xr.DataArray(
+        np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"].values), dims=("chain", "draw", "path")
+    )
+    of = moments(own)
+    greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
+    said = (
+        "Draws were not held against the theory: its expansion to first order in 1/N is for at most"
+        f" {MOST_COORDINATES:,} coordinates of the order parameters."
+    )
+    return (
+        said,
+        None,
+        [
+            {
+                "entry of U": model.path_names[path],
+                "draws": with_error(float(of["mean"][path]), float(of["error"][path])),
+            }
+            for path in greatest
+        ],
+    )
 
 
 def _held_latent(model: LatentModel, draws: xr.DataTree, level: float) -> tuple[str, bool | None, list[dict[str, str]]]:

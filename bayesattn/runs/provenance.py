@@ -33,7 +33,17 @@ SHAPING = tuple(
         *(f"samplers/{name}" for name in ("adapter", "hmc", "job", "langevin", "program", "run")),
         *(
             f"theory/{name}"
-            for name in ("bartlett", "energies", "kernels", "likelihood", "minimise", "mode", "problem", "saddle_point")
+            for name in (
+                "bartlett",
+                "energies",
+                "kernels",
+                "likelihood",
+                "minimise",
+                "mode",
+                "problem",
+                "saddle_point",
+                "whitening",
+            )
         ),
     )
 )

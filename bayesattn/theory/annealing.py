@@ -108,7 +108,7 @@ def anneal(
 
 
 def _usual_particles(problem: Problem) -> int:
-    examples, paths, features = problem.likelihood.features.shape
+    examples, features, paths = problem.likelihood.features.shape
     work = 2 * examples**3 + examples**2 * paths * min(features, paths)
     return int(np.clip(WORK / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 

@@ -106,6 +106,13 @@ def unwhiten(
     return jnp.concatenate(parts)
 
 
+def stretched(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) -> tuple[Array, Array]:
+    """Coordinates where whitened ones are 0, and the factors by which these are stretched."""
+    zeros = jnp.zeros(sum(shape.size for shape in shapes))
+    origin = unwhiten(zeros, shapes, widths)
+    return origin, unwhiten(zeros + 1, shapes, widths) - origin
+
+
 def bartlett_factors(
     point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], order: Order = None
 ) -> list[Float[Array, "row column"]]:

@@ -13,16 +13,16 @@ from jaxtyping import Array, Float
 
 
 @jax.jit
-def pairs_of(scaled: Float[Array, "example path feature"]) -> Float[Array, "pair entry"]:
+def pairs_of(scaled: Float[Array, "example feature path"]) -> Float[Array, "pair entry"]:
     """Symmetrised kernels of pairs of paths, as `bayesattn.theory.likelihood.LikelihoodByPairs` holds them."""
     rows, columns = np.tril_indices(len(scaled))
 
     def one_pair(pair: Array) -> Float[Array, " entry"]:
-        product = scaled[:, pair[0]] @ scaled[:, pair[1]].T
+        product = scaled[:, :, pair[0]] @ scaled[:, :, pair[1]].T
         symmetrised = product + jnp.where(pair[0] == pair[1], 0.0, 1.0) * product.T
         return symmetrised[rows, columns]
 
-    return jax.lax.map(one_pair, jnp.stack(np.tril_indices(scaled.shape[1]), axis=1))
+    return jax.lax.map(one_pair, jnp.stack(np.tril_indices(scaled.shape[2]), axis=1))
 
 
 def unpacked(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row"]:
@@ -157,6 +157,6 @@ def _gram_of_lower(lower: Float[Array, "row row"], leaf: int) -> Float[Array, "r
 def _leaf(examples: int) -> int:
     """Size up to which a matrix is not halved again, by the number of examples.
 
-    Smaller ones gain nothing, and more of them compile for longer; of more than 512 examples neither way is faster.
+    Smaller ones gain nothing, and more of them compile for longer.
     """
-    return max(48, -(-examples // 4)) if examples <= 512 else examples
+    return max(48, -(-examples // (4 if examples <= 512 else 8)))

@@ -25,8 +25,9 @@ from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.of_model import not_traced, of_model
-from bayesattn.theory.problem import Problem, Shapes, potential, problem_of
+from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, saddle_point
+from bayesattn.theory.whitening import Whitening
 
 RELIABLE = 0.3
 """Largest error, in nats, of a reliable evidence."""
@@ -193,6 +194,7 @@ def _found(
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without those that annealing has given up."""
     shapes = layer_shapes(arch)
+    refuse_many("the evidence", shapes)
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
@@ -235,7 +237,7 @@ def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, k
     result, log_weights = unknown, np.empty(0)
     for block in range(BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(likelihood.temperature)), str(block))
-        drawn = _log_weights(block_key, mode.point, mode.scale, problem, shapes, BLOCK)
+        drawn = _log_weights(block_key, mode.whitening, problem, shapes, BLOCK)
         log_weights = np.append(log_weights, drawn)
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
@@ -260,9 +262,10 @@ def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray
 
 
 @partial(jax.jit, static_argnames=("shapes", "draws"))
-def _log_weights(key, centre, scale, problem: Problem, shapes: Shapes, draws: int) -> Float[Array, " draw"]:
+def _log_weights(key, whitening: Whitening, problem: Problem, shapes: Shapes, draws: int) -> Float[Array, " draw"]:
     # With many coordinates a Student's radius scatters more than the posterior's, unless its degrees of freedom grow too.
-    size, freedom = len(centre), max(DEGREES_OF_FREEDOM, len(centre))
+    size = len(whitening.centre)
+    freedom = max(DEGREES_OF_FREEDOM, size)
     normal_key, chi_key = jax.random.split(key)
     spread = 2 * jax.random.gamma(chi_key, freedom / 2, (draws,)) / freedom
     students = jax.random.normal(normal_key, (draws, size)) / jnp.sqrt(spread)[:, None]
@@ -272,9 +275,9 @@ def _log_weights(key, centre, scale, problem: Problem, shapes: Shapes, draws: in
         - gammaln(freedom / 2)
         - size * jnp.log(freedom * jnp.pi) / 2
         - (freedom + size) / 2 * jnp.log1p(jnp.sum(students**2, axis=1) / freedom)
-        - jnp.linalg.slogdet(scale)[1]
+        - whitening.log_volume()
     )
-    log_density = jax.lax.map(lambda z: -potential(centre + scale @ z, problem, shapes), students)
+    log_density = jax.lax.map(lambda z: -potential(whitening.point(z), problem, shapes), students)
     # A proposal too far out for its Cholesky factor has no weight.
     log_density = jnp.where(jnp.isfinite(log_density), log_density, -jnp.inf)
     return log_density - log_proposal

@@ -26,19 +26,20 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.kernels import checked_path_inputs, input_scale
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
+from bayesattn.theory.kernels import checked_path_inputs
+from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, scaled_features
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, likely_cause, saddle_point
+from bayesattn.theory.whitening import Whitening
 
 WIDE = 2
 """Times a layer must be wider than the number of its path suffixes for an expansion about the mode."""
 
 
 class Moments(NamedTuple):
-    """E[U] to first order, and the derivatives of U along the columns of `Mode.scale`, which span its covariance."""
+    """E[U] to first order, and the derivatives of U along columns that span its covariance."""
 
     mean: Float[Array, "path path"]
     slopes: Float[Array, "coordinate path path"]
@@ -99,8 +100,9 @@ def finite_width(
         (centre, problem), shapes = find_mode(likelihood, arch, max_steps), layer_shapes(arch)
     else:
         saddle, problem, shapes = saddle_point(likelihood, arch, max_steps), problem_of(likelihood, arch), full
-        centre = Mode(saddle.point, _scale(saddle.point, problem, shapes), jnp.array(jnp.nan), saddle.gradient_norm)
-        if not np.isfinite(centre.scale).all():
+        whitening = Whitening(saddle.point, _scale(saddle.point, problem, shapes))
+        centre = Mode(whitening, jnp.array(jnp.nan), saddle.gradient_norm)
+        if not np.isfinite(whitening.scale).all():
             raise NotConverged(
                 "the curvature at the saddle point is not positive definite in float64;"
                 f" {likely_cause(likelihood, arch)}",
@@ -124,7 +126,8 @@ def _scale(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "coor
 @partial(jax.jit, static_argnames="shapes")
 def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
     local = local_potential(problem, shapes)
-    covariance = mode.scale @ mode.scale.T
+    scale = mode.whitening.scale
+    covariance = scale @ scale.T
 
     def curvature(point: Point):
         """tr(Hess V S) at fixed S, whose gradient is T3 : S; and the gradient of V."""
@@ -143,7 +146,7 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
     # Of V at the saddle point only the prior's degrees of freedom have a gradient; Hessian and T3 have none of them.
     shift = -covariance @ (gradient + third / 2)
     value, shifted = jax.jvp(order_parameter, (mode.point,), (shift,))
-    slopes, curvatures = jax.vmap(along)(mode.scale.T)
+    slopes, curvatures = jax.vmap(along)(scale.T)
     return Moments(value + shifted + jnp.sum(curvatures, axis=0) / 2, slopes)
 
 
@@ -159,33 +162,33 @@ def _predictor(
     factor = problem.factor(mode.point, shapes)
     at, change = factor @ factor.T, moments.mean - factor @ factor.T
     solved = problem.likelihood.solved(factor)
-    examples, paths, features = solved.whitened.shape
+    examples, *shape = solved.whitened.shape
     whitened, pulled = solved.whitened.reshape(examples, -1), solved.weighted
 
-    def through(vector: Float[Array, "path feature"]) -> Float[Array, "path feature"]:
-        return (whitened.T @ (whitened @ vector.reshape(-1))).reshape(paths, features)
+    def through(vector: Float[Array, "feature path"]) -> Float[Array, "feature path"]:
+        return (whitened.T @ (whitened @ vector.reshape(-1))).reshape(shape)
 
     def derivatives(direction: Float[Array, "path path"]):
-        first = through(direction @ pulled)
-        return direction @ pulled - at @ first, 2 * (at @ through(direction @ first) - direction @ first)
+        first = through(pulled @ direction)
+        return pulled @ direction - first @ at, 2 * (through(first @ direction) @ at - first @ direction)
 
     slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
-    readout = at @ pulled + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
-    test = test_path_inputs * input_scale(problem.variances[0], paths, features)
+    readout = pulled @ at + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
+    test = scaled_features(test_path_inputs, problem.variances[0])
     flat_test = test.reshape(len(test), -1)
     mean = flat_test @ readout.reshape(-1)
     if not variances:
         return Prediction(mean, jnp.full_like(mean, jnp.nan))
-    weighed = jnp.einsum("pq,eqf->epf", at, test).reshape(len(test), -1)
+    weighed = (test @ at).reshape(len(test), -1)
     explained = weighed @ whitened.T
     residual = (flat_test - explained @ whitened).reshape(test.shape)
 
     def bend(direction: Float[Array, "path path"]) -> Float[Array, " test_example"]:
-        turned = jnp.einsum("pq,eqf->epf", direction, residual).reshape(len(test), -1)
+        turned = (residual @ direction).reshape(len(test), -1)
         return jnp.sum((turned @ whitened.T) ** 2, axis=1)
 
     variance = jnp.sum(flat_test * weighed, axis=1) - jnp.sum(explained**2, axis=1)
-    variance += jnp.einsum("epf,pq,eqf->e", residual, change, residual)
+    variance += jnp.einsum("efp,pq,efq->e", residual, change, residual)
     variance -= jnp.sum(jax.lax.map(bend, moments.slopes), axis=0)
     of_means = jnp.sum((flat_test @ slopes.reshape(len(slopes), -1).T) ** 2, axis=1)
     return Prediction(mean, variance + of_means)

@@ -38,20 +38,20 @@ class Prediction(NamedTuple):
 
 
 class EnergyExpansion(NamedTuple):
-    """Second-order expansion of the energy in U: its value, dE/dU and d^2E/dU^2 (entries of U row by row)."""
+    """Second-order expansion of the energy E in U, or in F: E, its slope, and its curvature (entries row by row)."""
 
     value: Float[Array, ""]
-    slope: Float[Array, "path path"]
-    curvature: Float[Array, "path*path path*path"]
+    slope: Float[Array, "path column"]
+    curvature: Float[Array, "path*column path*column"]
 
 
 class Solved(NamedTuple):
     """With A = K(U) + T I = L L^T and X the scaled path inputs: L, L^{-1} X, L^{-1} Y, and X^T A^{-1} Y."""
 
     cholesky: Float[Array, "example example"]
-    whitened: Float[Array, "example path feature"]
+    whitened: Float[Array, "example feature path"]
     labels: Float[Array, " example"]
-    weighted: Float[Array, "path feature"]
+    weighted: Float[Array, "feature path"]
 
 
 class Unseen(NamedTuple):
@@ -70,7 +70,8 @@ class Likelihood:
     """Y ~ Normal(0, K(U) + T I), with K formed from features: as the Gram matrix of path inputs times F.
 
     Args:
-        features: path inputs times s_0 / sqrt(N_0 Pi), shape (P, Pi, N_0).
+        features: path inputs times s_0 / sqrt(N_0 Pi), shape (P, N_0, Pi): paths last, so that they are mixed by a
+            product of matrices.
         labels: Y of shape (P,).
         temperature: T.
         side: of A = `features` F, P rows and r N_0 columns, on which A A^T + T I or A^T A + T I is formed: "examples" or
@@ -78,7 +79,7 @@ class Likelihood:
         unseen: further examples that no U gives an output, if there are any.
     """
 
-    features: Float[Array, "example path feature"]
+    features: Float[Array, "example feature path"]
     labels: Float[Array, " example"]
     temperature: Any
     side: str | None = field(default=None, kw_only=True, metadata={"static": True})
@@ -99,7 +100,12 @@ class Likelihood:
 
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "example example"]:
         """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
-        return _mixed(self.features, order_parameter) @ self.features.reshape(len(self.labels), -1).T
+        return _mixed(self.features, order_parameter) @ self.flat.T
+
+    @property
+    def flat(self) -> Float[Array, "example column"]:
+        """`features`, a row for each example."""
+        return self.features.reshape(len(self.features), -1)
 
     @property
     def constant(self) -> Any:
@@ -112,7 +118,7 @@ class Likelihood:
         return energy(_mixed(self.features, factor), self.labels, self.temperature) + self._of_unseen()
 
     def _in_feature_space(self, factor: Factor) -> bool:
-        columns = factor.shape[1] * self.features.shape[2]
+        columns = factor.shape[1] * self.features.shape[1]
         return self.side == "features" if self.side else columns < len(self.labels)
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
@@ -143,9 +149,8 @@ class Likelihood:
     def solved(self, factor: Factor) -> Solved:
         """What expansions and predictors at U are made of."""
         cholesky = self._cholesky(self.kernel(factor))
-        flat = self.features.reshape(len(self.labels), -1)
         # L^-1 (X, Y)
-        both = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([flat, self.labels]), lower=True)
+        both = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([self.flat, self.labels]), lower=True)
         whitened, labels = both[:, :-1], both[:, -1]
         weighted = (whitened.T @ labels).reshape(self.features.shape[1:])
         return Solved(cholesky, whitened.reshape(self.features.shape), labels, weighted)
@@ -159,36 +164,67 @@ class Likelihood:
         has.
         """
         cholesky, whitened, labels, weighted = self.solved(factor)
-        examples, paths, features = whitened.shape
+        examples, _, paths = whitened.shape
         energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
-        slope = jnp.einsum("epf,eqf->pq", whitened, whitened) - weighted @ weighted.T
-        # Features f' in blocks: all of the Gram matrix at once may not fit into memory.
-        count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
-        padded = jnp.pad(whitened, ((0, 0), (0, 0), (0, -features % count)))
-        blocks = jnp.moveaxis(padded.reshape(examples, paths, -1, count), 2, 0)
-
+        slope = jnp.einsum("efp,efq->pq", whitened, whitened) - weighted.T @ weighted
         def add(traces, block):
-            rows = jnp.einsum("epf,eqg->pqfg", whitened, block).reshape(paths**2, -1)
+            rows = jnp.einsum("efp,egq->pqfg", whitened, block).reshape(paths**2, -1)
             return traces + rows @ rows.T, None
 
         # Rows (q, r) and columns (p, s).
-        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks)
+        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), _blocks(whitened, paths))
         trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4)).reshape(traces.shape)
         # Z_q v_p
-        pulled = jnp.einsum("eqf,pf->pqe", whitened, weighted).reshape(paths**2, examples)
+        pulled = jnp.einsum("efq,fp->pqe", whitened, weighted).reshape(paths**2, examples)
         return EnergyExpansion(energy, slope, 2 * pulled @ pulled.T - trace_term)
+
+    def expansion_in_factor(self, factor: Factor) -> EnergyExpansion:
+        """The energy around F of r columns, to second order: (Pi r)^2 numbers, fewer than Pi^4 where r < Pi.
+
+        With B = X F, A = B B^T + T I, v = X^T A^{-1} Y, w = B^T A^{-1} Y and changes d of F, which change A by dA:
+
+            d log det A = 2 tr(d^T X^T A^{-1} B),   d^2 log det A = 2 |A^{-1/2} X d|^2 - tr(A^{-1} dA A^{-1} dA),
+            d Y^T A^{-1} Y = -2 v d w,   d^2 Y^T A^{-1} Y = 2 |A^{-1/2} dA A^{-1} Y|^2 - 2 |d^T v|^2.
+        """
+        cholesky, whitened, labels, weighted = self.solved(factor)
+        examples, _, paths = whitened.shape
+        columns = factor.shape[1]
+        # A^{-1/2} B and w
+        mixed, read = whitened @ factor, weighted @ factor
+        energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
+        slope = 2 * (jnp.einsum("efp,efq->pq", whitened, mixed) - weighted.T @ read)
+        across = jnp.einsum("efp,egs->psfg", whitened, mixed)
+        both = across.reshape(paths * columns, -1) @ jnp.einsum("rqgf->rqfg", across).reshape(paths * columns, -1).T
+
+        def add(sums, block):
+            outer, inner = block
+            of_paths = jnp.einsum("efp,egr->prfg", whitened, outer).reshape(paths**2, -1)
+            of_columns = jnp.einsum("efq,egs->qsfg", mixed, inner).reshape(columns**2, -1)
+            return sums + of_paths @ of_columns.T, None
+
+        blocks = _blocks(whitened, paths), _blocks(mixed, paths)
+        sums, _ = jax.lax.scan(add, jnp.zeros((paths**2, columns**2)), blocks)
+        # tr(A^{-1} dA A^{-1} dA') / 2 of entries (p, q) and (r, s)
+        traces = jnp.einsum("psrq->pqrs", both.reshape(paths, columns, paths, columns))
+        traces += jnp.einsum("prqs->pqrs", sums.reshape(paths, paths, columns, columns))
+        alike = jnp.einsum("efp,efr->pr", whitened, whitened) - weighted.T @ weighted
+        # A^{-1/2} dA A^{-1} Y
+        moved = jnp.einsum("efp,fq->epq", whitened, read) + jnp.einsum("efq,fp->epq", mixed, weighted)
+        moved = moved.reshape(examples, -1)
+        curvature = jnp.einsum("pr,qs->pqrs", alike, jnp.eye(columns)) - traces
+        return EnergyExpansion(energy, slope, 2 * (curvature.reshape(moved.shape[1], -1) + moved.T @ moved))
 
     def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "path feature"]:
         """U X^T (K + T I)^{-1} Y, whose product with scaled path inputs is the mean of f there (THEORY section 5)."""
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel_of(order_parameter)), True), self.labels)
-        return order_parameter @ jnp.tensordot(coefficients, self.features, 1)
+        return order_parameter @ jnp.tensordot(coefficients, self.features, 1).T
 
     def prediction_of(
-        self, order_parameter: OrderParameter, features: Float[Array, "test_example path feature"]
+        self, order_parameter: OrderParameter, features: Float[Array, "test_example feature path"]
     ) -> Prediction:
         """Mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_* of f given U, at scaled path inputs."""
         mixed, test = _mixed(features, order_parameter), features.reshape(len(features), -1)
-        cross = self.features.reshape(len(self.labels), -1) @ mixed.T
+        cross = self.flat @ mixed.T
         # K + T I = L L^T: mean = (L^-1 k_*)^T L^-1 Y, explained variance = |L^-1 k_*|^2
         both = jnp.column_stack([self.labels, cross])
         whitened = jax.scipy.linalg.solve_triangular(self._cholesky(self.kernel_of(order_parameter)), both, lower=True)
@@ -226,9 +262,9 @@ class Likelihood:
         if self._in_feature_space(factor):
             mixed = _mixed(self.features, factor)
             cholesky = self._cholesky(mixed.T @ mixed)
-            return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(factor.shape[1], -1)
+            return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(-1, factor.shape[1]).T
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)
-        return factor.T @ jnp.tensordot(coefficients, self.features, 1)
+        return factor.T @ jnp.tensordot(coefficients, self.features, 1).T
 
     def sample_labels(self, key: Key[Array, ""], factor: Factor) -> Float[Array, " example"]:
         """Labels drawn given U: Normal(0, K + T I)."""
@@ -236,10 +272,10 @@ class Likelihood:
         return self._noisy(noise_key, factor, self._prior_projection(prior_key, factor))
 
     def _prior_projection(self, key, factor: Factor) -> Float[Array, "column feature"]:
-        return jax.random.normal(key, (factor.shape[1], self.features.shape[2]))
+        return jax.random.normal(key, (factor.shape[1], self.features.shape[1]))
 
     def _noisy(self, key, factor: Factor, projection: Float[Array, "column feature"]) -> Float[Array, " example"]:
-        output = self.features.reshape(len(self.labels), -1) @ (factor @ projection).reshape(-1)
+        output = self.flat @ (factor @ projection).T.reshape(-1)
         return output + jnp.sqrt(self.temperature) * jax.random.normal(key, self.labels.shape)
 
     def _cholesky(self, kernel: Float[Array, "row row"]) -> Float[Array, "row row"]:
@@ -330,8 +366,8 @@ def likelihood(
     """
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     labels, temperature = finite_array("labels", labels, (len(path_inputs),)), positive("temperature", temperature)
-    examples, paths, features = path_inputs.shape
-    scaled = jnp.asarray(path_inputs) * input_scale(arch.variances[0], paths, features)
+    examples, _, features = path_inputs.shape
+    scaled = scaled_features(path_inputs, arch.variances[0])
     held = (scaled, jnp.asarray(labels), jnp.asarray(temperature))
     if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
         return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
@@ -357,16 +393,31 @@ def likelihood_of(
         raise ValueError(f"likelihood must be a bayesattn.theory.likelihood.Likelihood, got {type(given).__name__}")
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     labels = finite_array("labels", labels, (len(path_inputs),))
-    if given.features.shape != path_inputs.shape:
+    examples, features, paths = given.features.shape
+    if path_inputs.shape != (examples, paths, features):
         raise ValueError(
-            f"likelihood must be of these path_inputs, of shape {path_inputs.shape}, got {given.features.shape}"
+            f"likelihood must be of these path_inputs, of shape {path_inputs.shape}, got {(examples, paths, features)}"
         )
-    if not is_traced(path_inputs) and not is_traced(given.features):
-        scaled = path_inputs * input_scale(arch.variances[0], *path_inputs.shape[1:])
-        if not np.array_equal(scaled, given.features):
-            raise ValueError("likelihood must be of these path_inputs and s_0, got one of others")
+    known = not is_traced(path_inputs) and not is_traced(given.features)
+    if known and not np.array_equal(scaled_features(path_inputs, arch.variances[0]), given.features):
+        raise ValueError("likelihood must be of these path_inputs and s_0, got one of others")
     return given.at(positive("temperature", temperature)).with_labels(jnp.asarray(labels))
 
 
-def _mixed(features: Float[Array, "example path feature"], factor: Factor) -> Float[Array, "example column*feature"]:
-    return jnp.einsum("epf,pq->eqf", features, factor).reshape(len(features), -1)
+def _blocks(columns: Float[Array, "example feature column"], paths: int) -> Float[Array, "block example few column"]:
+    """Features in blocks: the Gram matrix of all columns of all paths may not fit into memory."""
+    examples, features, _ = columns.shape
+    count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
+    padded = jnp.pad(columns, ((0, 0), (0, -features % count), (0, 0)))
+    return jnp.moveaxis(padded.reshape(examples, -1, count, columns.shape[2]), 1, 0)
+
+
+def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "example feature path"]:
+    """Path inputs of shape (P, Pi, N_0) as `Likelihood` holds them."""
+    scale = input_scale(input_variance, *path_inputs.shape[1:])
+    return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
+
+
+def _mixed(features: Float[Array, "example feature path"], factor: Factor) -> Float[Array, "example feature*column"]:
+    # Of two axes, as the product with one that has three has a slow derivative.
+    return (features.reshape(-1, len(factor)) @ factor).reshape(len(features), -1)

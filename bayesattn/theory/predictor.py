@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions, symmetric
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
+from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, scaled_features
 from bayesattn.theory.of_model import of_model
 
 READOUTS_AT_ONCE = 16
@@ -42,12 +42,11 @@ def predict(
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, U that is not symmetric.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    features = given.features.shape[2]
+    features = given.features.shape[1]
     test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
     order_parameter = symmetric("order_parameter", order_parameter, arch.paths)
-    refuse_contradictions(given.features, given.labels, np.prod(arch.variances[1:]), given.temperature)
-    scaled = jnp.asarray(test) * input_scale(arch.variances[0], arch.paths, features)
-    return _predict(jnp.asarray(order_parameter), given, scaled)
+    refuse_contradictions(given.flat, given.labels, np.prod(arch.variances[1:]), given.temperature)
+    return _predict(jnp.asarray(order_parameter), given, scaled_features(test, arch.variances[0]))
 
 
 @jax.jit
@@ -69,7 +68,8 @@ def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) 
 
     g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).
     """
-    scale = input_scale(arch.variances[0], *likelihood.features.shape[1:])
+    _, features, paths = likelihood.features.shape
+    scale = input_scale(arch.variances[0], paths, features)
     return scale * _readouts(jnp.asarray(order_parameters), likelihood)
 
 

@@ -49,14 +49,19 @@ def problem_of(likelihood: Likelihood, arch: Architecture) -> Problem:
     return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances))
 
 
+def too_many(shapes: Shapes) -> int:
+    """Number of coordinates, if it is more than `MOST_COORDINATES`, else 0."""
+    size = sum(shape.size for shape in shapes)
+    return size if size > MOST_COORDINATES else 0
+
+
 def refuse_many(what: str, shapes: Shapes) -> None:
     """Raise ValueError where there are more coordinates than `MOST_COORDINATES`, of what needs their whole curvature."""
-    size = sum(shape.size for shape in shapes)
-    if size > MOST_COORDINATES:
+    if size := too_many(shapes):
         raise ValueError(
             f"arch must have at most {MOST_COORDINATES:,} coordinates of its order parameters for {what}, which needs the"
-            f" curvature in all pairs of them, got {size:,}: use fewer heads or narrower layers; theory.solve and predict do"
-            " without"
+            f" curvature in all pairs of them, got {size:,}: use fewer heads or narrower layers; theory.solve, predict and"
+            " samplers do without"
         )
 
 
@@ -81,7 +86,8 @@ def with_derivatives(
 ) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of weight x energy + rest, functions of a point.
 
-    Differentiating the energy's second-order expansion in U, instead of the energy, leaves the examples out of it.
+    Differentiating the energy's second-order expansion in U or F, whichever has fewer entries, instead of the energy, leaves
+    the examples out of it.
 
     Args:
         likelihood: of the labels.
@@ -90,14 +96,14 @@ def with_derivatives(
         rest: from a point to a number that costs little.
     """
 
-    def order_parameter(point: Point) -> Float[Array, "path path"]:
-        return factor(point) @ factor(point).T
-
     def local(point: Point) -> Local:
-        at, here = likelihood.expansion(factor(point)), order_parameter(point)
+        here = factor(point)
+        in_factor = here.shape[1] < here.shape[0]
+        at = likelihood.expansion_in_factor(here) if in_factor else likelihood.expansion(here)
 
         def expanded(other):
-            change = order_parameter(other) - here
+            there = factor(other)
+            change = there - here if in_factor else there @ there.T - here @ here.T
             flat = change.reshape(-1)
             return weight * (jnp.sum(at.slope * change) + flat @ at.curvature @ flat / 2) + rest(other)
 

@@ -16,10 +16,12 @@ from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.minimise import minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
-from bayesattn.theory.problem import Problem, with_derivatives
+from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
+ROUGH = 1e-3
+"""Such a gradient of one that another search begins at."""
 LARGE_LABELS = 1e3
 MOST_FOR_HESSIAN = 1000
 """Beyond them the minimum is searched for by gradients, without the Hessian: from about 45 paths of two layers on."""
@@ -140,6 +142,14 @@ def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 20
     return _first(_solved(likelihood, [arch], [likelihood.temperature], max_steps, throw))
 
 
+def rough_saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200) -> SaddlePoint:
+    """The same, of many coordinates only as near as another search needs that begins there."""
+    shapes = layer_shapes(arch, full=True)
+    if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
+        return saddle_point(likelihood, arch, max_steps)
+    return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH)
+
+
 def _first(batch: SaddlePoint) -> SaddlePoint:
     first = jax.tree.map(lambda leaf: leaf[0], batch)
     return first._replace(converged=bool(first.converged))
@@ -243,10 +253,10 @@ def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
     return _solution(best, gradient, iterations, problem, shapes)
 
 
-def _solve_large(problem: Problem, shapes, max_steps) -> SaddlePoint:
+def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
     """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
     start = np.zeros(sum(shape.size for shape in shapes))
-    found = minimum_by_gradients(_action, (problem,), shapes, start, max_steps, GRADIENT_TOLERANCE / 10)
+    found = minimum_by_gradients(_action, (problem,), shapes, start, max_steps, tolerance)
     return _compiled_solution(found.point, found.gradient, found.iterations, problem, shapes)
 
 

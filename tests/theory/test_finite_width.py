@@ -12,7 +12,7 @@ from scipy.stats import chi2
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
-from bayesattn.theory.kernels import input_scale
+from bayesattn.theory.likelihood import scaled_features
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
 from tests.conftest import relative_error
@@ -150,7 +150,7 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *model.likelihood.prediction_of(u, test * input_scale(arch.variances[0], *xi.shape[1:]))
+        return u, *model.likelihood.prediction_of(u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)

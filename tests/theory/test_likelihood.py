@@ -82,7 +82,7 @@ def test_its_slope_by_halves_is_the_inverse(examples, smallest):
 def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block):
     """Slope and curvature along symmetric changes of U, with all 12 features at once and in blocks of 5, 5 and 2."""
     found, rng = case[0], np.random.default_rng(0)
-    _, paths, features = found.features.shape
+    _, features, paths = found.features.shape
     assert features == 12
     monkeypatch.setattr(module, "BLOCK_BYTES", block * 8 * paths**2 * features)
     factor = jnp.asarray(rng.normal(size=(paths, paths)))
@@ -120,7 +120,7 @@ def test_projections_have_the_moments_of_their_conditional_law(case):
     )
     flat = np.asarray(draws).reshape(DRAWS, -1)
     # f = design . Z
-    design = np.einsum("epf,pc->ecf", found.features, factor).reshape(len(covariance), -1)
+    design = np.einsum("efp,pc->ecf", found.features, factor).reshape(len(covariance), -1)
     gain = np.linalg.solve(covariance, design).T
     mean, law = gain @ found.labels, np.eye(design.shape[1]) - gain @ design
     assert moments_p_value(flat, mean, law) > 1e-3

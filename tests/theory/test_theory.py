@@ -283,8 +283,11 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     np.testing.assert_allclose(many.point, few.point, rtol=0, atol=1e-7)
     assert relative_error(many.potential, few.potential) < 1e-10
     shapes = bartlett.layer_shapes(two_layers.arch)
-    stretch = np.asarray(mode._stretched(shapes, problem.widths)[1])
-    exact, found = (np.asarray(each.scale @ each.scale.T) / np.outer(stretch, stretch) for each in (few, many))
+    stretch = np.asarray(bartlett.stretched(shapes, problem.widths)[1])
+    exact, found = (
+        np.asarray(scale @ scale.T) / np.outer(stretch, stretch)
+        for scale in (jax.jacfwd(each.whitening.point)(jnp.zeros_like(stretch)) for each in (few, many))
+    )
     variances, directions = np.linalg.eigh(exact)
     known = len(stretch) // 4
     assert known >= 3

@@ -1,0 +1,48 @@
+"""Coordinates in which a posterior is nearly standard normal: point = centre + S^{1/2} z."""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bayesattn.theory.problem import Point
+
+
+class Whitening(NamedTuple):
+    """S^{1/2} as columns that span S, or as a scale of each coordinate, changed along a few directions if there are any.
+
+    Args:
+        centre: the point of z = 0.
+        scale: S^{1/2} of shape (n, n), or of shape (n,) the scale of each coordinate.
+        directions: k orthonormal columns of shape (n, k), with a scale of each coordinate.
+        shrinks: of shape (k,), by which z is multiplied along them.
+    """
+
+    centre: Point
+    scale: Float[Array, " coordinate"] | Float[Array, "coordinate coordinate"]
+    directions: Float[Array, "coordinate direction"] | None = None
+    shrinks: Float[Array, " direction"] | None = None
+
+    def point(self, whitened: Point) -> Point:
+        """The point of z."""
+        if self.scale.ndim == 2:
+            return self.centre + self.scale @ whitened
+        return self.centre + self.scale * self._along(whitened, self.shrinks)
+
+    def whitened(self, point: Point) -> Point:
+        """The z of a point."""
+        if self.scale.ndim == 2:
+            return jnp.linalg.solve(self.scale, point - self.centre)
+        return self._along((point - self.centre) / self.scale, None if self.shrinks is None else 1 / self.shrinks)
+
+    def log_volume(self) -> Float[Array, ""]:
+        """log |det S^{1/2}|."""
+        if self.scale.ndim == 2:
+            return jnp.linalg.slogdet(self.scale)[1]
+        along = 0.0 if self.shrinks is None else jnp.sum(jnp.log(self.shrinks))
+        return jnp.sum(jnp.log(self.scale)) + along
+
+    def _along(self, vector: Point, factors) -> Point:
+        if self.directions is None:
+            return vector
+        return vector + self.directions @ ((factors - 1) * (self.directions.T @ vector))
