@@ -108,7 +108,7 @@ def predict(
     chains, count = order_parameters.shape[:2]
     if keep_draws:
         require_memory("draws of f", 8 * chains * count * len(inputs), "raise thin, or predict fewer inputs at a time")
-    variance = model.architecture.variances[0]
+    input_variance = model.architecture.variances[0]
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
@@ -119,7 +119,7 @@ def predict(
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]
         # All blocks have one shape, and with it one compiled program.
-        padded = scaled_features(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))), variance)
+        padded = scaled_features(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))), input_variance)
         outputs = _outputs(flat, model.likelihood, padded, keys)
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)

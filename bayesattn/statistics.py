@@ -343,8 +343,9 @@ def _read(file: Path) -> tuple[Statistics, str]:
             raise ValueError("entries that are not those that were written")
         return Statistics(triangle, examples, paths, features, outputs), str(kept["of_examples"])
     except Exception as error:  # Whatever a damaged archive brings about.
+        said = f"it holds no {error}" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"{file} must be statistics that were saved, got a file that cannot be read as such: {error}"
+            f"{file} must be statistics that were saved, got a file that cannot be read as such: {said}"
         ) from error
 
 

@@ -20,6 +20,8 @@ from bayesattn.models import JOINT, Model
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import BIASED, SAMPLERS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.problem import refuse_many
 from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
 from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
@@ -140,6 +142,7 @@ def validate(
     cases = [_model("model", model).replace(width=width) for width in widths]
     _require_examples("also_on", also_on, model)
     positive("margin", margin)
+    refuse_many("an expansion to first order in 1/N", layer_shapes(cases[0].architecture, full=True))
     job = _job(settings)
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):

@@ -1,5 +1,6 @@
 """The command line as its user meets it: output, exit status, one line for bad input."""
 
+import importlib
 import json
 import os
 import re
@@ -22,6 +23,8 @@ from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
 from bayesattn.comparison import Compared
 from bayesattn.ranks import least_tail, uniform_probability
+from bayesattn.samplers import pilot
+from bayesattn.theory import problem
 from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
 from tests.screens import fits
@@ -54,6 +57,8 @@ steps = 4
 batch = 4
 width = 8
 """
+# The command has the name of its module.
+THEORY = importlib.import_module("bayesattn.cli.theory")
 QUICK = ("--warmup", "60", "--draws", "150")
 
 
@@ -75,6 +80,51 @@ def test_theory(run):
     rows = json.loads(out)
     assert [row["width"] for row in rows] == [8, 20]
     assert len(rows[0]["order_parameter"]) == 4
+
+
+def test_theory_of_many_paths_is_told_by_heads(run, monkeypatch):
+    monkeypatch.setattr(problem, "MOST_COORDINATES", 5)
+    monkeypatch.setattr(THEORY, "MOST_PATHS_SHOWN", 3)
+    status, out, _ = run("theory", "small.toml", "--width", "8")
+    assert status == 0
+    assert fits(out)
+    assert [line.split()[-1] for line in out.splitlines() if " -> " in line] == ["n/a"] * 3
+    assert "n/a: more than" in " ".join(out.split())
+    _, scores, diagonal = out.split("\n\n")
+    assert scores.splitlines()[0].startswith("score of each head, N = 8, T = 0.1")
+    assert [line.split()[0] for line in scores.splitlines()[-2:]] == ["1", "2"]
+    assert [line.split()[0] for line in diagonal.splitlines()[-2:]] == ["1.1", "1.2"]
+    [row] = json.loads(run("theory", "small.toml", "--width", "8", "--json")[1])
+    assert row["corrected_order_parameter"] is None
+    own = [float(cell) for line in diagonal.splitlines()[-2:] for cell in line.split()[1:]]
+    np.testing.assert_allclose(own, np.diag(row["order_parameter"]), rtol=0.05)
+
+
+def test_what_theory_costs_is_told_before(run, monkeypatch):
+    monkeypatch.setattr(THEORY, "_theory_row", lambda *_: pytest.fail("solved"))
+    status, out, _ = run("theory", "small.toml", "--width", "8", "--width", "3", "--dry-run")
+    assert status == 0
+    assert fits(out)
+    rows = [line.split() for line in out.splitlines() if " ms " in line]
+    assert [row[:5] for row in rows] == [["8", "0.1", "pairs", "14", "Hessian"], ["3", "0.1", "pairs", "14", "Hessian"]]
+    [found] = json.loads(run("theory", "small.toml", "--width", "8", "--dry-run", "--json")[1])
+    assert found["seconds"] > found["gradient"] > 0
+    assert run("theory", "small.toml", "--dry-run", "--evidence")[0] == 2
+
+
+@pytest.mark.parametrize("most", [10**6, 1], ids=["by some seconds", "by a gradient"])
+def test_what_sampling_costs_is_told_before(run, tmp_path, monkeypatch, most):
+    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.2)
+    monkeypatch.setattr(pilot, "MOST_FOR_HESSIAN", most)
+    status, out, _ = run("sample", "small.toml", "--out", "draws", *QUICK, "--dry-run")
+    assert status == 0
+    assert fits(out)
+    assert out.startswith("K by pairs\nmemory: at least ")
+    assert ("31 of them a step" in " ".join(out.split())) == (most == 1)
+    found = json.loads(run("sample", "small.toml", "--out", "draws", *QUICK, "--dry-run", "--json")[1])
+    assert found["disk"] == 4 * 150 * found["bytes_per_draw"]
+    assert found["seconds"] > found["compilation"] > 0
+    assert not (tmp_path / "draws").exists()
 
 
 def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):

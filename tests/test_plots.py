@@ -101,27 +101,43 @@ def calibrated(count):
     return {f"sampler {number}": one for number in range(count)}
 
 
-FIGURES = {
-    "one width": lambda: plots.validation_figure([validation()]),
-    "three widths": lambda: plots.validation_figure([validation(width) for width in (10, 100, 1000)]),
-    "many paths": lambda: plots.validation_figure([validation(paths=16)]),
-    "no test labels": lambda: plots.validation_figure([validation(tested=False)]),
-    "labels of 0": lambda: plots.validation_figure([validation(tested=False, aligned=0)]),
-    "one example": lambda: plots.validation_figure([validation(aligned=1)]),
-    "one seed": lambda: plots.pruning_figure([comparison(trained=False)]),
-    "three seeds": lambda: plots.pruning_figure([comparison(seed=seed) for seed in range(3)]),
-    "one sampler": lambda: plots.calibration_figure(calibrated(1)),
-    "five samplers": lambda: plots.calibration_figure(calibrated(5)),
-} | {
-    f"{kind}, {paths} paths": lambda kind=kind, paths=paths: drawn(kind, posterior(paths))
-    for kind, paths in itertools.product(plots.KINDS, (2, 16))
-}
+FIGURES = (
+    {
+        "one width": lambda: plots.validation_figure([validation()]),
+        "three widths": lambda: plots.validation_figure([validation(width) for width in (10, 100, 1000)]),
+        "many paths": lambda: plots.validation_figure([validation(paths=16)]),
+        "no test labels": lambda: plots.validation_figure([validation(tested=False)]),
+        "labels of 0": lambda: plots.validation_figure([validation(tested=False, aligned=0)]),
+        "one example": lambda: plots.validation_figure([validation(aligned=1)]),
+        "one seed": lambda: plots.pruning_figure([comparison(trained=False)]),
+        "three seeds": lambda: plots.pruning_figure([comparison(seed=seed) for seed in range(3)]),
+        "one sampler": lambda: plots.calibration_figure(calibrated(1)),
+        "five samplers": lambda: plots.calibration_figure(calibrated(5)),
+    }
+    | {
+        f"{kind}, {paths} paths": lambda kind=kind, paths=paths: drawn(kind, posterior(paths))
+        for kind, paths in itertools.product(plots.KINDS, (2, 16))
+    }
+    | {"U, by heads, 36 paths": lambda: drawn("U", posterior(36), (6, 6))}
+)
 
 
-def drawn(kind, draws):
+def drawn(kind, draws, heads=None):
     figure = plt.figure(figsize=(13, 4), layout="constrained")
-    draw(figure, kind, draws, scalars(draws))
+    draw(figure, kind, draws, scalars(draws), heads)
     return figure
+
+
+def test_of_many_paths_the_greatest_are_named_and_all_are_on_a_map_of_heads():
+    draws = posterior(36)
+    by_heads, greatest, *_ = drawn("U", draws, (6, 6)).axes
+    mean = np.einsum("cdpp->p", draws["posterior"]["order_parameter"].values) / 800
+    np.testing.assert_allclose(by_heads.images[0].get_array(), mean.reshape(6, 6))
+    assert [label.get_text() for label in by_heads.get_yticklabels()][:2] == ["head 1", "head 2"]
+    assert greatest.get_title() == "Posterior of the 20 greatest of 36 diagonal entries of U"
+    medians = greatest.lines[-1].get_xdata()
+    assert len(medians) == 20
+    assert medians.min() > np.sort(mean)[10]
 
 
 @pytest.mark.parametrize("name", FIGURES)

@@ -13,9 +13,11 @@ import pytest
 import xarray as xr
 from matplotlib.colors import to_rgb
 
+import bayesattn as ba
 from bayesattn import exchangeable, report, runs, validation
 from bayesattn.models import LatentModel
 from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
+from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 
 JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
@@ -263,6 +265,17 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monk
     kept.write_text(kept.read_text().replace("0.", "1.", 1))
     np.testing.assert_array_equal(report._theory(run, same).saddle, first.saddle)
     assert len(solved) == 3
+
+
+def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(tmp_path, monkeypatch):
+    run = runs.sample(tiny_model(), tmp_path / "run", **JOB)
+    monkeypatch.setattr(problem, "MOST_COORDINATES", 1)
+    text = report.report([run.path], tmp_path / "report.html").read_text()
+    assert "Draws were not held against the theory" in text
+    assert text.count("entry of U</th>") == 1
+    assert "saddle point</th>" not in text
+    with pytest.raises(ValueError, match="at most 1 coordinates of its order parameters for an expansion"):
+        ba.validate(run.model, run.draws())
 
 
 def test_runs_of_other_data_have_figures_of_their_own():

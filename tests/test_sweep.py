@@ -11,7 +11,8 @@ import pandas as pd
 import pytest
 
 from bayesattn import runs, sweep
-from bayesattn.sweep import clusters, estimate, execute
+from bayesattn.samplers import pilot
+from bayesattn.sweep import clusters, execute
 from tests.test_cli import SMALL
 
 SWEEP = """
@@ -229,7 +230,7 @@ def _interrupt(event):
 
 
 def test_the_cost_of_a_sweep_is_estimated(file, tmp_path, monkeypatch):
-    monkeypatch.setattr(estimate, "PILOT_SECONDS", 0.5)
+    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.5)
     plan = sweep.Sweep(file(), tmp_path / "out")
     first, *_, last = sweep.estimates(plan)
     assert first.state == "new"

@@ -5,10 +5,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.filesize import decimal
 
 from bayesattn import runs
 from bayesattn._checks import shown
-from bayesattn._text import cell, with_error
+from bayesattn._text import cell, duration, with_error
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -24,8 +25,24 @@ from bayesattn.cli.options import (
     Warmup,
     models,
 )
-from bayesattn.cli.screen import MOST_OWN, bars, errors, new_table, print_json, print_table, say, say_paths, say_where
+from bayesattn.cli.screen import (
+    MOST_OWN,
+    bars,
+    errors,
+    new_table,
+    print_json,
+    print_table,
+    say,
+    say_paths,
+    say_where,
+    working,
+)
 from bayesattn.models import Model
+from bayesattn.models.memory import bytes_needed
+from bayesattn.samplers import Job
+from bayesattn.samplers.pilot import estimate, gradients_a_step
+from bayesattn.samplers.run import cores
+from bayesattn.theory.likelihood import cheapest_form
 
 LEAST_ESS = 3
 """Entries of U between different paths that are shown."""
@@ -61,6 +78,9 @@ def sample(
     repair: Annotated[
         bool, typer.Option(help="Draw what is damaged again, from the checkpoint before it, to the same draws.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would cost, by some seconds of it, and stop.")
+    ] = False,
     show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -81,6 +101,10 @@ def sample(
     }
     if keep:
         settings["keep"] = keep
+    if dry_run:
+        job = Job.of(**settings)
+        _print_cost(case, job, chains if job.chain_method == "vectorised" else min(chains, threads or cores()), as_json)
+        return
     before = _done(out)
     with bars(quiet=as_json) as bar:
         try:
@@ -112,6 +136,27 @@ def sample(
         say(f"warning: {warning}", style="yellow")
     complete = before == chains * (warmup + draws) and not overwrite
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
+
+
+def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
+    collapsed = isinstance(case, Model) and job.parameterisation == "collapsed"
+    with working("timing a gradient, or some seconds of one chain", as_json):
+        needed = bytes_needed(case, job.parameterisation, at_once)
+        form = cheapest_form(len(case.labels), case.path_inputs.shape[2], case.architecture) if collapsed else None
+        found = estimate(case, job)
+    seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
+    stored = job.chains * job.kept * found.bytes_per_draw
+    if as_json:
+        print_json({"form": form, "memory": needed, "disk": stored, "seconds": seconds} | found._asdict())
+        return
+    if form is not None:
+        say(f"K by {form.replace('_', ' ')}")
+    say(f"memory: at least {decimal(needed)}; on disk: {decimal(stored)}")
+    say(
+        f"time: about {duration(seconds)}, {duration(found.compilation)} of it to prepare and to compile, then"
+        f" {found.seconds_per_step:.2g} s a step of one chain, {at_once} at a time"
+        + ("" if found.measured else f" (a gradient was timed: {gradients_a_step(job)} of them a step)")
+    )
 
 
 def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:

@@ -4,17 +4,21 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from rich.filesize import decimal
 
 import bayesattn as ba
 from bayesattn._checks import seed_number
-from bayesattn._text import UNKNOWN, rounded, with_error
+from bayesattn._text import UNKNOWN, duration, rounded, with_error
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
 from bayesattn.models import Model
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.problem import MOST_COORDINATES, too_many
+from bayesattn.theory.cost import cost
+from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
 
 MOST_PATHS_SHOWN = 8
+MAP_CELL = 9
+"""Characters that a number of two digits, which may have an exponent, takes with the room beside it."""
 
 
 def theory(
@@ -26,11 +30,21 @@ def theory(
         bool, typer.Option("--evidence", help="Also log p(Y), to choose width and temperature by.")
     ] = False,
     seed: Seed = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Say what it would cost, by timing one gradient, and stop.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
     seed_number("--seed", seed)
+    if dry_run and evidence:
+        raise ValueError("--dry-run tells nothing of --evidence, whose cost is not known before")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
+    for case in cases if evidence else ():
+        refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
+    if dry_run:
+        _print_costs(model, cases, as_json)
+        return
     with bars(quiet=as_json) as shown:
         rows = [_theory_row(case, shown) for case in cases]
         if evidence:
@@ -41,6 +55,28 @@ def theory(
     _print_diagonals(model, rows)
     if evidence:
         _print_evidence(rows)
+
+
+def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
+    costs = [cost(case.likelihood, case.architecture) for case in cases]
+    if as_json:
+        described = ({"width": case.architecture.widths[0], "temperature": case.temperature} for case in cases)
+        print_json([of | found._asdict() for of, found in zip(described, costs, strict=True)])
+        return
+    table = new_table(
+        "N", "T", "form of K", "coordinates", "search by", "a gradient", "memory", "time", text=("form of K",)
+    )
+    for case, found in zip(cases, costs, strict=True):
+        cells = (
+            found.form,
+            f"{found.coordinates:,}",
+            found.search,
+            f"{1e3 * found.gradient:.3g} ms",
+            decimal(found.bytes),
+        )
+        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", *cells, duration(found.seconds))
+    print_table(f"{model}: what its theory costs", table)
+    say("time: with compilation, to within a factor of about three; memory: at the least")
 
 
 def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
@@ -65,18 +101,20 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _print_heads(row: dict[str, Any]) -> None:
-    """Diagonal entries of U by the heads of two layers, and the score of each head."""
+    """The score of each head, and of two layers the diagonal entries of U by their heads."""
     case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
-    most = max(map(len, scores))
-    table = new_table("layer", *(f"head {head}" for head in range(1, most + 1)))
-    for layer, of_heads in enumerate(scores, 1):
-        table.add_row(str(layer), *(f"{score:.3f}" for score in of_heads), *[""] * (most - len(of_heads)))
+    table = new_table("head", *(f"layer {layer}" for layer in range(1, len(scores) + 1)))
+    for head in range(max(map(len, scores))):
+        table.add_row(str(head + 1), *(f"{layer[head]:.3f}" if head < len(layer) else "" for layer in scores))
     screen.print()
     print_table(f"score of each head, {case}", table)
-    if len(scores) == 2:
-        own = np.diag(row["order_parameter"]).reshape(*map(len, scores))
-        table = new_table("", *(f"2.{head}" for head in range(1, own.shape[1] + 1)))
-        for head, entries in enumerate(own, 1):
+    if len(scores) != 2:
+        return
+    own = np.diag(row["order_parameter"]).reshape(*map(len, scores))
+    across = max(1, (screen.width - MAP_CELL) // MAP_CELL)
+    for first in range(0, own.shape[1], across):
+        table = new_table("", *(f"2.{head + 1}" for head in range(own.shape[1])[first : first + across]))
+        for head, entries in enumerate(own[:, first : first + across], 1):
             table.add_row(f"1.{head}", *(f"{entry:.2g}" for entry in entries))
         screen.print()
         print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
@@ -85,8 +123,8 @@ def _print_heads(row: dict[str, Any]) -> None:
 def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
-    size = too_many(layer_shapes(case.architecture, full=True))
-    corrected = None if size else ba.theory.finite_width(case, None)
+    refused = too_many(layer_shapes(case.architecture, full=True))
+    corrected = None if refused else ba.theory.finite_width(case, None)
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,

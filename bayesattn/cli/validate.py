@@ -212,7 +212,7 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
 
 def _print_entries(results: list[Validation], show_all: bool) -> None:
     headings = ("N", "entry", "saddle", "1/N theory", "draws", "z", "R-hat", "ESS")
-    table, left_out = new_table(*headings), 0
+    table, left_out, numbered = new_table(*headings), 0, set[int]()
     for result in results:
         entries, pairs = result.entries, np.tril_indices(len(result.corrected))
         every = range(len(entries.names))
@@ -220,6 +220,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
         width, left_out = str(result.width), left_out + len(every) - len(chosen)
         for entry in chosen:
             at, differs = (pairs[0][entry], pairs[1][entry]), _differs(entries)[entry]
+            numbered |= {at[0] + 1, at[1] + 1}
             drawn, error = float(result.order_parameter[at]), float(result.error[at])
             table.add_row(
                 width,
@@ -237,7 +238,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
         "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
         " error explain; R-hat, ESS: of the draws of that entry"
     )
-    say_paths(results[0].model.path_names)
+    say_paths(results[0].model.path_names, numbered)
     if left_out:
         say(f"{left_out} entries are not shown: --all shows them, result.json has them")
 

@@ -27,6 +27,10 @@ from bayesattn.theory.whitening import Whitening
 if TYPE_CHECKING:
     import xarray  # whose names a type checker at run time finds by their whole path
 
+MANY = 1000
+"""Coordinates from which trees of NUTS are limited."""
+DEPTHS = (5, 10)
+"""Of a tree, in warm-up and after it."""
 Structure = tuple[bartlett.LayerShape, ...]
 Sites = dict[str, Array]
 
@@ -37,8 +41,13 @@ def structure(model: Model) -> Structure:
 
 
 def options(shapes: Structure) -> dict[str, Any]:
-    """Whitened coordinates are their own metric, but where a layer is narrow: there the posterior is far from Gaussian."""
-    return {"adapt_mass_matrix": bartlett.narrow(shapes)}
+    """Whitened coordinates are their own metric, but where a layer is narrow: there the posterior is far from Gaussian.
+
+    Of many coordinates it is far from Gaussian too, but a metric for each would have to be told from fewer draws than they
+    are, and trees of the first steps of warm-up, which are small, would take hours.
+    """
+    many = sum(shape.size for shape in shapes) > MANY
+    return {"adapt_mass_matrix": bartlett.narrow(shapes) and not many} | ({"max_tree_depth": DEPTHS} if many else {})
 
 
 def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:

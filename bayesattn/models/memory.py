@@ -5,6 +5,9 @@ import jax
 from bayesattn._checks import memory_limit
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
+from bayesattn.theory import cost
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.likelihood import cheapest_form
 
 COPIES = 8
 """Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
@@ -17,8 +20,11 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
     data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
     if parameterisation == "collapsed":
-        # Kernel and its Cholesky factor, and in search of the mode the curvature of the energy in all pairs of entries of U.
-        return 8 * (data + chains * 2 * examples**2 + 2 * paths**4)
+        form, shapes = cheapest_form(examples, features, arch), layer_shapes(arch)
+        # Each chain has a gradient of its own, of which that of the search of the mode is one.
+        rows = shapes[0].columns * features if form == "feature_space" else examples
+        held = cost.bytes_needed(examples, paths, features, form, shapes)
+        return held + 8 * (data - model.path_inputs.size + (chains - 1) * 2 * rows**2)
     if parameterisation == "token" and model.tokens is not None:
         data += examples * sum(arch.heads) * model.tokens.inputs.shape[1] ** 2
     return 8 * (data + chains * COPIES * arch.number_of_weights(features))
@@ -34,7 +40,7 @@ def require_memory(model: Model | LatentModel, parameterisation: str, chains: in
         advice = (
             "use parameterisation 'collapsed', whose size does not grow with the width"
             if weights
-            else "use fewer paths"
+            else "use fewer paths or, where they are more than paths times N_0, statistics of the examples"
         )
         raise ValueError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"

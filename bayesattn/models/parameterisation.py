@@ -17,7 +17,7 @@ class Parameterisation(Protocol):
         ...
 
     def options(self, structure: Any, /) -> dict[str, Any]:
-        """Options of samplers in this parameterisation, over NumPyro's and the Langevin kernels' own."""
+        """Options of samplers that have them, over NumPyro's and the Langevin kernels' own."""
         ...
 
     def prepare(self, model: Any, /) -> dict[str, Any]:

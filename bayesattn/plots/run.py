@@ -121,7 +121,7 @@ def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None)
     Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
     """
     posterior = draws["posterior"].to_dataset()
-    left, right = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
     if "order_parameter" in posterior:
         sampled, name = posterior["order_parameter"], "U"
         names = [str(path) for path in posterior["path"].values]
@@ -133,12 +133,10 @@ def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None)
             if heads is not None and len(heads) > 1:
                 by_heads = of_entries.reshape(*of_entries.shape[:2], heads[0], -1)
                 sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
-                rows, columns = (
-                    [f"{axis} {number + 1}" for number in range(count)]
-                    for axis, count in zip(
-                        ("head", "above" if len(heads) > 2 else "head"), by_heads.shape[2:], strict=True
-                    )
-                )
+                rows, columns = ([f"head {number + 1}" for number in range(count)] for count in by_heads.shape[2:])
+                above = "layer 2"
+                if len(heads) > 2:
+                    above, columns = f"paths of layers 2 to {len(heads)}", [column[5:] for column in columns]
             entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
             title = f"{MOST_PATHS} greatest of {len(names)} {title}"
     else:
@@ -152,6 +150,8 @@ def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None)
     limit = float(np.max(np.abs(of["mean"]))) or 1.0
     errors = of["error"] if np.isfinite(of["error"]).all() else None
     image = heat_map(left, of["mean"], rows, columns, limit, errors)
+    if above is not None:
+        left.set(xlabel=above, ylabel="layer 1")
     numbered = errors is not None and max(errors.shape) <= MOST_NUMBERED
     left.set_title(f"Posterior mean of {name}" + (" ± Monte Carlo error" if numbered else ""), fontsize=10)
     figure.colorbar(image, ax=left, shrink=0.85)

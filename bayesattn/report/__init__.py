@@ -237,7 +237,8 @@ def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[
         ),
         "U": (
             f"Posterior of {central}",
-            f"Posterior mean of {central} as a matrix of colours; median, 50 % and 94 % interval of its {entries}.",
+            f"Posterior mean of {central} as a matrix of colours, or of its diagonal by heads where there are more than"
+            f" {MOST_PATHS} paths; median, 50 % and 94 % interval of its {entries}, the {MOST_PATHS} greatest of more.",
         ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
@@ -275,15 +276,17 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
 
 def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[str, str]]]:
     """Of more paths than the expansion of the theory is for: its greatest diagonal entries of U by the draws."""
+    said = (
+        "Draws were not held against the theory: its expansion to first order in 1/N is for at most"
+        f" {MOST_COORDINATES:,} coordinates of the order parameters."
+    )
+    if "order_parameter" not in draws["posterior"]:
+        return said, None, []
     own = xr.DataArray(
         np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"].values), dims=("chain", "draw", "path")
     )
     of = moments(own)
     greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
-    said = (
-        "Draws were not held against the theory: its expansion to first order in 1/N is for at most"
-        f" {MOST_COORDINATES:,} coordinates of the order parameters."
-    )
     return (
         said,
         None,

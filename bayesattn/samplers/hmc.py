@@ -25,9 +25,11 @@ class Nuts(NUTS):
 
 
 class Hmc(HMC):
-    """Hamiltonian Monte Carlo with a fixed trajectory length (2 pi unless given), options of `numpyro.infer.HMC`."""
+    """Hamiltonian Monte Carlo, options of `numpyro.infer.HMC`: a trajectory length (2 pi unless given), or `num_steps`."""
 
     def __init__(self, program: Callable | None = None, **options: Any):
+        if "num_steps" in options:  # With both of them the step size would be given, and could not be adapted.
+            options.setdefault("trajectory_length", None)
         super().__init__(program, init_strategy=init_to_sample, **options)
 
     def statistics(self, state: Any) -> dict[str, Array]:

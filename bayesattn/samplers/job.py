@@ -76,7 +76,10 @@ class Job:
                 f"sampler 'sgld' serves parameterisations {', '.join(presets)}, in which labels are independent, got"
                 f" {self.parameterisation!r}"
             )
-        object.__setattr__(self, "options", presets.get(self.parameterisation, {}) | options)
+        usual = presets.get(self.parameterisation, {})
+        if "num_steps" in options:
+            usual = {name: value for name, value in usual.items() if name != "trajectory_length"}
+        object.__setattr__(self, "options", usual | options)
 
     @classmethod
     def of(cls, **settings: Any) -> "Job":

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from bayesattn._random import branch
 from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
+from bayesattn.samplers.options import option_names
 
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter"}
 """What `Job.keep` calls each variable; all others are weights."""
@@ -37,9 +38,11 @@ def kernel(sampler: str, parameterisation: str, structure: Any, options: Mapping
         ValueError: an option that the sampler does not have, or a value that makes no sense.
     """
     module = PARAMETERISATIONS[parameterisation]
+    takes = option_names(SAMPLERS[sampler])
+    usual = {name: value for name, value in module.options(structure).items() if name in takes}
     subset = {"subset": WEIGHT_SPACE[parameterisation].minibatch} if sampler == "sgld" else {}
     try:
-        return SAMPLERS[sampler](module.program(structure), **subset, **(module.options(structure) | dict(options)))
+        return SAMPLERS[sampler](module.program(structure), **subset, **(usual | dict(options)))
     except TypeError as error:
         raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 

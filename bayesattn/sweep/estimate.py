@@ -1,21 +1,14 @@
 """What a sweep will cost."""
 
-import dataclasses
-import math
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bayesattn import runs
-from bayesattn.models import Model
-from bayesattn.samplers import Job
-from bayesattn.samplers.run import advance, bytes_per_draw, plan
+from bayesattn.samplers.pilot import Pilot, estimate
 from bayesattn.sweep.plan import Planned, Sweep
-
-PILOT_SECONDS = 3.0
 
 
 class Estimate(NamedTuple):
@@ -32,14 +25,6 @@ class Estimate(NamedTuple):
     compilation: float
     bytes: int
     training: bool
-
-
-class Pilot(NamedTuple):
-    """What a few seconds of warm-up show of a kind of run."""
-
-    seconds_per_step: float
-    compilation: float
-    bytes_per_draw: int
 
 
 def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
@@ -73,7 +58,7 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
                 widths if job.parameterisation != "collapsed" or "weights" in job.keep else None,
             )
             if kind not in pilots:
-                pilots[kind] = _pilot(model, job)
+                pilots[kind] = estimate(model, job)
                 compilation = pilots[kind].compilation
             per_step = pilots[kind].seconds_per_step if logged is None else logged
             size = job.chains * job.kept * pilots[kind].bytes_per_draw
@@ -95,40 +80,3 @@ def start_up() -> float:
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import bayesattn.sweep, distributed"], check=True, capture_output=True)
     return time.perf_counter() - began
-
-
-def _pilot(model: Model, job: Job) -> Pilot:
-    """By the last block of a few seconds of warm-up of one chain."""
-    pilot = dataclasses.replace(job, chains=1, warmup=10**6, draws=job.thin)
-    clock = _Stopwatch()
-    ready = plan(model, pilot)
-    with suppress(_Enough):
-        advance(ready, pilot, clock)
-    return Pilot(clock.seconds_per_step, clock.compilation, bytes_per_draw(ready.shapes))
-
-
-class _Enough(Exception):
-    pass
-
-
-class _Stopwatch:
-    """Recorder that times blocks, and ends the job when it has seen enough."""
-
-    def __init__(self):
-        self.began, self.first = time.perf_counter(), None
-        self.seconds_per_step = self.compilation = math.nan
-
-    def restore(self, chains: Any, like: Any) -> None:
-        """Nothing began before."""
-
-    def record(self, chains: Any, first: int, outputs: Any) -> None:
-        """Nothing to keep."""
-
-    def checkpoint(self, chains: Any, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Look at the time."""
-        if self.first is None:
-            self.first = time.perf_counter()
-            self.compilation = max(0.0, self.first - self.began - seconds)
-        self.seconds_per_step = seconds / steps
-        if time.perf_counter() - self.first > PILOT_SECONDS:
-            raise _Enough

@@ -26,7 +26,7 @@ from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
-from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, saddle_point
+from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 from bayesattn.theory.whitening import Whitening
 
 RELIABLE = 0.3
@@ -194,7 +194,7 @@ def _found(
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without those that annealing has given up."""
     shapes = layer_shapes(arch)
-    refuse_many("the evidence", shapes)
+    refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
@@ -220,7 +220,7 @@ def _found(
 def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:
     """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
     problem = problem_of(likelihood, arch)
-    saddle = saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
+    saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
     full = layer_shapes(arch, full=True)

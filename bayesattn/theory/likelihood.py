@@ -114,12 +114,12 @@ class Likelihood:
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
-        energy = projection_energy if self._in_feature_space(factor) else gram_energy
+        energy = projection_energy if self.in_feature_space(factor.shape[1]) else gram_energy
         return energy(_mixed(self.features, factor), self.labels, self.temperature) + self._of_unseen()
 
-    def _in_feature_space(self, factor: Factor) -> bool:
-        columns = factor.shape[1] * self.features.shape[1]
-        return self.side == "features" if self.side else columns < len(self.labels)
+    def in_feature_space(self, columns: int) -> bool:
+        """Whether A^T A + T I is formed of factors of so many columns, not A A^T + T I."""
+        return self.side == "features" if self.side else columns * self.features.shape[1] < len(self.labels)
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """The same of any symmetric U."""
@@ -167,6 +167,7 @@ class Likelihood:
         examples, _, paths = whitened.shape
         energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
         slope = jnp.einsum("efp,efq->pq", whitened, whitened) - weighted.T @ weighted
+
         def add(traces, block):
             rows = jnp.einsum("efp,egq->pqfg", whitened, block).reshape(paths**2, -1)
             return traces + rows @ rows.T, None
@@ -193,25 +194,27 @@ class Likelihood:
         mixed, read = whitened @ factor, weighted @ factor
         energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
         slope = 2 * (jnp.einsum("efp,efq->pq", whitened, mixed) - weighted.T @ read)
-        across = jnp.einsum("efp,egs->psfg", whitened, mixed)
-        both = across.reshape(paths * columns, -1) @ jnp.einsum("rqgf->rqfg", across).reshape(paths * columns, -1).T
+        entries = paths * columns
 
         def add(sums, block):
+            alike, crossed = sums
             outer, inner = block
             of_paths = jnp.einsum("efp,egr->prfg", whitened, outer).reshape(paths**2, -1)
             of_columns = jnp.einsum("efq,egs->qsfg", mixed, inner).reshape(columns**2, -1)
-            return sums + of_paths @ of_columns.T, None
+            there = jnp.einsum("efp,egs->psfg", whitened, inner).reshape(entries, -1)
+            back = jnp.einsum("efq,egr->rqfg", mixed, outer).reshape(entries, -1)
+            return (alike + of_paths @ of_columns.T, crossed + there @ back.T), None
 
-        blocks = _blocks(whitened, paths), _blocks(mixed, paths)
-        sums, _ = jax.lax.scan(add, jnp.zeros((paths**2, columns**2)), blocks)
+        nothing = jnp.zeros((paths**2, columns**2)), jnp.zeros((entries, entries))
+        (alike, crossed), _ = jax.lax.scan(add, nothing, (_blocks(whitened, paths), _blocks(mixed, paths)))
         # tr(A^{-1} dA A^{-1} dA') / 2 of entries (p, q) and (r, s)
-        traces = jnp.einsum("psrq->pqrs", both.reshape(paths, columns, paths, columns))
-        traces += jnp.einsum("prqs->pqrs", sums.reshape(paths, paths, columns, columns))
-        alike = jnp.einsum("efp,efr->pr", whitened, whitened) - weighted.T @ weighted
+        traces = jnp.einsum("prqs->pqrs", alike.reshape(paths, paths, columns, columns))
+        traces += jnp.einsum("psrq->pqrs", crossed.reshape(paths, columns, paths, columns))
+        direct = jnp.einsum("efp,efr->pr", whitened, whitened) - weighted.T @ weighted
         # A^{-1/2} dA A^{-1} Y
         moved = jnp.einsum("efp,fq->epq", whitened, read) + jnp.einsum("efq,fp->epq", mixed, weighted)
         moved = moved.reshape(examples, -1)
-        curvature = jnp.einsum("pr,qs->pqrs", alike, jnp.eye(columns)) - traces
+        curvature = jnp.einsum("pr,qs->pqrs", direct, jnp.eye(columns)) - traces
         return EnergyExpansion(energy, slope, 2 * (curvature.reshape(moved.shape[1], -1) + moved.T @ moved))
 
     def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "path feature"]:
@@ -259,7 +262,7 @@ class Likelihood:
 
     def _projection(self, factor: Factor, labels: Float[Array, " example"]) -> Float[Array, "column feature"]:
         """Posterior mean of Z given labels."""
-        if self._in_feature_space(factor):
+        if self.in_feature_space(factor.shape[1]):
             mixed = _mixed(self.features, factor)
             cholesky = self._cholesky(mixed.T @ mixed)
             return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(-1, factor.shape[1]).T

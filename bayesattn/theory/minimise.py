@@ -116,7 +116,7 @@ def minimum_by_gradients(
     """
 
     def numbers(point: Any) -> tuple[float, np.ndarray]:
-        value, gradient = _value_and_gradient(function, shapes, jnp.asarray(point), data)
+        value, gradient = value_and_gradient(function, shapes, jnp.asarray(point), data)
         return float(value), np.asarray(gradient)
 
     tolerance *= max(np.max(np.abs(numbers(start)[1])), 1e-3)
@@ -141,7 +141,8 @@ def minimum_by_gradients(
 
 
 @partial(jax.jit, static_argnums=(0, 1))
-def _value_and_gradient(function, shapes, point, data):
+def value_and_gradient(function, shapes, point, data):
+    """Of such a function."""
     return jax.value_and_grad(function)(point, *data, shapes)
 
 

@@ -22,7 +22,6 @@ from bayesattn.theory.saddle_point import (
     NotConverged,
     likely_cause,
     rough_saddle_point,
-    saddle_point,
 )
 from bayesattn.theory.whitening import Whitening
 

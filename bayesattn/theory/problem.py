@@ -55,12 +55,12 @@ def too_many(shapes: Shapes) -> int:
     return size if size > MOST_COORDINATES else 0
 
 
-def refuse_many(what: str, shapes: Shapes) -> None:
+def refuse_many(what: str, shapes: Shapes, advice: str = "use fewer heads") -> None:
     """Raise ValueError where there are more coordinates than `MOST_COORDINATES`, of what needs their whole curvature."""
     if size := too_many(shapes):
         raise ValueError(
             f"arch must have at most {MOST_COORDINATES:,} coordinates of its order parameters for {what}, which needs the"
-            f" curvature in all pairs of them, got {size:,}: use fewer heads or narrower layers; theory.solve, predict and"
+            f" curvature in all pairs of them, got {size:,}: {advice}; theory.solve, predict and"
             " samplers do without"
         )
 

@@ -142,11 +142,13 @@ def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 20
     return _first(_solved(likelihood, [arch], [likelihood.temperature], max_steps, throw))
 
 
-def rough_saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200) -> SaddlePoint:
+def rough_saddle_point(
+    likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True
+) -> SaddlePoint:
     """The same, of many coordinates only as near as another search needs that begins there."""
     shapes = layer_shapes(arch, full=True)
     if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
-        return saddle_point(likelihood, arch, max_steps)
+        return saddle_point(likelihood, arch, max_steps, throw)
     return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH)
 
 
@@ -236,7 +238,8 @@ def _energy(whitened, problem: Problem, shapes) -> Float[Array, ""]:
     return problem.likelihood.energy(problem.factor(unwhiten(whitened, shapes, problem.widths), shapes))
 
 
-def _action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
+def whitened_action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
+    """Energy and entropy at a point of whitened coordinates."""
     return _energy(whitened, problem, shapes) + _entropy(whitened, shapes, problem.widths, problem.variances)
 
 
@@ -249,14 +252,14 @@ def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
 
     local = with_derivatives(problem.likelihood, factor, 1.0, entropy)
     start = jnp.zeros(sum(shape.size for shape in shapes))
-    best, _, gradient, iterations = minimum(lambda w: _action(w, problem, shapes), local, start, max_steps)
+    best, _, gradient, iterations = minimum(lambda w: whitened_action(w, problem, shapes), local, start, max_steps)
     return _solution(best, gradient, iterations, problem, shapes)
 
 
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
     """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
     start = np.zeros(sum(shape.size for shape in shapes))
-    found = minimum_by_gradients(_action, (problem,), shapes, start, max_steps, tolerance)
+    found = minimum_by_gradients(whitened_action, (problem,), shapes, start, max_steps, tolerance)
     return _compiled_solution(found.point, found.gradient, found.iterations, problem, shapes)
 
 

@@ -938,7 +938,6 @@ def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
         "_progress",
         "_text",
         "models/description",
-        "samplers/options",
         "theory/of_model",
     }
     assert counted == found - handing

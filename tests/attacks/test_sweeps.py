@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from bayesattn import runs, sweep
-from bayesattn.sweep import clusters, estimate
+from bayesattn.samplers import pilot
+from bayesattn.sweep import clusters
 from bayesattn.sweep.plan import _name, flat
 from bayesattn.tasks import training
 from tests.processes import Started, run_command
@@ -209,7 +210,7 @@ def test_names_are_fit_for_files(letter):
 
 def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(estimate, "PILOT_SECONDS", 0.1)
+    monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.1)
 
     def train(*_):
         raise AssertionError("a network was trained")

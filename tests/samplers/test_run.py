@@ -52,6 +52,16 @@ def test_draws_have_the_known_posterior_means(scalar_model, scalar_draws, case):
     assert z_score(posterior["prediction"], exact_f) < 4
 
 
+def test_trajectories_of_a_number_of_steps_adapt_their_step(scalar_model):
+    """Given both, NumPyro would take the step from them; a preset has a length."""
+    draws = ba.sample(scalar_model, "hmc", chains=2, warmup=60, draws=20, options={"num_steps": 3})
+    steps = draws["sample_stats"]["step_size"].values
+    assert (draws["sample_stats"]["n_steps"].values == 3).all()
+    assert abs(steps - 2.0 / 3).min() > 1e-6
+    assert "trajectory_length" not in Job.of(sampler="hmc", options={"num_steps": 3}).options
+    assert Job.of(sampler="hmc").options["trajectory_length"] == 2.0
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_a_wrong_temperature_is_detected(scalar_model, scalar_draws, case):
     wrong_u, wrong_f, _ = exact_scalar_posterior(scalar_model.replace(temperature=1.5 * scalar_model.temperature))

@@ -99,6 +99,29 @@ def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block
     assert relative_error(first @ expansion.curvature @ second, jax.grad(jax.grad(energy), 1)(0.0, 0.0)) < 1e-9
 
 
+@pytest.mark.parametrize("block", [12, 5])
+def test_the_energy_expansion_in_a_factor_is_the_automatic_one(case, monkeypatch, block):
+    found, factor, _ = case
+    _, features, paths = found.features.shape
+    monkeypatch.setattr(module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+
+    def energy(flat):
+        return found.energy(flat.reshape(factor.shape))
+
+    expansion = found.expansion_in_factor(factor)
+    assert relative_error(expansion.value, found.energy(factor)) < 1e-12
+    assert relative_error(expansion.slope, jax.grad(found.energy)(factor)) < 1e-11
+    assert relative_error(expansion.curvature, jax.hessian(energy)(factor.reshape(-1))) < 1e-10
+
+
+@pytest.mark.parametrize("columns", [128, 257, 600])
+def test_a_gram_matrix_by_halves_is_the_product(columns):
+    matrix = np.random.default_rng(0).normal(size=(40, columns))
+    product = energies.gram(jnp.asarray(matrix))
+    assert relative_error(product, matrix.T @ matrix) < 1e-14
+    np.testing.assert_array_equal(product, product.T)
+
+
 DRAWS = 20000
 
 

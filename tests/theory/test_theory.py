@@ -278,7 +278,7 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     """And where the data know most, so is its covariance; elsewhere it is the prior's, of variance 2 when whitened."""
     given = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
     few, problem = mode.find_mode(given, two_layers.arch)
-    monkeypatch.setattr(mode, "MOST_PATHS", 0)
+    monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
     many, _ = mode.find_mode(given, two_layers.arch)
     np.testing.assert_allclose(many.point, few.point, rtol=0, atol=1e-7)
     assert relative_error(many.potential, few.potential) < 1e-10
@@ -294,6 +294,24 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     for variance, direction in zip(variances[:known], directions.T[:known], strict=True):
         assert relative_error(direction @ found @ direction, variance) < 1e-2
     np.testing.assert_allclose(np.linalg.eigvalsh(found)[known:], 2.0, rtol=1e-6)
+
+
+def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch):
+    """As of more than 1000 coordinates; and where a layer is narrow, from a rough saddle point."""
+    narrow = two_layers.arch.with_width(2)
+    for arch in (two_layers.arch, narrow):
+        given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+        usual, problem = mode.find_mode(given, arch)
+        with monkeypatch.context() as changed:
+            for module in (mode, saddle_point):
+                changed.setattr(module, "MOST_FOR_HESSIAN", 0)
+            rough, other = mode.find_mode(given, arch)
+        shapes = bartlett.layer_shapes(arch)
+        ours, theirs = (of.order_parameter(at.point, shapes) for of, at in ((other, rough), (problem, usual)))
+        # Of a narrow layer there is a mode for each order of its rows.
+        assert rough.potential < usual.potential + (1 if arch is narrow else 1e-6)
+        if arch is not narrow:
+            assert relative_error(ours, theirs) < 1e-6
 
 
 def test_infinite_width_is_the_gp_limit(two_layers):
