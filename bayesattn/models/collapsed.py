@@ -125,7 +125,9 @@ def program(shapes: Structure):
 
     def collapsed_program(data: dict[str, Any]):
         whitening = _whitening(data)
-        point = whitening.point(numpyro.sample("whitened", BartlettPrior(shapes, data["widths"], whitening)))
+        point = whitening.point(
+            jnp.asarray(numpyro.sample("whitened", BartlettPrior(shapes, data["widths"], whitening)))
+        )
         numpyro.factor("labels", data["likelihood"].log_density(_problem(data).factor(point, shapes)))
 
     return collapsed_program

@@ -283,7 +283,8 @@ def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[st
     if "order_parameter" not in draws["posterior"]:
         return said, None, []
     own = xr.DataArray(
-        np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"].values), dims=("chain", "draw", "path")
+        np.einsum("cdpp->cdp", draws["posterior"].to_dataset()["order_parameter"].values),
+        dims=("chain", "draw", "path"),
     )
     of = moments(own)
     greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]

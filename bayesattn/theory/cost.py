@@ -9,7 +9,14 @@ import numpy as np
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow
-from bayesattn.theory.likelihood import BLOCK_BYTES, FORMS, Likelihood, LikelihoodByPairs, operations
+from bayesattn.theory.likelihood import (
+    BLOCK_BYTES,
+    FORMS,
+    Likelihood,
+    LikelihoodByPairs,
+    expands_in_factor,
+    operations,
+)
 from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, whitened_action
@@ -72,7 +79,7 @@ def _seconds(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tupl
     examples, features, paths = likelihood.features.shape
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
-    entries = paths * min(paths, columns)
+    entries = paths * (columns if expands_in_factor(examples, paths, columns) else paths)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
     return gradient, gradient * (1 + work / operations(examples, paths, features, columns)[form_of(likelihood, shapes)])
 
@@ -95,7 +102,9 @@ def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Sh
     numbers += 4 * rows**2 + (0 if form == "pairs" else 2 * examples * columns * features)
     if not too_many(shapes):
         numbers += (
-            3 * (paths * min(paths, columns)) ** 2 + 4 * size**2 + 2 * min(BLOCK_BYTES // 8, (paths * features) ** 2)
+            3 * (paths * (columns if expands_in_factor(examples, paths, columns) else paths)) ** 2
+            + 4 * size**2
+            + 2 * min(BLOCK_BYTES // 8, (paths * features) ** 2)
         )
     return 8 * numbers
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import LayerShape, Order, cholesky_factors, log_prior
-from bayesattn.theory.likelihood import Factor, Likelihood
+from bayesattn.theory.likelihood import Factor, Likelihood, expands_in_factor
 from bayesattn.theory.minimise import Local
 
 Point = Float[Array, " coordinate"]
@@ -86,8 +86,8 @@ def with_derivatives(
 ) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of weight x energy + rest, functions of a point.
 
-    Differentiating the energy's second-order expansion in U or F, whichever has fewer entries, instead of the energy, leaves
-    the examples out of it.
+    Differentiating the energy's second-order expansion in U or F, whichever is cheaper, instead of the energy, leaves the
+    examples out of it.
 
     Args:
         likelihood: of the labels.
@@ -98,7 +98,7 @@ def with_derivatives(
 
     def local(point: Point) -> Local:
         here = factor(point)
-        in_factor = here.shape[1] < here.shape[0]
+        in_factor = expands_in_factor(len(likelihood.labels), *here.shape)
         at = likelihood.expansion_in_factor(here) if in_factor else likelihood.expansion(here)
 
         def expanded(other):

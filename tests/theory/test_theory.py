@@ -11,7 +11,7 @@ import pytest
 
 import bayesattn as ba
 from bayesattn.models import posterior
-from bayesattn.theory import bartlett, mode, saddle_point
+from bayesattn.theory import bartlett, mode, problem, saddle_point
 from bayesattn.theory.likelihood import FORMS, likelihood
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
@@ -294,6 +294,18 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     for variance, direction in zip(variances[:known], directions.T[:known], strict=True):
         assert relative_error(direction @ found @ direction, variance) < 1e-2
     np.testing.assert_allclose(np.linalg.eigvalsh(found)[known:], 2.0, rtol=1e-6)
+
+
+def test_curvature_by_the_expansion_in_f_is_that_by_the_expansion_in_u(two_layers, monkeypatch):
+    arch = two_layers.arch.with_width(2)
+    given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+    posterior, shapes = problem.problem_of(given, arch), bartlett.layer_shapes(arch)
+    point, found = bartlett.sample_prior(jax.random.key(0), shapes, posterior.widths), []
+    for in_factor in (True, False):
+        monkeypatch.setattr(problem, "expands_in_factor", lambda *_, chosen=in_factor: chosen)
+        found.append(jax.jit(problem.local_potential(posterior, shapes))(point))
+    for one, other in zip(*found, strict=True):
+        assert relative_error(one, other) < 1e-9
 
 
 def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch):
