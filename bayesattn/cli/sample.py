@@ -139,7 +139,7 @@ def sample(
 
 
 def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
-    collapsed = isinstance(case, Model) and job.parameterisation == "collapsed"
+    collapsed = job.parameterisation == "collapsed"
     with working("timing a gradient, or some seconds of one chain", as_json):
         needed = bytes_needed(case, job.parameterisation, at_once)
         form = cheapest_form(len(case.labels), case.path_inputs.shape[2], case.architecture) if collapsed else None

@@ -76,7 +76,7 @@ def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
         )
         table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", *cells, duration(found.seconds))
     print_table(f"{model}: what its theory costs", table)
-    say("time: with compilation, to within a factor of about three; memory: at the least")
+    say("time: roughly, with compilation; memory: at the least")
 
 
 def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:

@@ -22,7 +22,7 @@ from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, whitened_action
 
 NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 700, 60
-"""That a search of a minimum takes by the Hessian, by gradients, and by gradients where another goes on."""
+"""That a search of a minimum is taken to need by the Hessian, by gradients, and by gradients where another goes on."""
 EXPANSIONS = 8
 """Hessians that the expansion to first order in 1/N costs as much as."""
 COMPILATION = 8.0
@@ -47,8 +47,7 @@ class Cost(NamedTuple):
 def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
     """What the saddle point costs, and the expansion to first order in 1/N where there is one.
 
-    Seconds are told from the time of a gradient, which is measured, and from numbers of operations: expect a factor of
-    three either way.
+    Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
     """
     shapes = layer_shapes(arch, full=True)
     examples, features, paths = likelihood.features.shape
@@ -63,7 +62,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
 
 
 def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
-    """What it costs to prepare collapsed chains, to the same accuracy; its gradient is that of the chains."""
+    """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
     shapes, full = layer_shapes(arch), layer_shapes(arch, full=True)
     examples, features, paths = likelihood.features.shape
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
@@ -79,7 +78,7 @@ def _seconds(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tupl
     examples, features, paths = likelihood.features.shape
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
-    entries = paths * (columns if expands_in_factor(examples, paths, columns) else paths)
+    entries = _entries(examples, paths, columns)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
     return gradient, gradient * (1 + work / operations(examples, paths, features, columns)[form_of(likelihood, shapes)])
 
@@ -101,12 +100,14 @@ def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Sh
     rows = columns * features if form == "feature_space" else examples
     numbers += 4 * rows**2 + (0 if form == "pairs" else 2 * examples * columns * features)
     if not too_many(shapes):
-        numbers += (
-            3 * (paths * (columns if expands_in_factor(examples, paths, columns) else paths)) ** 2
-            + 4 * size**2
-            + 2 * min(BLOCK_BYTES // 8, (paths * features) ** 2)
-        )
+        numbers += 3 * _entries(examples, paths, columns) ** 2 + 4 * size**2
+        numbers += 2 * min(BLOCK_BYTES // 8, (paths * features) ** 2)
     return 8 * numbers
+
+
+def _entries(examples: int, paths: int, columns: int) -> int:
+    """Of F or U, in whichever the energy is expanded."""
+    return paths * (columns if expands_in_factor(examples, paths, columns) else paths)
 
 
 def _seconds_of_gradient(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> float:
