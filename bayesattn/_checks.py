@@ -103,6 +103,13 @@ def seed_number(name: str, value: Any) -> int:
     return positive_integer(name, value, 0, LARGEST_SEED)
 
 
+def truth(name: str, value: Any) -> bool:
+    """`value` if it is true or false; raises ValueError if it is something else, such as "no"."""
+    if not isinstance(value, bool | np.bool_):
+        raise ValueError(f"{name} must be true or false, got {shown(value)}")
+    return bool(value)
+
+
 def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
     """`value` itself; raises ValueError unless it is one of `choices`."""
     choices = list(choices)

@@ -14,9 +14,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, one_of, require_memory
+from bayesattn._checks import finite_array, one_of, require_memory, shown, truth
 
 READOUTS = ("last", "first", "mean")
+EACH = "all"
+"""The readout at every position, of which each becomes an example."""
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
 """Attention matrices of so many examples are formed at a time that they take about this much memory."""
@@ -26,45 +28,75 @@ QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "
 
 
 def path_inputs(
-    inputs: Any, weights: Sequence[Any], readout: str = "last", nonlinearity: str = "softmax"
+    inputs: Any,
+    weights: Sequence[Any],
+    readout: str = "last",
+    nonlinearity: str = "softmax",
+    causal: bool = False,
+    mask: Any = None,
+    skips: Sequence[bool] | None = None,
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi of an attention network (THEORY section 2), without any normalisation.
+
+    Two tokens that attend evenly, the second one padding:
+
+    >>> path_inputs([[[1.0], [3.0]]], [[[[0.0]]]], mask=[[True, False]]).tolist()
+    [[[1.0]]]
 
     Args:
         inputs: token sequences, shape (P, T, N_0).
         weights: one entry per layer, first layer first: either bilinear heads W of shape (H_l, N_0, N_0), with logits
             x_key^T W x_query, or a pair (Q, K) of query and key projections, each of shape (H_l, G, N_0), with logits
             (K x_key).(Q x_query) / sqrt(G).
-        readout: the token that is read out: "last", "first", or the "mean" over tokens.
+        readout: the token that is read out: "last", "first", or the "mean" over tokens; or "all", for an example of each
+            position. Those of one sequence are not independent of each other, and the posterior takes them as they are.
         nonlinearity: "softmax" over keys, or "hardmax", its limit of infinite logits (ties share equally).
+        causal: whether a token attends to none that come after it.
+        mask: of shape (P, T), True for tokens and False for padding, which no token attends to and no readout counts;
+            "last" and "first" are the last and first token that is none.
+        skips: for each layer, whether it has a skip connection, listed before its heads: attention of a token to itself.
 
     Returns:
-        Array of shape (P, Pi, N_0), paths in C order with the first layer's head slowest.
+        Array of shape (P, Pi, N_0), paths in C order with the first layer's head slowest. With readout "all" P counts the
+        tokens of all sequences, one sequence after the other, without padding.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, an unknown readout or nonlinearity.
+        ValueError: wrong shapes, entries that are not finite, an unknown readout or nonlinearity, a sequence of padding
+            alone.
     """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
-    one_of("readout", readout, READOUTS)
+    one_of("readout", readout, (*READOUTS, EACH))
+    truth("causal", causal)
     inputs, weights = _checked_heads(inputs, weights)
-    paths = math.prod(_heads(layer) for layer in weights)
-    require_memory(f"path inputs of {paths} paths", 8 * len(inputs) * paths * inputs.shape[2], "use fewer heads")
-    return traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity)
+    mask, skips = _checked_mask(mask, *inputs.shape[:2]), checked_skips(skips, len(weights))
+    paths = math.prod(_heads(layer) + skip for layer, skip in zip(weights, skips, strict=True))
+    examples = len(inputs) * (inputs.shape[1] if readout == EACH else 1)
+    require_memory(f"path inputs of {paths} paths", 8 * examples * paths * inputs.shape[2], "use fewer heads")
+    found = traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity, causal, mask, skips)
+    return found if readout != EACH else _positions(found, mask)
 
 
 def matrices(
-    inputs: Any, weights: Sequence[Any], nonlinearity: str = "softmax"
+    inputs: Any, weights: Sequence[Any], nonlinearity: str = "softmax", causal: bool = False, mask: Any = None
 ) -> list[Float[Array, "example head query key"]]:
-    """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`."""
+    """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`.
+
+    Padding attends to itself besides, so that its rows sum to 1 too.
+    """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     inputs, weights = _checked_heads(inputs, weights)
+    allowed = _allowed(inputs.shape[1], truth("causal", causal), _checked_mask(mask, *inputs.shape[:2]))
     needed = 8 * inputs.shape[0] * inputs.shape[1] ** 2 * sum(map(_heads, weights))
     require_memory("attention matrices", needed, "use fewer examples or tokens")
-    return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity) for layer in weights]
+    return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
 
 
 def paths_from_matrices(
-    inputs: Any, matrices: Sequence[Any], readout: str = "last"
+    inputs: Any,
+    matrices: Sequence[Any],
+    readout: str = "last",
+    mask: Any = None,
+    skips: Sequence[bool] | None = None,
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi from given attention matrices, for any attention that is a fixed function of the input.
 
@@ -76,32 +108,82 @@ def paths_from_matrices(
     Args:
         inputs: token sequences, shape (P, T, N_0).
         matrices: per layer, first layer first: attention of shape (P, H_l, T_query, T_key) whose rows sum to 1.
-        readout: "last", "first" or "mean".
+        readout: "last", "first", "mean" or "all", as for `path_inputs`.
+        mask: of shape (P, T), True for tokens and False for padding: "last", "first" and "mean" are of tokens.
+        skips: for each layer, whether it has a skip connection, which is listed before its heads and not in `matrices`.
 
     Returns:
         Array of shape (P, Pi, N_0).
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, rows that do not sum to 1 within 1e-5.
+        ValueError: wrong shapes, entries that are not finite; rows of tokens that do not sum to 1 within 1e-5, or that
+            attend to padding.
     """
-    one_of("readout", readout, READOUTS)
+    one_of("readout", readout, (*READOUTS, EACH))
     inputs = finite_array("inputs", inputs, ("examples", "tokens", "features"))
-    checked = checked_matrices(matrices, *inputs.shape[:2])
-    attention = readout_weights(inputs.shape[1], readout)
-    attention = jnp.broadcast_to(attention, (len(inputs), 1, inputs.shape[1]))
-    for layer in reversed(checked):
-        attention = _one_layer_back(attention, jnp.asarray(layer))
-    return jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
+    tokens = inputs.shape[1]
+    mask = _checked_mask(mask, len(inputs), tokens)
+    checked = checked_matrices(matrices, len(inputs), tokens, mask)
+    rows = readout_rows(tokens, readout, mask)
+    attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
+    for layer, skip in zip(reversed(checked), reversed(checked_skips(skips, len(checked))), strict=True):
+        attention = _one_layer_back(attention, jnp.asarray(layer), skip)
+    found = jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
+    return found if readout != EACH else _positions(_by_position(found, tokens), mask)
 
 
-def checked_matrices(matrices: Sequence[Any], examples: int, tokens: int) -> list[np.ndarray]:
+def checked_skips(skips: Sequence[bool] | None, layers: int) -> tuple[bool, ...]:
+    """Whether each layer has a skip connection; raises ValueError for anything but true or false for each."""
+    if skips is None:
+        return (False,) * layers
+    if not isinstance(skips, Sequence) or len(skips) != layers:
+        raise ValueError(f"skips must hold true or false for each of {layers} layers, got {shown(skips)}")
+    return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(skips))
+
+
+def _checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
+    if mask is None:
+        return None
+    mask = np.asarray(mask)
+    if mask.dtype != bool or mask.shape != (examples, tokens):
+        raise ValueError(
+            f"mask must hold True for tokens and False for padding, of shape {(examples, tokens)},"
+            f" got {mask.dtype} of shape {mask.shape}"
+        )
+    if not mask.any(1).all():
+        raise ValueError(
+            f"mask must leave each sequence a token, got padding alone in example {np.argmin(mask.any(1))}"
+        )
+    return mask
+
+
+def _by_position(found: Float[Array, "example path_and_token feature"], tokens: int) -> Array:
+    """Path inputs with an axis of positions before that of paths."""
+    by_path = found.reshape(len(found), -1, tokens, found.shape[-1])
+    return jnp.swapaxes(by_path, 1, 2)
+
+
+def _positions(found: Float[Array, "example token path feature"], mask: np.ndarray | None) -> Array:
+    """Those of tokens that are no padding, one after the other."""
+    return found.reshape(-1, *found.shape[2:]) if mask is None else found[mask]
+
+
+def checked_matrices(
+    matrices: Sequence[Any], examples: int, tokens: int, mask: np.ndarray | None = None
+) -> list[np.ndarray]:
     """The attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` says."""
     if len(matrices) == 0:
         raise ValueError("matrices must hold one array per layer, got none")
     checked = []
     for layer, matrix in enumerate(matrices):
         matrix = finite_array(f"matrices[{layer}]", matrix, (examples, "heads", tokens, tokens))
-        deviation = np.abs(matrix.sum(-1) - 1).max()
+        off = np.abs(matrix.sum(-1) - 1)
+        if mask is not None:
+            off = np.where(mask[:, None], off, 0)
+            lost = np.where(mask[:, None, :, None] & ~mask[:, None, None], np.abs(matrix), 0).max()
+            if lost > 1e-5:
+                raise ValueError(f"matrices[{layer}] must not attend to padding, got a weight of {lost:.2g} on it")
+        deviation = off.max()
         if deviation > 1e-5:
             raise ValueError(
                 f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by {deviation:.2g}"
@@ -132,9 +214,22 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
     return jax.tree.leaves(layer)[0].shape[0]
 
 
+def _allowed(tokens: int, causal: bool, mask: Any) -> Any:
+    """Whether each query may attend to each key, shape (P, T, T) or (1, T, T), or None where all may."""
+    if mask is None:
+        return jnp.tril(jnp.ones((1, tokens, tokens), bool)) if causal else None
+    keys = jnp.asarray(mask)[:, None]
+    allowed = jnp.tril(jnp.broadcast_to(keys, (len(keys), tokens, tokens))) if causal else keys
+    # A row of padding, to which nothing attends, would hold nothing else.
+    return allowed | jnp.eye(tokens, dtype=bool)
+
+
 @partial(jax.jit, static_argnames="nonlinearity")
 def _attention_matrices(
-    inputs: Float[Array, "example token feature"], heads: LayerWeights | QueryKeyWeights, nonlinearity: str
+    inputs: Float[Array, "example token feature"],
+    heads: LayerWeights | QueryKeyWeights,
+    nonlinearity: str,
+    allowed: Any = None,
 ) -> Float[Array, "example head query key"]:
     if isinstance(heads, tuple):
         query, key = (jnp.einsum("etf,hgf->ehtg", inputs, projection) for projection in heads)
@@ -142,6 +237,8 @@ def _attention_matrices(
     else:
         query = jnp.einsum("hfg,eqg->ehqf", heads, inputs)
         logits = jnp.einsum("ehqf,ekf->ehqk", query, inputs)
+    if allowed is not None:
+        logits = jnp.where(allowed[:, None], logits, -jnp.inf)
     if nonlinearity == "softmax":
         return jax.nn.softmax(logits, axis=-1)
     largest = (logits == logits.max(axis=-1, keepdims=True)).astype(logits.dtype)
@@ -155,27 +252,55 @@ def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
     return jnp.zeros(tokens).at[0 if readout == "first" else -1].set(1.0)
 
 
+def readout_rows(tokens: int, readout: str, mask: Any = None) -> Float[Array, "example_or_one row token"]:
+    """Weight of each token in the readout, of examples with padding in a row each; all positions are a row each."""
+    if readout == EACH:
+        return jnp.eye(tokens)[None]
+    if mask is None:
+        return readout_weights(tokens, readout)[None, None]
+    mask = jnp.asarray(mask)
+    if readout == "mean":
+        return (mask / mask.sum(1, keepdims=True))[:, None]
+    place = jnp.argmax(mask, axis=1) if readout == "first" else tokens - 1 - jnp.argmax(mask[:, ::-1], axis=1)
+    return jax.nn.one_hot(place, tokens, dtype=float)[:, None]
+
+
 def _one_layer_back(
-    attention: Float[Array, "example path token"], matrices: Float[Array, "example head token token"]
+    attention: Float[Array, "example path token"],
+    matrices: Float[Array, "example head token token"],
+    skip: bool = False,
 ) -> Float[Array, "example longer_path token"]:
     """Attention paid by the readout through one more layer; the new layer's head becomes the slowest path index."""
     longer = jnp.einsum("epq,ehqk->ehpk", attention, matrices)
+    if skip:
+        longer = jnp.concatenate([attention[:, None], longer], axis=1)
     return longer.reshape(len(longer), -1, longer.shape[-1])
 
 
-@partial(jax.jit, static_argnames=("readout", "nonlinearity"))
+@partial(jax.jit, static_argnames=("readout", "nonlinearity", "causal", "skips"))
 def traced_path_inputs(
-    inputs: Float[Array, "example token feature"], weights: tuple, readout: str, nonlinearity: str
-) -> Float[Array, "example path feature"]:
-    """`path_inputs` of arrays, for use inside JAX transformations: nothing is checked."""
-    tokens = inputs.shape[1]
+    inputs: Float[Array, "example token feature"],
+    weights: tuple,
+    readout: str,
+    nonlinearity: str,
+    causal: bool = False,
+    mask: Any = None,
+    skips: tuple[bool, ...] | None = None,
+) -> Float[Array, "example *position path feature"]:
+    """`path_inputs` of arrays, for use inside JAX transformations: nothing is checked, and padding is a position too."""
+    tokens, layers = inputs.shape[1], list(zip(weights, skips or (False,) * len(weights), strict=True))
 
-    def one_example(tokens_of_example: Float[Array, "token feature"]) -> Float[Array, "path feature"]:
-        attention = readout_weights(tokens, readout)[None, None]
-        for heads in reversed(weights):
-            attention = _one_layer_back(attention, _attention_matrices(tokens_of_example[None], heads, nonlinearity))
-        return attention[0] @ tokens_of_example
+    def one_example(example) -> Float[Array, "*position path feature"]:
+        tokens_of_example, real = example
+        real = None if real is None else real[None]
+        attention, allowed = readout_rows(tokens, readout, real), _allowed(tokens, causal, real)
+        for heads, skip in reversed(layers):
+            matrices = _attention_matrices(tokens_of_example[None], heads, nonlinearity, allowed)
+            attention = _one_layer_back(attention, matrices, skip)
+        found = attention @ tokens_of_example
+        return found[0] if readout != EACH else _by_position(found, tokens)[0]
 
     most_heads = max(map(_heads, weights))
-    batch = max(1, BATCH_BYTES // (8 * most_heads * tokens**2))
-    return jax.lax.map(one_example, inputs, batch_size=min(batch, len(inputs)))
+    rows = tokens if readout == EACH else 1
+    batch = max(1, BATCH_BYTES // (8 * most_heads * max(tokens, rows * most_heads ** (len(weights) - 1)) * tokens))
+    return jax.lax.map(one_example, (inputs, mask), batch_size=min(batch, len(inputs)))

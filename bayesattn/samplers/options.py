@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from bayesattn._checks import positive, positive_integer, shown, suggestion
+from bayesattn._checks import positive, positive_integer, shown, suggestion, truth
 
 DEEPEST = 30
 """A tree of more doublings has more leaves than 32 bits count."""
@@ -37,11 +37,6 @@ def option_names(kernel: type) -> list[str]:
     return sorted(set(names))
 
 
-def _truth(name: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {shown(value)}")
-
-
 def _probability(name: str, value: Any) -> None:
     if not positive(name, value) < 1:
         raise ValueError(f"{name} must be below 1, got {value:g}")
@@ -56,18 +51,18 @@ def _tree_depth(name: str, value: Any) -> None:
 
 
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
-    "adapt_mass_matrix": _truth,
-    "adapt_step_size": _truth,
+    "adapt_mass_matrix": truth,
+    "adapt_step_size": truth,
     "damping_length": positive,
-    "dense_mass": _truth,
+    "dense_mass": truth,
     "desired_energy_var": positive,
-    "find_heuristic_step_size": _truth,
-    "forward_mode_differentiation": _truth,
+    "find_heuristic_step_size": truth,
+    "forward_mode_differentiation": truth,
     "length": positive,
     "max_tree_depth": _tree_depth,
     "minibatch": positive_integer,
     "num_steps": positive_integer,
-    "regularize_mass_matrix": _truth,
+    "regularize_mass_matrix": truth,
     "step_size": positive,
     "steps": positive_integer,
     "target_accept_prob": _probability,
