@@ -6,14 +6,16 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from bayesattn._checks import names, positive, positive_integer
+from bayesattn._checks import names, number, positive, positive_integer
 
+SKIP = "skip"
 WIDEST = 10**12
 """Beyond it the logarithm of a density, of the order of N log N, loses all digits after the point."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Architecture:
     """A deep multi-head attention network with independent Gaussian priors on its weights.
 
@@ -21,19 +23,30 @@ class Architecture:
     >>> arch.paths, arch.order_parameter_sizes, arch.path_heads()[1]
     (6, (6, 3), (0, 1))
 
+    A layer with a skip connection, z = rho z + attention, has one more way through it, which is listed before its heads:
+
+    >>> arch = Architecture((2, 3), (10, 10, 10), (1.0, 1.0, 1.0, 1.0), skips=(0.0, 0.5))
+    >>> arch.ways, arch.paths, arch.path_names()[:2]
+    ((2, 4), 8, ['1 -> skip', '1 -> 1'])
+
     Args:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
+        skips: rho_1..rho_L, strengths of the skip connections, 0 where a layer has none (EXTENSIONS section 1).
+        outputs: m, numbers that the network puts out.
 
     Raises:
         ValueError: a tuple of the wrong length, a head or width below 1, a width above 10^12, where only the limit of
-            infinite width is left to be computed, a variance that is not above 0.
+            infinite width is left to be computed, a variance that is not above 0, a skip below 0, or one of a layer
+            whose widths on both sides differ.
     """
 
     heads: tuple[int, ...]
     widths: tuple[int, ...]
     variances: tuple[float, ...]
+    skips: tuple[float, ...] = ()
+    outputs: int = 1
 
     def __post_init__(self):
         for name in ("heads", "widths", "variances"):
@@ -41,21 +54,49 @@ class Architecture:
             if not isinstance(value, Sequence) or isinstance(value, str) or len(value) == 0:
                 raise ValueError(f"{name} must be a sequence of numbers with an entry for each layer, got {value!r}")
         depth = len(self.heads)
+        set_field = object.__setattr__
+        if self.skips is None or (isinstance(self.skips, Sequence) and not self.skips):
+            set_field(self, "skips", (0.0,) * depth)
+        elif not isinstance(self.skips, Sequence) or isinstance(self.skips, str):
+            raise ValueError(f"skips must be a sequence of numbers with an entry for each layer, got {self.skips!r}")
         for name, length, meaning in (
             ("widths", depth + 1, "N_1..N_L, N_a"),
             ("variances", depth + 2, "s_0^2, s_1^2..s_L^2, s_a^2"),
+            ("skips", depth, "rho_1..rho_L"),
         ):
             if len(getattr(self, name)) != length:
                 raise ValueError(
                     f"{name} must have {length} entries ({meaning}) for {depth} layers of heads,"
                     f" got {len(getattr(self, name))}: {getattr(self, name)!r}"
                 )
-        set_field = object.__setattr__
         set_field(self, "heads", tuple(positive_integer(f"heads[{i}]", h) for i, h in enumerate(self.heads)))
         set_field(
             self, "widths", tuple(positive_integer(f"widths[{i}]", n, 1, WIDEST) for i, n in enumerate(self.widths))
         )
         set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
+        set_field(self, "skips", tuple(_not_negative(f"skips[{i}]", rho) for i, rho in enumerate(self.skips)))
+        set_field(self, "outputs", positive_integer("outputs", self.outputs))
+        for layer, (skip, below, above) in enumerate(zip(self.skips, self.widths, self.widths[1:], strict=False)):
+            if skip and below != above:
+                raise ValueError(
+                    f"widths must be equal on both sides of a skip, got {below} and {above} of layer {layer + 1}, whose"
+                    f" skip is {skip:g}"
+                )
+
+    def __repr__(self) -> str:
+        """Without skips and outputs where there are none and one."""
+        return f"Architecture({', '.join(f'{name}={value!r}' for name, value in self.table.items())})"
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """What tells it from others: heads, widths and variances, with `extensions`."""
+        return {"heads": self.heads, "widths": self.widths, "variances": self.variances} | self.extensions
+
+    @property
+    def extensions(self) -> dict[str, Any]:
+        """Skips, if there are any, and outputs, if there is more than one."""
+        skips = {"skips": self.skips} if any(self.skips) else {}
+        return skips | ({"outputs": self.outputs} if self.outputs > 1 else {})
 
     @property
     def depth(self) -> int:
@@ -63,30 +104,63 @@ class Architecture:
         return len(self.heads)
 
     @property
+    def ways(self) -> tuple[int, ...]:
+        """Ways through each layer: its heads, and its skip if it has one."""
+        return tuple(heads + (skip > 0) for heads, skip in zip(self.heads, self.skips, strict=True))
+
+    @property
+    def optional_skips(self) -> tuple[float | None, ...]:
+        """rho_1..rho_L, None where a layer has no skip."""
+        return tuple(skip or None for skip in self.skips)
+
+    @property
     def paths(self) -> int:
-        """Pi = H_1 x .. x H_L, the number of attention paths."""
-        return math.prod(self.heads)
+        """Pi, the number of attention paths: the product of the `ways`, which are the heads where nothing is skipped."""
+        return math.prod(self.ways)
+
+    @property
+    def rows(self) -> int:
+        """Rows of U = U_1: a path and an output each, the output fastest."""
+        return self.paths * self.outputs
+
+    @property
+    def input_variance(self) -> float:
+        """s_0^2 Pi / (H_1 .. H_L), s_0^2 where nothing is skipped: what path inputs enter a kernel with, over N_0 Pi."""
+        return self.variances[0] * (self.paths / math.prod(self.heads))
 
     @property
     def order_parameter_sizes(self) -> tuple[int, ...]:
-        """Rows of U_1, .., U_L: the number of path suffixes that start in layer l."""
-        return tuple(math.prod(self.heads[layer:]) for layer in range(self.depth))
+        """Rows of U_1, .., U_L: the number of path suffixes that start in layer l, times the outputs."""
+        return tuple(math.prod(self.ways[layer:]) * self.outputs for layer in range(self.depth))
+
+    @property
+    def path_variances(self) -> tuple[float, ...]:
+        """U at infinite width of each path: s_a^2 times s_l^2 of each head and H_l rho_l^2 of each skip on its way."""
+        each = [
+            ([heads * skip**2] if skip else []) + [variance] * heads
+            for heads, skip, variance in zip(self.heads, self.skips, self.variances[1:-1], strict=True)
+        ]
+        return tuple(math.prod(way) * self.variances[-1] for way in itertools.product(*each))
 
     def path_heads(self) -> list[tuple[int, ...]]:
-        """(h_1, .., h_L) of each path, in the flat order used throughout (C order, h_1 slowest)."""
-        return list(itertools.product(*map(range, self.heads)))
+        """(h_1, .., h_L) of each path, in the flat order used throughout (C order, h_1 slowest).
+
+        They count the ways through a layer: where it has a skip, that is 0, and its heads begin at 1.
+        """
+        return list(itertools.product(*map(range, self.ways)))
 
     def path_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[str]:
         """Names of the paths, such as "same_token -> uniform"; heads are numbered from 1 where `head_names` is None.
 
-        Of paths that would have one name, as those of two random heads, all are numbered.
+        A skip is called "skip". Of paths that would have one name, as those of two random heads, all are numbered.
         """
         if head_names is None:
             head_names = self.numbered_heads()
         head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
         if tuple(map(len, head_names)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
-        joined = [" -> ".join(heads) for heads in itertools.product(*head_names)]
+        way_names = [([SKIP] if skip else []) + [*heads] for skip, heads in zip(self.skips, head_names, strict=True)]
+        joined = [" -> ".join(ways) for ways in itertools.product(*way_names)]
         if len(set(joined)) == len(joined):
             return joined
         counts, met = Counter(joined), Counter[str]()
@@ -96,6 +170,19 @@ class Architecture:
             numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
         return numbered
 
+    def row_names(
+        self, head_names: Sequence[Sequence[str]] | None = None, output_names: Sequence[str] | None = None
+    ) -> list[str]:
+        """Names of the rows of U: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
+        paths = self.path_names(head_names)
+        if self.outputs == 1:
+            return paths
+        if output_names is None:
+            output_names = [f"output {number + 1}" for number in range(self.outputs)]
+        if len(output_names := names("output_names", output_names)) != self.outputs:
+            raise ValueError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
+        return [f"{path}: {output}" for path in paths for output in output_names]
+
     def numbered_heads(self, first: int = 1) -> list[list[str]]:
         """Names of the heads of each layer where they have no others: their numbers."""
         return [[str(first + head) for head in range(count)] for count in self.heads]
@@ -104,11 +191,11 @@ class Architecture:
         """Entries of V_0, V_1, .., V_L, a for inputs of so many features N_0."""
         outward = (*self.widths[1:], self.widths[-1])
         values = sum(h * m * n for h, m, n in zip(self.heads, outward, self.widths, strict=False))
-        return features * self.widths[0] + values + self.widths[-1]
+        return features * self.widths[0] + values + self.outputs * self.widths[-1]
 
     def weight_dims(self) -> dict[str, list[str]]:
         """Names of the axes of each weight."""
-        dims = {"V_0": ["width_1", "feature"], "a": ["readout_width"]}
+        dims = {"V_0": ["width_1", "feature"], "a": ["output"] * (self.outputs > 1) + ["readout_width"]}
         for layer in range(1, self.depth + 1):
             outward = f"width_{layer + 1}" if layer < self.depth else "readout_width"
             dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
@@ -117,3 +204,9 @@ class Architecture:
     def with_width(self, width: int) -> "Architecture":
         """The same network with every width set to `width`."""
         return dataclasses.replace(self, widths=(width,) * (self.depth + 1))
+
+
+def _not_negative(name: str, value: Any) -> float:
+    if (value := number(name, value, "a number of at least 0")) < 0:
+        raise ValueError(f"{name} must be a number of at least 0, got {value:g}")
+    return value

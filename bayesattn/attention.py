@@ -68,7 +68,7 @@ def path_inputs(
     one_of("readout", readout, (*READOUTS, EACH))
     truth("causal", causal)
     inputs, weights = _checked_heads(inputs, weights)
-    mask, skips = _checked_mask(mask, *inputs.shape[:2]), checked_skips(skips, len(weights))
+    mask, skips = checked_mask(mask, *inputs.shape[:2]), checked_skips(skips, len(weights))
     paths = math.prod(_heads(layer) + skip for layer, skip in zip(weights, skips, strict=True))
     examples = len(inputs) * (inputs.shape[1] if readout == EACH else 1)
     require_memory(f"path inputs of {paths} paths", 8 * examples * paths * inputs.shape[2], "use fewer heads")
@@ -85,7 +85,7 @@ def matrices(
     """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     inputs, weights = _checked_heads(inputs, weights)
-    allowed = _allowed(inputs.shape[1], truth("causal", causal), _checked_mask(mask, *inputs.shape[:2]))
+    allowed = _allowed(inputs.shape[1], truth("causal", causal), checked_mask(mask, *inputs.shape[:2]))
     needed = 8 * inputs.shape[0] * inputs.shape[1] ** 2 * sum(map(_heads, weights))
     require_memory("attention matrices", needed, "use fewer examples or tokens")
     return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
@@ -122,7 +122,7 @@ def paths_from_matrices(
     one_of("readout", readout, (*READOUTS, EACH))
     inputs = finite_array("inputs", inputs, ("examples", "tokens", "features"))
     tokens = inputs.shape[1]
-    mask = _checked_mask(mask, len(inputs), tokens)
+    mask = checked_mask(mask, len(inputs), tokens)
     checked = checked_matrices(matrices, len(inputs), tokens, mask)
     rows = readout_rows(tokens, readout, mask)
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
@@ -141,7 +141,8 @@ def checked_skips(skips: Sequence[bool] | None, layers: int) -> tuple[bool, ...]
     return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(skips))
 
 
-def _checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
+def checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
+    """A mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
     if mask is None:
         return None
     mask = np.asarray(mask)

@@ -262,9 +262,9 @@ def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Floa
     drawn = drawn.transpose(*axes).isel(draw=slice(thin - 1, None, thin))
     for axis in axes[2:]:
         named = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
-        if drawn.sizes[axis] != paths or (axis in drawn.coords and named != model.path_names):
+        if drawn.sizes[axis] != paths or (axis in drawn.coords and named != model.row_names):
             raise ValueError(
-                f"draws must be of a network of paths {', '.join(model.path_names)}, got {', '.join(named)}"
+                f"draws must be of a network of paths {', '.join(model.row_names)}, got {', '.join(named)}"
             )
     if not drawn.size:
         raise ValueError(f"draws must hold at least {thin} of each chain, got {draws['posterior'].sizes['draw']}")

@@ -106,12 +106,15 @@ class Statistics(Described):
 
     @classmethod
     def restored(cls, path_inputs: Any, labels: Any, unseen: Unseen) -> "Statistics":
-        """Those, of one output, that have such `path_inputs`, `labels` and `unseen`."""
+        """Those that have such `path_inputs`, `labels` and `unseen`."""
         held, paths, features = np.shape(path_inputs)
+        outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
         rows = np.column_stack([np.reshape(path_inputs, (held, -1)), labels])
         if unseen.examples:
-            rows = np.vstack([rows, np.append(np.zeros(paths * features), np.sqrt(unseen.square))])
-        return cls(rows, held + unseen.examples, paths, features)
+            # Of what no function of the path inputs explains only the square counts.
+            rows = np.vstack([rows, np.zeros(rows.shape[1])])
+            rows[-1, paths * features] = np.sqrt(unseen.square)
+        return cls(rows, held + unseen.examples, paths, features, outputs)
 
     def __add__(self, other: Any) -> "Statistics":
         if not isinstance(other, Statistics):

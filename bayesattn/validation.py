@@ -140,7 +140,7 @@ class Validation(Described):
     @property
     def entries(self) -> Compared:
         """U on and below the diagonal, row by row; U_ij is of the size (U_ii U_jj)^(1/2)."""
-        names, pairs = self.model.path_names, np.tril_indices(len(self.corrected))
+        names, pairs = self.model.row_names, np.tril_indices(len(self.corrected))
         return Compared(
             names=[f"U[{names[row]}, {names[column]}]" for row, column in zip(*pairs, strict=True)],
             difference=self.remaining[pairs],
@@ -297,7 +297,7 @@ class Validation(Described):
             "model": self.model.name,
             "widths": list(self.model.architecture.widths),
             "temperature": self.model.temperature,
-            "paths": self.model.path_names,
+            "paths": self.model.row_names,
             "verdict": self.verdict,
             "holds": self.holds,
             "usable": self.usable,

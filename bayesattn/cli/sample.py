@@ -162,7 +162,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
 def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
     biased = "bias" in rows[0]
     table = new_table("entry", "mean", "sd", "R-hat", "ESS", *(["step bias"] if biased else []))
-    numbers = {name: number for number, name in enumerate(case.path_names, 1)}
+    numbers = {name: number for number, name in enumerate(case.row_names, 1)}
     off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
     fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
     own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[:MOST_OWN]
@@ -174,7 +174,7 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
         table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
     print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
     say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
-    say_paths(case.path_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
+    say_paths(case.row_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
     if len(chosen) < len(rows):
         say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")
 

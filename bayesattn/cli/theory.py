@@ -128,7 +128,7 @@ def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,
-        "paths": case.path_names,
+        "paths": case.row_names,
         "order_parameter": saddle.order_parameter.tolist(),
         "corrected_order_parameter": corrected and corrected.order_parameter.tolist(),
         "corrected_about": corrected and corrected.about,

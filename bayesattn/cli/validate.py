@@ -238,7 +238,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
         "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
         " error explain; R-hat, ESS: of the draws of that entry"
     )
-    say_paths(results[0].model.path_names, numbered)
+    say_paths(results[0].model.row_names, numbered)
     if left_out:
         say(f"{left_out} entries are not shown: --all shows them, result.json has them")
 

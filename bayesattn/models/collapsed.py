@@ -20,6 +20,7 @@ from bayesattn._random import fingerprint, stream
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import input_scale
+from bayesattn.theory.likelihood import outputs_of
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
@@ -73,6 +74,7 @@ def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]
     return arrays | {
         "order": None if order is None else jnp.asarray(order),
         "test_path_inputs": test,
+        "input_variance": jnp.asarray(model.architecture.input_variance),
         **{name: jnp.asarray(array) for name, array in whitening.items()},
     }
 
@@ -146,9 +148,10 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
     if data["test_path_inputs"] is not None:
         projection = data["likelihood"].sample_projection(key, factor)
-        test = data["test_path_inputs"]
-        readout = input_scale(data["variances"][0], *test.shape[1:]) * factor @ projection
-        result["prediction"] = test.reshape(len(test), -1) @ readout.reshape(-1)
+        test, outputs = data["test_path_inputs"], data["likelihood"].outputs
+        readout = input_scale(data["input_variance"], *test.shape[1:]) * factor @ projection
+        drawn = outputs_of(jnp.swapaxes(test, 1, 2), readout, outputs)
+        result["prediction"] = data["likelihood"].by_example(drawn)
     return result
 
 
@@ -160,8 +163,8 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
     """Labels drawn given the sites: Normal(0, K + T I)."""
-    point = _point(sites, data)
-    return data["likelihood"].sample_labels(key, _problem(data).factor(point, shapes))
+    likelihood, factor = data["likelihood"], _problem(data).factor(_point(sites, data), shapes)
+    return likelihood.by_example(likelihood.sample_labels(key, factor))
 
 
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
@@ -177,7 +180,8 @@ def weights(
 ) -> "xarray.Dataset":
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
-    From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame; values
+    From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame, which begins
+    with that of the layer above where a skip copies its path vectors (EXTENSIONS section 1); values
     V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1} and W_l;
     V_0 by Matheron's rule.
 
@@ -189,7 +193,7 @@ def weights(
         max_bytes: most memory that the weights may take.
 
     Returns:
-        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a).
+        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a), of m outputs (chain, draw, m, N_a).
 
     Raises:
         ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.
@@ -236,13 +240,15 @@ def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> 
 def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
     bartletts = bartlett.bartlett_factors(point, shapes, data["order"])
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
-    frame = _frame(readout_key, widths[-1], 1)
-    result = {"a": jnp.sqrt(data["variances"][-1]) * bartletts[-1][0, 0] * frame[:, 0]}
+    frame = _frame(readout_key, widths[-1], shapes[-1].columns)
+    readout = jnp.sqrt(data["variances"][-1]) * bartletts[-1] @ frame.T
+    result = {"a": readout[0] if len(readout) == 1 else readout}
     for layer in range(len(shapes) - 1, 0, -1):
         deviation = jnp.sqrt(data["variances"][layer])
         frame_key, prior_key = jax.random.split(layer_keys[layer - 1])
-        lower = _frame(frame_key, widths[layer - 1], shapes[layer - 1].columns)
-        heads = shapes[layer - 1].heads
+        shape = shapes[layer - 1]
+        known = frame if shape.skip else None
+        lower, heads = _frame(frame_key, widths[layer - 1], shape.diagonal, known), shape.heads
         prior = deviation * jax.random.normal(prior_key, (heads, len(frame), len(lower)))
         seen = deviation * jnp.einsum("hrc,nc->hrn", bartletts[layer - 1].reshape(heads, -1, lower.shape[1]), lower)
         result[f"V_{layer}"] = prior + jnp.einsum("mr,hrn->hmn", frame, seen - jnp.einsum("mr,hmn->hrn", frame, prior))
@@ -256,7 +262,17 @@ def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
     return result
 
 
-def _frame(key: Key[Array, ""], rows: int, columns: int) -> Float[Array, "row column"]:
-    """Uniformly random orthonormal columns: QR of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007)."""
-    orthonormal, upper = jnp.linalg.qr(jax.random.normal(key, (rows, columns)))
-    return orthonormal * jnp.sign(jnp.diag(upper))
+def _frame(
+    key: Key[Array, ""], rows: int, columns: int, known: Float[Array, "row known_column"] | None = None
+) -> Float[Array, "row column"]:
+    """Uniformly random orthonormal columns: QR of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007).
+
+    Columns that are `known` come first, and the others are orthogonal to them.
+    """
+    random = jax.random.normal(key, (rows, columns))
+    if known is not None:
+        random = random - known @ (known.T @ random)
+    orthonormal, upper = jnp.linalg.qr(random if known is None else jnp.concatenate([known, random], axis=1))
+    orthonormal = orthonormal * jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
+    # QR of orthonormal columns gives them back, to rounding.
+    return orthonormal if known is None else jnp.concatenate([known, orthonormal[:, known.shape[1] :]], axis=1)

@@ -12,7 +12,8 @@ from bayesattn.models.posterior import Model
 from bayesattn.network import Weights, effective_weights, network
 
 Sites = Weights
-Structure = tuple[tuple[int, ...], tuple[int, ...]]
+Structure = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int]
+"""Heads and widths, whether each layer has a skip, and outputs."""
 
 
 def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
@@ -37,6 +38,7 @@ def data(model: Model) -> dict[str, Any]:
         "labels": jnp.asarray(model.labels),
         "temperature": jnp.asarray(model.temperature),
         "variances": jnp.asarray(model.architecture.variances),
+        "skips": model.architecture.optional_skips,
         "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
     }
 
@@ -47,8 +49,9 @@ def with_labels(data: dict[str, Any], labels: Any) -> dict[str, Any]:
 
 
 def structure(model: Model) -> Structure:
-    """Heads and widths: the shapes of the weights."""
-    return model.architecture.heads, model.architecture.widths
+    """Heads, widths and outputs, the shapes of the weights, and the layers that have a skip."""
+    arch = model.architecture
+    return arch.heads, arch.widths, tuple(skip > 0 for skip in arch.skips), arch.outputs
 
 
 def initial(key: Any, data: dict[str, Any]) -> None:
@@ -61,17 +64,17 @@ def program(structure: Structure):
 
     def path_program(data: dict[str, Any]):
         weights = sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
-        observe(network(weights, data["path_inputs"]), data)
+        observe(network(weights, data["path_inputs"], data["skips"]), data)
 
     return path_program
 
 
 def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: Any) -> Sites:
     """Order parameter U and, where there are test examples, f on them."""
-    paths = effective_weights(sites)
+    paths = effective_weights(sites, data["skips"])
     result = {"order_parameter": paths @ paths.T / paths.shape[1]}
     if data["test_path_inputs"] is not None:
-        result["prediction"] = network(sites, data["test_path_inputs"])
+        result["prediction"] = network(sites, data["test_path_inputs"], data["skips"])
     return result
 
 
@@ -84,7 +87,7 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], structure: Structure) 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], structure: Structure) -> Array:
     """Labels drawn given the sites."""
     noise = jnp.sqrt(data["temperature"]) * jax.random.normal(key, data["labels"].shape)
-    return network(sites, data["path_inputs"]) + noise
+    return network(sites, data["path_inputs"], data["skips"]) + noise
 
 
 def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, widths: Any, key: Any) -> Sites:
@@ -93,20 +96,21 @@ def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, wi
 
 
 def sample_weights(structure: Structure, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
-    """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,); every entry Normal(0, s^2) of its layer."""
-    heads, widths = structure
+    """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); each entry Normal(0, s^2) of its layer."""
+    heads, widths, _, outputs = structure
     shapes: dict[str, tuple[int, ...]] = {"V_0": (widths[0], features)}
     for layer, count in enumerate(heads):
         # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
         shapes[f"V_{layer + 1}"] = (count, widths[layer + 1], widths[layer])
-    shapes["a"] = (widths[-1],)
+    shapes["a"] = (widths[-1],) if outputs == 1 else (outputs, widths[-1])
     return {
         name: jnp.asarray(numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape))))
         for (name, shape), variance in zip(shapes.items(), variances, strict=True)
     }
 
 
-def observe(output: Float[Array, " example"], data: dict[str, Any]):
+def observe(output: Float[Array, "example *output"], data: dict[str, Any]):
     """Y ~ Normal(f, T); a minibatch's log likelihood is scaled up to that of all examples."""
     with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
-        numpyro.sample("labels", dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(1), obs=data["labels"])
+        noisy = dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(output.ndim)
+        numpyro.sample("labels", noisy, obs=data["labels"])

@@ -20,7 +20,7 @@ from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
-from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions
+from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
 from bayesattn.theory.likelihood import Likelihood, Unseen, cheapest_form, likelihood
 
 _MAKING = threading.Lock()
@@ -34,12 +34,13 @@ class Tokens:
     """What the token parameterisation needs beyond path inputs: training tokens and their attention.
 
     `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
-    larger than path inputs, and no other parameterisation asks for them.
+    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is any.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
     attention: Sequence[Any] | Callable[[], Sequence[Any]]
     readout: str
+    mask: Any = None
 
     @property
     def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
@@ -54,13 +55,14 @@ class Model(Described):
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
-        labels: Y of shape (P,); +1 or -1 where accuracy is asked for.
+        labels: Y of shape (P,); +1 or -1 where accuracy is asked for. Of an architecture of m > 1 outputs (P, m), with the
+            greatest at its class where accuracy is asked for.
         statistics: of any number of examples, in place of path_inputs and labels, which are then those of at most Pi N_0
             examples that have the same posterior.
         architecture: heads, widths, prior variances.
         temperature: T, variance of the Gaussian likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
-        test_labels: of shape (P_test,).
+        test_labels: of shape (P_test,), or (P_test, m).
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
         validation_labels: of shape (P_validation,).
         head_names: names of the heads of each layer, from which paths get their names.
@@ -111,7 +113,7 @@ class Model(Described):
         if "path_inputs" in changed:
             put("path_inputs", _kept(checked_path_inputs("path_inputs", self.path_inputs, arch)))
         if "labels" in changed:
-            put("labels", _kept(finite_array("labels", self.labels, (len(self.path_inputs),))))
+            put("labels", _kept(checked_labels("labels", self.labels, len(self.path_inputs), arch)))
         if "temperature" in changed:
             put("temperature", positive("temperature", self.temperature))
         for part in ("test", "validation"):
@@ -123,7 +125,7 @@ class Model(Described):
             if labels is not None and {inputs_name, labels_name} & changed:
                 if inputs is None:
                     raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
-                put(labels_name, _kept(finite_array(labels_name, labels, (len(getattr(self, inputs_name)),))))
+                put(labels_name, _kept(checked_labels(labels_name, labels, len(getattr(self, inputs_name)), arch)))
         if self.tokens is not None and "tokens" in changed:
             put("tokens", self._checked_tokens(self.tokens))
         if {"architecture", "head_names"} & changed:
@@ -132,7 +134,7 @@ class Model(Described):
             if not set(paths) <= set(range(arch.paths)):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
         if {"path_inputs", "labels", "architecture", "temperature"} & changed:
-            scale = input_scale(np.prod(arch.variances), *self.path_inputs.shape[1:]) ** 2
+            scale = input_scale(arch.input_variance * max(arch.path_variances), *self.path_inputs.shape[1:]) ** 2
             if self.statistics is None:
                 refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
@@ -146,13 +148,13 @@ class Model(Described):
             return given
         if not isinstance(own, Statistics):
             raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(own).__name__}")
-        if own.outputs != 1:
-            raise ValueError(f"statistics must be of one output, got {own.outputs}")
+        if own.outputs != (outputs := getattr(self.architecture, "outputs", own.outputs)):
+            raise ValueError(f"statistics must be of {outputs} outputs, as the architecture, got {own.outputs}")
         if self.tokens is not None:
             raise ValueError("tokens must not be given together with statistics, which hold no single examples")
         if "labels" in given and not {"statistics", "path_inputs"} & given:
             # Of the rows that are held: such as are drawn to calibrate a sampler.
-            labels = finite_array("labels of statistics", self.labels, (len(own.path_inputs),))
+            labels = checked_labels("labels of statistics", self.labels, len(own.path_inputs), self.architecture)
             object.__setattr__(self, "statistics", Statistics.restored(own.path_inputs, labels, own.unseen))
             return given
         for name in ("path_inputs", "labels"):
@@ -171,13 +173,14 @@ class Model(Described):
         examples, _, features = self.path_inputs.shape
         inputs = finite_array("tokens.inputs", tokens.inputs, (examples, "tokens", features))
         one_of("tokens.readout", tokens.readout, attention.READOUTS)
+        mask = attention.checked_mask(tokens.mask, *inputs.shape[:2])
         if callable(tokens.attention):
-            return Tokens(inputs, tokens.attention, tokens.readout)
-        matrices = attention.checked_matrices(tokens.attention, *inputs.shape[:2])
+            return Tokens(inputs, tokens.attention, tokens.readout, mask)
+        matrices = attention.checked_matrices(tokens.attention, *inputs.shape[:2], mask)
         if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
             got = [matrix.shape[1] for matrix in matrices]
             raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")
-        return Tokens(inputs, matrices, tokens.readout)
+        return Tokens(inputs, matrices, tokens.readout, mask)
 
     @classmethod
     def from_dataset(
@@ -212,6 +215,7 @@ class Model(Described):
         """The resolved model in the form of a model file; without [task] where the data came as arrays."""
         arch = self.architecture
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
+        shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
         table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
         if self.statistics is not None:
             unseen = self.statistics.unseen
@@ -220,14 +224,18 @@ class Model(Described):
         return table | ({"task": self.task} if self.task else {})
 
     def dims(self) -> dict[str, list[str]]:
-        """Names of the axes of each variable in ArviZ's groups, without chain and draw."""
+        """Names of the axes of each variable in ArviZ's groups, without chain and draw.
+
+        Of several outputs those of U, "path" and "other_path", count paths and outputs, those of path inputs paths alone.
+        """
+        path, output = ("path", []) if self.architecture.outputs == 1 else ("path_of_inputs", ["output"])
         return {
             "order_parameter": ["path", "other_path"],
-            "prediction": ["test_example"],
-            "labels": ["example"],
-            "path_inputs": ["example", "path", "feature"],
-            "test_path_inputs": ["test_example", "path", "feature"],
-            "test_labels": ["test_example"],
+            "prediction": ["test_example", *output],
+            "labels": ["example", *output],
+            "path_inputs": ["example", path, "feature"],
+            "test_path_inputs": ["test_example", path, "feature"],
+            "test_labels": ["test_example", *output],
             "bartlett": ["coordinate"],
             "token_inputs": ["example", "token", "feature"],
             **{
@@ -239,7 +247,7 @@ class Model(Described):
 
     def coords(self) -> dict[str, list[str]]:
         """Names along axes: those of the paths."""
-        return {"path": self.path_names, "other_path": self.path_names}
+        return {"path": self.row_names, "other_path": self.row_names}
 
     def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
         """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
@@ -269,7 +277,10 @@ class Model(Described):
     def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
         """The model of which `table`, `about` and the arrays of `groups` were stored."""
         shape, tokens = table["architecture"], None
-        arch = Architecture(*(tuple(shape[key]) for key in ("heads", "widths", "variances")))
+        arch = Architecture(
+            *(tuple(shape[key]) for key in ("heads", "widths", "variances", "skips") if key in shape),
+            outputs=shape.get("outputs", 1),
+        )
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
             tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
@@ -322,15 +333,20 @@ class Model(Described):
         ]
         rows = {
             "examples": f"{self.examples} of {features} features" + "".join(f", {other}" for other in others),
-            "paths": f"{paths}, of {' x '.join(map(str, arch.heads))} heads: {', '.join(self.path_names)}",
+            "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             "temperature": f"T = {self.temperature:g}",
         }
         return f"Model {self.name!r}", rows
 
     @property
+    def row_names(self) -> list[str]:
+        """Names of the order parameter's rows: those of the paths, with the output where there are several."""
+        return self.architecture.row_names(self.head_names)
+
+    @property
     def path_names(self) -> list[str]:
-        """Names of the paths, in the order of the order parameter's rows."""
+        """Names of the paths."""
         return self.architecture.path_names(self.head_names)
 
     def replace(self, **changes: Any) -> "Model":
@@ -352,16 +368,27 @@ class Model(Described):
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
         new = changed._take_statistics(changes.keys())
-        same_paths = getattr(changed.architecture, "heads", None) == self.architecture.heads
+        same_paths = all(
+            getattr(changed.architecture, name, None) == getattr(self.architecture, name)
+            for name in ("heads", "ways", "outputs")
+        )
         changed._check(new if same_paths and "path_inputs" not in new else fields)
         if (
             changed.path_inputs is not self.path_inputs
             or changed.statistics is not self.statistics
             or changed.architecture.variances[0] != self.architecture.variances[0]
+            or not same_paths
             or changed._form != self._form
         ):
             object.__setattr__(changed, "_made", [])
         return changed
+
+
+def _counted(arch: Architecture) -> str:
+    """Heads and skips of each layer, in words."""
+    ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(arch.heads, arch.skips, strict=True)]
+    outputs = f", {arch.outputs} outputs" if arch.outputs > 1 else ""
+    return f"{' x '.join(f'({way})' if '+' in way and len(ways) > 1 else way for way in ways)} heads{outputs}"
 
 
 def _listed(numbers: Sequence[float]) -> str:
@@ -380,17 +407,18 @@ def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     """Labels that are right in form, but likely not what was meant."""
     statistics = model.statistics if name == "labels" else None
     values = np.unique(labels)
-    if statistics is None and len(values) == 2 and values[0] * values[1] >= 0:
+    if statistics is None and labels.ndim == 1 and len(values) == 2 and values[0] * values[1] >= 0:
         warnings.warn(
             f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
             " use -1 and +1",
             stacklevel=5,
         )
-    entries = model.examples * np.prod(model.path_inputs.shape[1:])
-    expected = np.prod(model.architecture.variances) * np.vdot(model.path_inputs, model.path_inputs) / entries
+    arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
+    squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
+    expected = arch.input_variance * (squares @ arch.path_variances) / entries
     if name != "labels" or not expected > 0:
         return
-    square = statistics.square / statistics.examples if statistics else np.mean(np.square(labels))
+    square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)
     larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
     if max(larger, smaller) > UNEXPECTED:

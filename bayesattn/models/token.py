@@ -25,13 +25,15 @@ def data(model: Model) -> dict[str, Any]:
     return path.data(model) | {
         "inputs": jnp.asarray(inputs),
         "matrices": [jnp.asarray(matrix) for matrix in model.tokens.matrices],
-        "readout": attention.readout_weights(inputs.shape[1], model.tokens.readout),
+        "readout": attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask),
     }
 
 
 def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
     """The data of some of the examples."""
     part = {name: data[name][chosen] for name in ("inputs", "labels")}
+    if len(data["readout"]) > 1:
+        part["readout"] = data["readout"][chosen]
     return data | part | {"matrices": [matrix[chosen] for matrix in data["matrices"]]}
 
 
@@ -40,7 +42,7 @@ def program(structure: path.Structure):
 
     def token_program(data: dict[str, Any]):
         weights = path.sample_weights(structure, data["inputs"].shape[2], data["variances"])
-        path.observe(network(weights, data["inputs"], data["matrices"], data["readout"]), data)
+        path.observe(network(weights, data["inputs"], data["matrices"], data["readout"], data["skips"]), data)
 
     return token_program
 
@@ -49,13 +51,16 @@ def network(
     weights: path.Sites,
     inputs: Float[Array, "example token feature"],
     matrices: list[Float[Array, "example _ token token"]],
-    readout: Float[Array, " token"],
-) -> Float[Array, " example"]:
-    """f = a . z^L_{t*} / sqrt(N_a), z^l_q = sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
+    readout: Float[Array, "example_or_one _ token"],
+    skips: list[Any],
+) -> Float[Array, "example *output"]:
+    """f = a . z^L_{t*} / sqrt(N_a), z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
     hidden = inputs @ weights["V_0"].T / jnp.sqrt(inputs.shape[2])
     for layer, matrix in enumerate(matrices):
         values = weights[f"V_{layer + 1}"]
         heads, _, width = values.shape
         valued = jnp.einsum("hmn,ekn->ehkm", values, hidden)
-        hidden = jnp.einsum("ehqk,ehkm->eqm", matrix, valued) / jnp.sqrt(heads * width)
-    return jnp.einsum("q,eqm,m->e", readout, hidden, weights["a"]) / jnp.sqrt(weights["a"].size)
+        attended = jnp.einsum("ehqk,ehkm->eqm", matrix, valued) / jnp.sqrt(heads * width)
+        hidden = attended if skips[layer] is None else skips[layer] * hidden + attended
+    read = jnp.einsum("eq,eqm->em", jnp.broadcast_to(readout[:, 0], hidden.shape[:2]), hidden)
+    return read @ weights["a"].T / jnp.sqrt(weights["a"].shape[-1])

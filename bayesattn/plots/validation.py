@@ -43,7 +43,7 @@ def validation_figure(
     else:
         title += "\nno accuracy: the model has no test labels"
     panels.append(partial(order_parameter_against_width, validations=ordered))
-    if len(ordered) > 1 and len(model.path_names) > 1:
+    if len(ordered) > 1 and len(model.row_names) > 1:
         panels.append(partial(cross_terms_against_width, validations=ordered))
     if smallest.alignment is not None:
         panels.append(partial(alignment, aligned=smallest.alignment, width=smallest.width))
@@ -111,7 +111,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
 
     At several widths it is drawn against these, of many paths the four of greatest U; at one width, path by path.
     """
-    colors, names = palette(), validations[0].model.path_names
+    colors, names = palette(), validations[0].model.row_names
     if len(validations) == 1:
         _by_path(axes, validations[0])
         return
@@ -138,7 +138,7 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
 
     Of many pairs of paths the four whose correlation is greatest at the smallest width.
     """
-    colors, names = palette(), validations[0].model.path_names
+    colors, names = palette(), validations[0].model.row_names
     widths = np.array([v.width for v in validations], float)
     rows, columns = np.tril_indices(len(names), -1)
     drawn, corrected, saddle = (
@@ -171,7 +171,7 @@ def _correlations(matrix: np.ndarray) -> np.ndarray:
 
 
 def _by_path(axes: Axes, validation: Validation) -> None:
-    colors, names = palette(), validation.model.path_names
+    colors, names = palette(), validation.model.row_names
     saddle, corrected, draws, error = (
         np.diag(matrix)
         for matrix in (validation.saddle, validation.corrected, validation.order_parameter, validation.error)
@@ -225,7 +225,7 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
 
 def order_parameters(figure: Any, validation: Validation) -> None:
     """U by theory and by draws on one colour scale, with path names."""
-    names = validation.model.path_names
+    names = validation.model.row_names
     panels = [
         ("saddle point", validation.saddle, None),
         ("theory to first order in 1/N", validation.corrected, None),

@@ -252,7 +252,7 @@ def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], heads:
 
 def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]]]:
     """Verdict and table of U, theory against draws."""
-    names, agrees_with_theory = validation.model.path_names, validation.agrees
+    names, agrees_with_theory = validation.model.row_names, validation.agrees
     rows = []
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
         error = float(validation.error[row, column])
@@ -293,7 +293,7 @@ def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[st
         None,
         [
             {
-                "entry of U": model.path_names[path],
+                "entry of U": model.row_names[path],
                 "draws": with_error(float(of["mean"][path]), float(of["error"][path])),
             }
             for path in greatest
@@ -357,7 +357,7 @@ def _described(together: list[Validation]) -> tuple[str, str]:
         + ", ".join(
             f"{name} {draws:.3g} by draws and {theory:.3g} by theory"
             for name, draws, theory in zip(
-                model.path_names, np.diag(validation.order_parameter), np.diag(validation.corrected), strict=True
+                model.row_names, np.diag(validation.order_parameter), np.diag(validation.corrected), strict=True
             )
         )
         + "."

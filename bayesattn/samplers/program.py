@@ -77,7 +77,7 @@ def program(
             weights = module.network_weights(state.z, data, structure, widths, branch(state.rng_key, "weights"))
             values |= weights
             if "prediction" in values:
-                values["prediction"] = path.network(weights, data["test_path_inputs"])
+                values["prediction"] = path.network(weights, data["test_path_inputs"], data["skips"])
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
         outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
         if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):

@@ -1,6 +1,7 @@
 """The action whose minimum is the order parameter at large width (THEORY section 4)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,11 +17,11 @@ from bayesattn.theory.of_model import of_model
 
 
 class Action(NamedTuple):
-    """Energy and entropy, twice the exponents of likelihood and prior, and U_a; scalars."""
+    """Energy and entropy, twice the exponents of likelihood and prior, and U_a; numbers, but for U_a of several outputs."""
 
     energy: Float[Array, ""]
     entropy: Float[Array, ""]
-    scalar_order_parameter: Float[Array, ""]
+    scalar_order_parameter: Float[Array, "*outputs"]
 
 
 @of_model
@@ -37,11 +38,14 @@ def action(
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
-    with u_l the partial trace of U_l over its heads (THEORY section 4). It can be differentiated by `jax.grad`:
+    with u_l the partial trace of U_l over its heads (THEORY section 4). U_a of m outputs is a matrix, which enters by its trace
+    and log determinant. Where a layer has a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is over the blocks of
+    its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1). It can be differentiated by `jax.grad`:
     the gradient in U_l is the symmetric one, by whose product with a symmetric change the action changes.
 
     Args:
-        order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows.
+        order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows, with skips and m outputs
+            as many as `arch.order_parameter_sizes`.
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         arch: the network.
@@ -49,11 +53,12 @@ def action(
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, matrices that are not symmetric positive definite.
+        ValueError: wrong shapes, entries that are not finite, matrices that are not symmetric positive definite, or whose
+            block of a skip is not that of the layer above.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     checked = checked_order_parameters(order_parameters, arch)
-    return _action(checked, given, np.array(arch.widths, float), np.array(arch.variances))
+    return _action(checked, given, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs)
 
 
 def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
@@ -70,31 +75,61 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
         smallest = np.linalg.eigvalsh(matrix)[0]
         if smallest <= 0:
             raise ValueError(f"{name} must be positive definite, got smallest eigenvalue {smallest:.3g}")
+    for layer, (heads, skip) in enumerate(zip(arch.heads, arch.skips, strict=True)):
+        if not skip or layer + 1 == arch.depth or any(map(is_traced, checked[layer : layer + 2])):
+            continue
+        above = heads * skip**2 * checked[layer + 1]
+        if not np.allclose(checked[layer][: len(above), : len(above)], above, rtol=1e-6, atol=1e-6 * np.abs(above).max()):
+            raise ValueError(
+                f"order_parameters[{layer}] must begin with a block of H rho^2 = {heads * skip**2:g} times"
+                f" order_parameters[{layer + 1}], which its skip copies, got another"
+            )
     return tuple(checked)
 
 
 def scalar_order_parameter(
-    top: Float[Array, "head head"], readout_width: Any, top_width: Any, readout_variance: Any, top_variance: Any
-) -> Float[Array, ""]:
-    """U_a that minimises the entropy given U_L: the positive root of a quadratic."""
-    # N_a/s_a^2 U_a^2 + (N_L H_L - N_a) U_a - N_L tr(U_L)/s_L^2 = 0, solved without cancellation in either sign.
+    top: Float[Array, "row row"],
+    readout_width: Any,
+    top_width: Any,
+    readout_variance: Any,
+    top_variance: Any,
+    heads: int,
+) -> Float[Array, "output output"]:
+    """U_a that minimises the entropy given U_L without a skip: the positive root of a quadratic equation.
+
+    N_a/s_a^2 U_a^2 + (N_L H_L - N_a) U_a - N_L u_L / s_L^2 = 0 with u_L the partial trace of U_L over its heads: U_a has the
+    eigenvectors of u_L.
+    """
+    outputs = len(top) // heads
+    values, vectors = jnp.linalg.eigh(_partial_trace(top, outputs)) if outputs > 1 else (jnp.trace(top)[None], jnp.eye(1))
+    # Solved without cancellation in either sign.
     quadratic = readout_width / readout_variance
-    half_linear = (top_width * len(top) - readout_width) / 2
-    constant = top_width * jnp.trace(top) / top_variance
+    half_linear = (top_width * heads - readout_width) / 2
+    constant = top_width * values / top_variance
     root = jnp.sqrt(half_linear**2 + quadratic * constant)
-    return jnp.where(half_linear > 0, constant / (half_linear + root), (root - half_linear) / quadratic)
+    roots = jnp.where(half_linear > 0, constant / (half_linear + root), (root - half_linear) / quadratic)
+    return (vectors * roots) @ vectors.T
 
 
-@jax.jit
-def _action(order_parameters, likelihood: Likelihood, widths, variances) -> Action:
-    energy = likelihood.energy_of(order_parameters[0])
-    scalar = scalar_order_parameter(order_parameters[-1], widths[-1], widths[-2], variances[-1], variances[-2])
-    entropy = widths[-1] * (scalar / variances[-1] - jnp.log(scalar))
-    above = (*order_parameters[1:], scalar[None, None])
-    for width, variance, lower, upper in zip(widths[:-1], variances[1:-1], order_parameters, above, strict=True):
-        size, heads = len(upper), len(lower) // len(upper)
-        partial_trace = jnp.einsum("hihj->ij", lower.reshape(heads, size, heads, size))
-        quadratic = jnp.trace(jnp.linalg.solve(upper, partial_trace)) / variance
-        log_dets = heads * jnp.linalg.slogdet(upper)[1] - jnp.linalg.slogdet(lower)[1]
-        entropy += width * (quadratic + log_dets)
-    return Action(energy, entropy, scalar)
+def _partial_trace(matrix: Array, size: int) -> Float[Array, "row row"]:
+    """Sum of the blocks of so many rows on the diagonal."""
+    blocks = len(matrix) // size
+    return jnp.einsum("hihj->ij", matrix.reshape(blocks, size, blocks, size))
+
+
+@partial(jax.jit, static_argnames=("heads", "skips", "outputs"))
+def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, skips, outputs) -> Action:
+    energy, top = likelihood.energy_of(order_parameters[0]), order_parameters[-1]
+    if skips[-1]:
+        scalar = top[:outputs, :outputs] / (heads[-1] * skips[-1] ** 2)
+    else:
+        scalar = scalar_order_parameter(top, widths[-1], widths[-2], variances[-1], variances[-2], heads[-1])
+    entropy = widths[-1] * (jnp.trace(scalar) / variances[-1] - jnp.linalg.slogdet(scalar)[1])
+    layers = zip(widths[:-1], variances[1:-1], order_parameters, (*order_parameters[1:], scalar), heads, skips, strict=True)
+    for width, variance, lower, upper, count, skip in layers:
+        size = len(upper)
+        of_heads = lower[size:, size:] if skip else lower
+        log_det = jnp.linalg.slogdet(lower)[1] - (jnp.linalg.slogdet(lower[:size, :size])[1] if skip else 0.0)
+        quadratic = jnp.trace(jnp.linalg.solve(upper, _partial_trace(of_heads, size))) / variance
+        entropy += width * (quadratic + count * jnp.linalg.slogdet(upper)[1] - log_det)
+    return Action(energy, entropy, scalar[0, 0] if outputs == 1 else scalar)

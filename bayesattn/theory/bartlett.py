@@ -1,12 +1,15 @@
 """Coordinates of the order parameters: Bartlett factors of each layer (THEORY section 3).
 
 U_l = F_l F_l^T with F_l = (I_{H_l} (x) s_l F_{l+1}) B_l / sqrt(N_l), where B_l is lower triangular; the readout is a
-last layer with one head, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep their own order.
+last layer with one head for each output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep their
+own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1) F_l begins with the rows
+[sqrt(H_l) rho_l F_{l+1}, 0], and B_l = [G_l, B'_l] with as many columns of normal variables G_l as F_{l+1} has, and B'_l
+lower triangular.
 The prior of the B's factorises over entries, so these coordinates serve the saddle point, its finite-width correction and
 the collapsed posterior alike.
 
-A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal, then the entries
-below it row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns beyond
+A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal (that of B'), then all
+other entries row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns beyond
 N_l absent, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
 
 Two things keep the space of U in one piece where a layer is narrow. A diagonal entry of one degree of freedom, which its
@@ -17,7 +20,7 @@ come in the order of a pivoted Cholesky factor of U_l at the saddle point, stron
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -33,18 +36,32 @@ FREE = 4
 Point = Float[Array, " coordinate"]
 Order = Int[Array, " row_of_any_layer"] | None
 """Of each layer, one after the other, the numbers of its rows in the order in which B_l has them; None for their own."""
+Skips = Sequence[Any]
+"""rho_l of each layer whose shape has a skip, None of others."""
 
 
 class LayerShape(NamedTuple):
     """Shape of one Bartlett factor: `heads` of the layer, `rows` = heads x columns of the layer above, `columns`.
 
-    `freedom` are the degrees of freedom of the last column, or `FREE` if there are more.
+    `freedom` are the degrees of freedom of the last column, or `FREE` if there are more; `skip` says whether the layer has a
+    skip connection.
     """
 
     heads: int
     rows: int
     columns: int
     freedom: int = FREE
+    skip: bool = False
+
+    @property
+    def copied(self) -> int:
+        """Columns of the layer above that a skip copies, in which all entries of B are normal."""
+        return self.rows // self.heads if self.skip else 0
+
+    @property
+    def diagonal(self) -> int:
+        """Entries on the diagonal of B, or of B' beside the copied columns."""
+        return self.columns - self.copied
 
     @property
     def logs(self) -> int:
@@ -52,28 +69,29 @@ class LayerShape(NamedTuple):
 
         An only entry, such as the readout's, scales all of U, and its sign turns nothing round.
         """
-        return self.columns - (self.freedom == 1 and self.rows > 1)
+        return self.diagonal - (self.freedom == 1 and self.rows > 1)
 
     @property
     def below(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row and column indices of the entries below the diagonal."""
-        rows, columns = np.tril_indices(self.rows, -1)
-        kept = columns < self.columns
-        return rows[kept], columns[kept]
+        """Row and column indices of the entries below the diagonal, the copied columns among them."""
+        rows, columns = np.nonzero(np.arange(self.columns) - self.copied < np.arange(self.rows)[:, None])
+        return rows, columns
 
     @property
     def size(self) -> int:
         """Number of coordinates."""
-        return self.columns + len(self.below[0])
+        return self.diagonal + len(self.below[0])
 
 
 def layer_shapes(arch: Architecture, full: bool = False) -> tuple[LayerShape, ...]:
     """Shapes of B_1, .., B_L, B_a. `full` keeps all columns, as the theory at large width does."""
     shapes, columns = [], 1
-    for heads, width in zip((1, *reversed(arch.heads)), reversed(arch.widths), strict=True):
-        rows = heads * columns
-        columns = rows if full else min(rows, width)
-        shapes.append(LayerShape(heads, rows, columns, FREE if full else min(width - columns + 1, FREE)))
+    heads, skips = (*arch.heads, arch.outputs), (*(skip > 0 for skip in arch.skips), False)
+    for count, width, skip in zip(reversed(heads), reversed(arch.widths), reversed(skips), strict=True):
+        rows, copied = count * columns, columns if skip else 0
+        columns = copied + rows if full else min(copied + rows, width)
+        wide = full or columns == copied
+        shapes.append(LayerShape(count, rows, columns, FREE if wide else min(width - columns + 1, FREE), skip))
     return tuple(reversed(shapes))
 
 
@@ -86,7 +104,7 @@ def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) ->
     """(diagonal as `LayerShape.logs` has it, entries below the diagonal) of each layer."""
     parts, start = [], 0
     for shape in shapes:
-        middle, end = start + shape.columns, start + shape.size
+        middle, end = start + shape.diagonal, start + shape.size
         parts.append((point[start:middle], point[middle:end]))
         start = end
     return parts
@@ -119,10 +137,10 @@ def bartlett_factors(
     """B_1, .., B_L, B_a at a point, their rows as those of (I_{H_l} (x) F_{l+1})'s columns."""
     result, start = [], 0
     for shape, (coordinates, below) in zip(shapes, split(point, shapes), strict=True):
-        diagonal = np.arange(shape.columns)
+        diagonal = np.arange(shape.diagonal)
         entries = jnp.concatenate([jnp.exp(coordinates[: shape.logs]), coordinates[shape.logs :]])
         zeros = jnp.zeros((shape.rows, shape.columns))
-        lower = zeros.at[diagonal, diagonal].set(entries).at[shape.below].set(below)
+        lower = zeros.at[diagonal, shape.copied + diagonal].set(entries).at[shape.below].set(below)
         result.append(lower if order is None else zeros.at[order[start : start + shape.rows]].set(lower))
         start += shape.rows
     return result
@@ -134,10 +152,11 @@ def cholesky_factors(
     widths: Float[Array, " layer"],
     variances: Float[Array, " layer_and_input"],
     order: Order = None,
+    skips: Skips = (),
 ) -> list[Float[Array, "row column"]]:
     """F_1, .., F_L, F_a at a point whose entries are those of B (with the logarithm of its diagonal).
 
-    They are lower triangular where rows keep their own order.
+    They are lower triangular where rows keep their own order and no layer is skipped.
     """
     factor = jnp.ones((1, 1))
     factors = []
@@ -146,9 +165,24 @@ def cholesky_factors(
         shape = shapes[layer]
         bartlett = bartletts[layer] * jnp.sqrt(variances[layer + 1] / widths[layer])
         blocks = bartlett.reshape(shape.heads, -1, shape.columns)
-        factor = jnp.einsum("rk,hkc->hrc", factor, blocks).reshape(-1, shape.columns)
+        of_heads = jnp.einsum("rk,hkc->hrc", factor, blocks).reshape(-1, shape.columns)
+        factor = _with_skip(of_heads, factor, shape, skips, layer)
         factors.append(factor)
     return factors[::-1]
+
+
+def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, layer: int) -> Array:
+    """Rows of the skip, if the layer has one, before those of the heads."""
+    if not shape.skip:
+        return of_heads
+    of_skip = jnp.sqrt(float(shape.heads)) * skips[layer] * above
+    return jnp.concatenate([jnp.pad(of_skip, ((0, 0), (0, shape.diagonal))), of_heads])
+
+
+def _nearest_frame(matrix: np.ndarray) -> np.ndarray:
+    """Orthonormal rows nearest to those of a matrix."""
+    left, _, right = np.linalg.svd(matrix, full_matrices=False)
+    return left @ right
 
 
 def narrowed(
@@ -157,6 +191,7 @@ def narrowed(
     fewer: tuple[LayerShape, ...],
     widths: Float[Array, " layer"],
     variances: Float[Array, " layer_and_input"],
+    skips: Skips = (),
 ) -> tuple[Float[Array, " kept_coordinate"], Order]:
     """Point of shapes with fewer columns whose U_l are close to those of a point of `shapes`, and the order of its rows.
 
@@ -164,19 +199,26 @@ def narrowed(
     layer is narrow, its rows come in the order of a pivoted Cholesky factor.
     """
     factor, parts, orders = np.ones((1, 1)), [], []
-    targets = cholesky_factors(point, shapes, widths, variances)
+    targets = [*map(np.asarray, cholesky_factors(point, shapes, widths, variances, skips=skips)), factor]
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]
         mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])
-        bartlett = np.linalg.lstsq(mixing, np.asarray(targets[layer]), rcond=None)[0]
+        bartlett = np.linalg.lstsq(mixing, targets[layer][-len(mixing) :], rcond=None)[0]
+        copied = np.zeros((shape.rows, 0))
+        if shape.skip:
+            # Columns of the layer above in terms of those that were kept of it.
+            turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0])
+            copied = bartlett[:, : turned.shape[1]] @ turned.T
+            bartlett[:, : turned.shape[1]] -= copied @ turned
         left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
         # B B^T determines U; of its factors the triangular one is wanted.
-        kept = (left * singular)[:, : shape.columns].T
+        kept = (left * singular)[:, : shape.diagonal].T
         *_, order = scipy.linalg.qr(kept, pivoting=True) if narrow(fewer) else (np.arange(shape.rows),)
         lower = np.linalg.qr(kept[:, order])[1].T
         lower *= np.where(np.diag(lower) < 0, -1, 1)
-        factor = mixing[:, order] @ lower
         diagonal = np.diag(lower)
+        lower = np.concatenate([copied[order], lower], axis=1)
+        factor = np.asarray(_with_skip(mixing[:, order] @ lower, factor, shape, skips, layer))
         parts.insert(0, np.concatenate([np.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
         orders.insert(0, order)
     return jnp.asarray(np.concatenate(parts)), jnp.asarray(np.concatenate(orders)) if narrow(fewer) else None
@@ -187,12 +229,12 @@ def log_prior(
 ) -> Float[Array, ""]:
     """Normalised log prior density of a point: B_ii^2 ~ chi^2(N_l - i), all other entries standard normal.
 
-    THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry that takes either sign is normal.
+    Columns i count those that a skip copies. THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry that takes either sign is normal.
     """
     total = jnp.zeros(())
     for shape, width, (diagonal, below) in zip(shapes, widths, split(point, shapes), strict=True):
         logs, normals = diagonal[: shape.logs], jnp.concatenate([diagonal[shape.logs :], below])
-        freedom = width - jnp.arange(shape.logs)
+        freedom = width - shape.copied - jnp.arange(shape.logs)
         log_normaliser = jax.scipy.special.gammaln(freedom / 2) + (freedom / 2 - 1) * jnp.log(2.0)
         total += jnp.sum(freedom * logs - jnp.exp(2 * logs) / 2 - log_normaliser)
         total -= jnp.sum(normals**2) / 2 + normals.size * jnp.log(2 * jnp.pi) / 2
@@ -206,7 +248,7 @@ def sample_prior(
     parts = []
     for shape, width, layer_key in zip(shapes, widths, jax.random.split(key, len(shapes)), strict=True):
         diagonal_key, normal_key = jax.random.split(layer_key)
-        freedom = width - jnp.arange(shape.logs)
+        freedom = width - shape.copied - jnp.arange(shape.logs)
         # chi^2(k) = 2 Gamma(k / 2)
         parts.append(jnp.log(2 * jax.random.gamma(diagonal_key, freedom / 2)) / 2)
         parts.append(jax.random.normal(normal_key, (shape.size - shape.logs,)))
@@ -222,9 +264,14 @@ def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Poin
     for shape, bartlett in zip(reversed(shapes), reversed(bartletts), strict=True):
         blocks = bartlett.reshape(shape.heads, -1, shape.columns)
         turned = jnp.einsum("ij,hjc->hic", turn, blocks).reshape(bartlett.shape)
-        orthogonal, upper = jnp.linalg.qr(turned.T)
+        orthogonal, upper = jnp.linalg.qr(turned[:, shape.copied :].T)
         signs = jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
-        lower, turn = upper.T * signs, orthogonal.T * signs[:, None]
+        lower, turned_next = upper.T * signs, orthogonal.T * signs[:, None]
         diagonal = jnp.diag(lower)
+        if shape.skip:
+            # The copied columns turn with those of the layer above.
+            lower = jnp.concatenate([turned[:, : shape.copied] @ turn.T, lower], axis=1)
+            turned_next = jax.scipy.linalg.block_diag(turn, turned_next)
+        turn = turned_next
         parts.insert(0, jnp.concatenate([jnp.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
     return jnp.concatenate(parts)

@@ -50,7 +50,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
     Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
     """
     shapes = layer_shapes(arch, full=True)
-    examples, features, paths = likelihood.features.shape
+    examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = _seconds(likelihood, arch, shapes)
     newton = size <= MOST_FOR_HESSIAN
@@ -64,7 +64,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
 def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
     shapes, full = layer_shapes(arch), layer_shapes(arch, full=True)
-    examples, features, paths = likelihood.features.shape
+    examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = _seconds(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (_seconds(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
@@ -73,9 +73,15 @@ def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     return Cost(form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION + seconds, held)
 
 
+def _sizes(likelihood: Likelihood) -> tuple[int, int, int]:
+    """Labels, features, and paths of all outputs."""
+    _, features, paths = likelihood.features.shape
+    return len(likelihood.labels), features, paths * likelihood.outputs
+
+
 def _seconds(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
     """Of a gradient, as measured, and of a Hessian by numbers of operations."""
-    examples, features, paths = likelihood.features.shape
+    examples, features, paths = _sizes(likelihood)
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
     entries = _entries(examples, paths, columns)

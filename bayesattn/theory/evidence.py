@@ -180,7 +180,7 @@ def _checked(temperatures: Sequence[Checked]) -> list[float]:
 
 def _posterior(path_inputs: Any, labels: Any, arch: Architecture) -> str:
     """What the streams of random numbers of different posteriors differ by."""
-    return digest(dataclasses.asdict(arch), np.asarray(path_inputs, float), np.asarray(labels, float))
+    return digest(arch.table, np.asarray(path_inputs, float), np.asarray(labels, float))
 
 
 def _found(
@@ -223,8 +223,8 @@ def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Prob
     saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
-    full = layer_shapes(arch, full=True)
-    return problem._replace(order=narrowed(saddle.point, full, shapes, problem.widths, problem.variances)[1])
+    arrays = (problem.widths, problem.variances, problem.skips)
+    return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 
 def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:

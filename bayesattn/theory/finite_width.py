@@ -27,7 +27,7 @@ from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, scaled_features
+from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, of_outputs, scaled_features
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
@@ -113,7 +113,8 @@ def finite_width(
     if test_path_inputs is not None:
         features = np.shape(path_inputs)[2]
         test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
-        prediction = _predictor(centre, moments, problem, jnp.asarray(test), shapes, variances)
+        prediction = _predictor(centre, moments, problem, scaled_features(test, arch.input_variance), shapes, variances)
+        prediction = Prediction(*map(likelihood.by_example, prediction))
     variance = jnp.sum(moments.slopes**2, axis=0)
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
 
@@ -152,7 +153,7 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
 
 @partial(jax.jit, static_argnames=("shapes", "variances"))
 def _predictor(
-    mode: Mode, moments: Moments, problem: Problem, test_path_inputs, shapes: Shapes, variances: bool
+    mode: Mode, moments: Moments, problem: Problem, test_features, shapes: Shapes, variances: bool
 ) -> Prediction:
     """By A = K(U) + T I = L L^T, Z = L^{-1} X with X the scaled path inputs, v = X^T A^{-1} Y.
 
@@ -174,7 +175,7 @@ def _predictor(
 
     slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
     readout = pulled @ at + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
-    test = scaled_features(test_path_inputs, problem.variances[0])
+    test = of_outputs(test_features, problem.likelihood.outputs)
     flat_test = test.reshape(len(test), -1)
     mean = flat_test @ readout.reshape(-1)
     if not variances:

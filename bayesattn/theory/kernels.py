@@ -17,25 +17,27 @@ PIVOT_ROUNDING = 10.0
 @of_model
 def kernel(
     order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
-) -> Float[Array, "example other_example"]:
+) -> Float[Array, "label other_label"]:
     """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
 
+    In a network with skips Pi stands there for the product of the heads (EXTENSIONS section 1).
+
     Args:
-        order_parameter: U, symmetric, shape (Pi, Pi).
+        order_parameter: U, symmetric, shape (Pi, Pi), or (Pi m, Pi m) of m outputs.
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         other_path_inputs: xi' of shape (P', Pi, N_0).
         arch: the network.
 
     Returns:
-        Array of shape (P, P').
+        Array of shape (P, P'), or (P m, P' m) between pairs (example, output), the output fastest.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, U that is not symmetric.
     """
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     other = checked_path_inputs("other_path_inputs", other_path_inputs, arch, features=path_inputs.shape[2])
-    order_parameter = symmetric("order_parameter", order_parameter, arch.paths)
-    return cross_kernel(jnp.asarray(order_parameter), jnp.asarray(path_inputs), jnp.asarray(other), arch.variances[0])
+    order_parameter = jnp.asarray(symmetric("order_parameter", order_parameter, arch.rows))
+    return cross_kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), arch.input_variance)
 
 
 def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
@@ -98,10 +100,16 @@ def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int
     array = finite_array(name, value, ("examples", "paths", features))
     if array.shape[1] != arch.paths:
         raise ValueError(
-            f"{name} must have {arch.paths} paths on axis 1 (the product of heads {arch.heads}),"
+            f"{name} must have {arch.paths} paths on axis 1 (the product of"
+            f" {f'heads {arch.heads}' if arch.ways == arch.heads else f'heads and skips {arch.ways}'}),"
             f" got shape {array.shape}"
         )
     return array
+
+
+def checked_labels(name: str, value: Any, examples: int, arch: Architecture) -> Any:
+    """`value` as labels of so many examples: (P,), or (P, m) of several outputs; raises ValueError if they are not."""
+    return finite_array(name, value, (examples,) if arch.outputs == 1 else (examples, arch.outputs))
 
 
 def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature: Any) -> None:
@@ -112,20 +120,20 @@ def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature
     """
     if any(map(is_traced, (path_inputs, labels, temperature))):
         return
-    path_inputs, labels = np.asarray(path_inputs), np.asarray(labels)
+    path_inputs, labels = np.asarray(path_inputs), np.reshape(labels, (len(path_inputs), -1))
     flat = np.reshape(path_inputs, (len(path_inputs), -1))
     own = scale * np.einsum("ef,ef->e", flat, flat)
     lost = PIVOT_ROUNDING * len(own) * np.finfo(float).eps * own.max()
     if temperature >= lost:
         return
     same = own[:, None] + own - 2 * scale * (flat @ flat.T) <= lost
-    apart = np.abs(np.subtract.outer(labels, labels)) > np.sqrt(lost)
+    apart = np.max(np.abs(labels[:, None] - labels), axis=2) > np.sqrt(lost)
     if len(pairs := np.argwhere(same & apart)):
         first, second = pairs[0]
+        got = " and ".join(", ".join(f"{label:g}" for label in labels[example]) for example in (first, second))
         raise ValueError(
             f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
-            f" {lost:.1g}, below which float64 cannot tell it from 0; got {labels[first]:g} and {labels[second]:g} at"
-            f" temperature {temperature:g}"
+            f" {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature {temperature:g}"
         )
 
 
@@ -135,12 +143,14 @@ def input_scale(input_variance: Any, paths: int, features: int) -> Any:
 
 
 def cross_kernel(
-    order_parameter: Float[Array, "path path"],
+    order_parameter: Float[Array, "row row"],
     path_inputs: Float[Array, "example path feature"],
     other: Float[Array, "other_example path feature"],
     input_variance: Any,
-) -> Float[Array, "example other_example"]:
+) -> Float[Array, "label other_label"]:
     """K(U) between two sets of examples, without checks."""
-    mixed = jnp.einsum("epf,pq->eqf", path_inputs, order_parameter)
-    scale = input_scale(input_variance, *path_inputs.shape[1:])
-    return mixed.reshape(len(mixed), -1) @ other.reshape(len(other), -1).T * scale**2
+    outputs = len(order_parameter) // path_inputs.shape[1]
+    weights = order_parameter.reshape(path_inputs.shape[1], outputs, -1)
+    mixed = jnp.einsum("epf,pcq->ecqf", path_inputs, weights).reshape(len(path_inputs) * outputs, -1, outputs, other.shape[2])
+    across = jnp.einsum("xpcf,epf->xec", mixed, other) * input_scale(input_variance, *path_inputs.shape[1:]) ** 2
+    return across.reshape(len(mixed), -1)

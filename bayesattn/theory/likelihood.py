@@ -1,5 +1,8 @@
 """The likelihood of the labels given a factor F of the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
 
+With several outputs Y counts (example, output) pairs, and rows of F (path, output) pairs, outputs fastest: the law is that of
+one output on P m examples with Pi m path inputs, of which those of other outputs are 0 (EXTENSIONS section 1).
+
 What theory and samplers ask of the training data they ask of this object, which has three exact forms. Its methods whose
 names end in "of" take U itself, which may be any symmetric matrix for which K(U) + T I is positive definite; gradients in U
 are symmetric, those along symmetric changes.
@@ -13,14 +16,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bayesattn._checks import finite_array, is_traced, one_of, positive
+from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.energies import gram_energy, kernel_energy, packed_energy, pairs_of, projection_energy, unpacked
-from bayesattn.theory.kernels import checked_path_inputs, input_scale
+from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale
 
-Factor = Float[Array, "path column"]
-OrderParameter = Float[Array, "path path"]
+Factor = Float[Array, "row column"]
+OrderParameter = Float[Array, "row row"]
 BLOCK_BYTES = 2**27
 SIDES = {"features": "examples", "feature_space": "features"}
 LEAST_PIVOT = 1e4
@@ -31,7 +34,10 @@ PAIRS_BYTES = 2**30
 
 
 class Prediction(NamedTuple):
-    """Mean and variance of the network's output f on each test example (without the label noise T)."""
+    """Mean and variance of the network's output f on each test example (without the label noise T).
+
+    With several outputs the last axis counts them.
+    """
 
     mean: Float[Array, "*batch test_example"]
     variance: Float[Array, "*batch test_example"]
@@ -72,35 +78,41 @@ class Likelihood:
     Args:
         features: path inputs times s_0 / sqrt(N_0 Pi), shape (P, N_0, Pi): paths last, so that they are mixed by a
             product of matrices.
-        labels: Y of shape (P,).
+        labels: Y of shape (P m,), the outputs of the first example first.
         temperature: T.
         side: of A = `features` F, P rows and r N_0 columns, on which A A^T + T I or A^T A + T I is formed: "examples" or
             "features", by default the shorter one.
         unseen: further examples that no U gives an output, if there are any.
+        outputs: m.
     """
 
     features: Float[Array, "example feature path"]
-    labels: Float[Array, " example"]
+    labels: Float[Array, " label"]
     temperature: Any
     side: str | None = field(default=None, kw_only=True, metadata={"static": True})
+    outputs: int = field(default=1, kw_only=True, metadata={"static": True})
     unseen: Unseen | None = field(default=None, kw_only=True)
 
     def at(self, temperature: Any) -> "Likelihood":
         """The same at another temperature."""
         return replace(self, temperature=jnp.asarray(temperature, float))
 
-    def with_labels(self, labels: Float[Array, " example"]) -> "Likelihood":
-        """The same of other labels."""
-        return replace(self, labels=labels)
+    def with_labels(self, labels: Float[Array, " *labels"]) -> "Likelihood":
+        """The same of other labels, of shape (P,) or (P, m)."""
+        return replace(self, labels=jnp.ravel(labels))
 
-    def kernel(self, factor: Factor) -> Float[Array, "example example"]:
+    def kernel(self, factor: Factor) -> Float[Array, "label label"]:
         """K(U)."""
-        mixed = _mixed(self.features, factor)
+        mixed = self._mixed(factor)
         return mixed @ mixed.T
 
-    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "example example"]:
+    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
         """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
-        return _mixed(self.features, order_parameter) @ self.flat.T
+        mixed = self._mixed(order_parameter)
+        if self.outputs == 1:
+            return mixed @ self.flat.T
+        by_output = mixed.reshape(len(mixed), -1, self.outputs)
+        return jnp.einsum("xkc,ek->xec", by_output, self.flat).reshape(len(mixed), -1)
 
     @property
     def flat(self) -> Float[Array, "example column"]:
@@ -108,14 +120,26 @@ class Likelihood:
         return self.features.reshape(len(self.features), -1)
 
     @property
+    def of_labels(self) -> Float[Array, "label feature row"]:
+        """`features` of each label, with paths of each output: those of other outputs are 0."""
+        return of_outputs(self.features, self.outputs)
+
+    @property
     def constant(self) -> Any:
-        """P log(2 pi): minus twice the log density is this and the energy."""
-        return (len(self.labels) + (0 if self.unseen is None else self.unseen.examples)) * np.log(2 * np.pi)
+        """P m log(2 pi): minus twice the log density is this and the energy."""
+        return (len(self.labels) + self._more_labels) * np.log(2 * np.pi)
+
+    @property
+    def _more_labels(self) -> Any:
+        return 0 if self.unseen is None else self.unseen.examples * self.outputs
+
+    def _mixed(self, factor: Factor) -> Float[Array, "label feature*column"]:
+        return mixed(self.features, factor, self.outputs)
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
         energy = projection_energy if self.in_feature_space(factor.shape[1]) else gram_energy
-        return energy(_mixed(self.features, factor), self.labels, self.temperature) + self._of_unseen()
+        return energy(self._mixed(factor), self.labels, self.temperature) + self._of_unseen()
 
     def in_feature_space(self, columns: int) -> bool:
         """Whether A^T A + T I is formed of factors of so many columns, not A A^T + T I."""
@@ -129,7 +153,7 @@ class Likelihood:
         """What further examples add to the energy."""
         if self.unseen is None:
             return 0.0
-        return self.unseen.examples * jnp.log(self.temperature) + self.unseen.square / self.temperature
+        return self._more_labels * jnp.log(self.temperature) + self.unseen.square / self.temperature
 
     def log_density(self, factor: Factor) -> Float[Array, ""]:
         """log Normal(Y; 0, K + T I)."""
@@ -150,10 +174,12 @@ class Likelihood:
         """What expansions and predictors at U are made of."""
         cholesky = self._cholesky(self.kernel(factor))
         # L^-1 (X, Y)
-        both = jax.scipy.linalg.solve_triangular(cholesky, jnp.column_stack([self.flat, self.labels]), lower=True)
+        features = self.of_labels
+        both = jnp.column_stack([features.reshape(len(features), -1), self.labels])
+        both = jax.scipy.linalg.solve_triangular(cholesky, both, lower=True)
         whitened, labels = both[:, :-1], both[:, -1]
-        weighted = (whitened.T @ labels).reshape(self.features.shape[1:])
-        return Solved(cholesky, whitened.reshape(self.features.shape), labels, weighted)
+        weighted = (whitened.T @ labels).reshape(features.shape[1:])
+        return Solved(cholesky, whitened.reshape(features.shape), labels, weighted)
 
     def expansion(self, factor: Factor) -> EnergyExpansion:
         """The energy around U, to second order.
@@ -217,33 +243,53 @@ class Likelihood:
         curvature = jnp.einsum("pr,qs->pqrs", direct, jnp.eye(columns)) - traces
         return EnergyExpansion(energy, slope, 2 * (curvature.reshape(moved.shape[1], -1) + moved.T @ moved))
 
-    def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "path feature"]:
+    def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "row feature"]:
         """U X^T (K + T I)^{-1} Y, whose product with scaled path inputs is the mean of f there (THEORY section 5)."""
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel_of(order_parameter)), True), self.labels)
-        return order_parameter @ jnp.tensordot(coefficients, self.features, 1).T
+        return order_parameter @ self._pulled(coefficients)
+
+    def _pulled(self, coefficients: Float[Array, " label"]) -> Float[Array, "row feature"]:
+        """X^T times a number for each label."""
+        by_output = jnp.tensordot(coefficients.reshape(-1, self.outputs).T, self.features, 1)
+        return jnp.moveaxis(by_output, 2, 0).reshape(-1, self.features.shape[1])
 
     def prediction_of(
         self, order_parameter: OrderParameter, features: Float[Array, "test_example feature path"]
     ) -> Prediction:
-        """Mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_* of f given U, at scaled path inputs."""
-        mixed, test = _mixed(features, order_parameter), features.reshape(len(features), -1)
-        cross = self.flat @ mixed.T
+        """Mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_* of f given U, at scaled path inputs.
+
+        With several outputs both have shape (P_test, m).
+        """
+        weighed, test = mixed(features, order_parameter, self.outputs), of_outputs(features, self.outputs)
+        train, test = self.of_labels.reshape(len(self.labels), -1), test.reshape(len(test), -1)
+        cross = train @ weighed.T
         # K + T I = L L^T: mean = (L^-1 k_*)^T L^-1 Y, explained variance = |L^-1 k_*|^2
         both = jnp.column_stack([self.labels, cross])
         whitened = jax.scipy.linalg.solve_triangular(self._cholesky(self.kernel_of(order_parameter)), both, lower=True)
-        variance = jnp.sum(mixed * test, axis=1) - jnp.sum(whitened[:, 1:] ** 2, axis=0)
-        return Prediction(whitened[:, 1:].T @ whitened[:, 0], variance)
+        variance = jnp.sum(weighed * test, axis=1) - jnp.sum(whitened[:, 1:] ** 2, axis=0)
+        return Prediction(*(self.by_example(each) for each in (whitened[:, 1:].T @ whitened[:, 0], variance)))
+
+    def by_example(self, values: Float[Array, "*batch label"]) -> Float[Array, "*batch example"]:
+        """Values of all labels with an axis of outputs, where there are several."""
+        return values if self.outputs == 1 else values.reshape(*values.shape[:-1], -1, self.outputs)
 
     def leave_one_out_of(self, order_parameter: OrderParameter) -> Float[Array, " example"]:
         """log p(Y_i | Y of all other examples, U) of each example, without a solve for each of them.
 
         With A = K + T I it is that of a normal law of mean Y_i - (A^{-1} Y)_i / (A^{-1})_ii and variance 1 / (A^{-1})_ii
-        (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, equations 5.10 to 5.12).
+        (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006, equations 5.10 to 5.12). Of several outputs, all those
+        of an example are left out, and its entries of A^{-1} are a block.
         """
         cholesky = self._cholesky(self.kernel_of(order_parameter))
         both = jnp.column_stack([jnp.eye(len(cholesky)), self.labels])
         whitened = jax.scipy.linalg.solve_triangular(cholesky, both, lower=True)
         solution = whitened[:, :-1].T @ whitened[:, -1]
+        if self.outputs > 1:
+            columns = whitened[:, :-1].reshape(len(cholesky), -1, self.outputs)
+            blocks = jnp.einsum("xec,xed->ecd", columns, columns)
+            solution = solution.reshape(-1, self.outputs)
+            squares = jnp.einsum("ec,ec->e", solution, jnp.linalg.solve(blocks, solution[..., None])[..., 0])
+            return (jnp.linalg.slogdet(blocks / (2 * np.pi))[1] - squares) / 2
         precision = jnp.sum(whitened[:, :-1] ** 2, axis=0)
         return (jnp.log(precision / (2 * np.pi)) - solution**2 / precision) / 2
 
@@ -260,16 +306,16 @@ class Likelihood:
             prior = self._prior_projection(prior_key, factor)
         return prior + self._projection(factor, self.labels - self._noisy(noise_key, factor, prior))
 
-    def _projection(self, factor: Factor, labels: Float[Array, " example"]) -> Float[Array, "column feature"]:
+    def _projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
         """Posterior mean of Z given labels."""
         if self.in_feature_space(factor.shape[1]):
-            mixed = _mixed(self.features, factor)
+            mixed = self._mixed(factor)
             cholesky = self._cholesky(mixed.T @ mixed)
             return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(-1, factor.shape[1]).T
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)
-        return factor.T @ jnp.tensordot(coefficients, self.features, 1).T
+        return factor.T @ self._pulled(coefficients)
 
-    def sample_labels(self, key: Key[Array, ""], factor: Factor) -> Float[Array, " example"]:
+    def sample_labels(self, key: Key[Array, ""], factor: Factor) -> Float[Array, " label"]:
         """Labels drawn given U: Normal(0, K + T I)."""
         prior_key, noise_key = jax.random.split(key)
         return self._noisy(noise_key, factor, self._prior_projection(prior_key, factor))
@@ -277,8 +323,8 @@ class Likelihood:
     def _prior_projection(self, key, factor: Factor) -> Float[Array, "column feature"]:
         return jax.random.normal(key, (factor.shape[1], self.features.shape[1]))
 
-    def _noisy(self, key, factor: Factor, projection: Float[Array, "column feature"]) -> Float[Array, " example"]:
-        output = self.flat @ (factor @ projection).T.reshape(-1)
+    def _noisy(self, key, factor: Factor, projection: Float[Array, "column feature"]) -> Float[Array, " label"]:
+        output = outputs_of(self.features, factor @ projection, self.outputs)
         return output + jnp.sqrt(self.temperature) * jax.random.normal(key, self.labels.shape)
 
     def _cholesky(self, kernel: Float[Array, "row row"]) -> Float[Array, "row row"]:
@@ -348,8 +394,9 @@ def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
 
 def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
     """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`."""
-    work = operations(examples, arch.paths, features, layer_shapes(arch)[0].columns)
-    if 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2) > PAIRS_BYTES:
+    work = operations(examples * arch.outputs, arch.paths, features, layer_shapes(arch)[0].columns)
+    pairs_bytes = 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2)
+    if arch.outputs > 1 or pairs_bytes > PAIRS_BYTES:
         del work["pairs"]
     return min(work, key=lambda form: work[form])
 
@@ -367,23 +414,26 @@ def likelihood(
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
-        labels: Y of shape (P,).
+        labels: Y of shape (P,), or (P, m) of m > 1 outputs.
         arch: the network.
         temperature: T, variance of the likelihood.
-        form: "pairs" of paths, "features" for the P x P kernel as a Gram matrix, or "feature_space".
+        form: "pairs" of paths, of one output alone, "features" for the P x P kernel as a Gram matrix, or "feature_space".
         unseen: further examples that no U gives an output, if there are any.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, another form.
     """
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
-    labels, temperature = finite_array("labels", labels, (len(path_inputs),)), positive("temperature", temperature)
+    labels = checked_labels("labels", labels, len(path_inputs), arch)
+    temperature = positive("temperature", temperature)
     examples, _, features = path_inputs.shape
-    scaled = scaled_features(path_inputs, arch.variances[0])
-    held = (scaled, jnp.asarray(labels), jnp.asarray(temperature))
+    scaled = scaled_features(path_inputs, arch.input_variance)
+    held = (scaled, jnp.ravel(jnp.asarray(labels)), jnp.asarray(temperature))
     if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
+        if arch.outputs > 1:
+            raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
         return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
-    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen)
+    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen, outputs=arch.outputs)
 
 
 def likelihood_of(
@@ -404,15 +454,17 @@ def likelihood_of(
     if not isinstance(given, Likelihood):
         raise ValueError(f"likelihood must be a bayesattn.theory.likelihood.Likelihood, got {type(given).__name__}")
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
-    labels = finite_array("labels", labels, (len(path_inputs),))
+    labels = checked_labels("labels", labels, len(path_inputs), arch)
     examples, features, paths = given.features.shape
     if path_inputs.shape != (examples, paths, features):
         raise ValueError(
             f"likelihood must be of these path_inputs, of shape {path_inputs.shape}, got {(examples, paths, features)}"
         )
     known = not is_traced(path_inputs) and not is_traced(given.features)
-    if known and not np.array_equal(scaled_features(path_inputs, arch.variances[0]), given.features):
+    if known and not np.array_equal(scaled_features(path_inputs, arch.input_variance), given.features):
         raise ValueError("likelihood must be of these path_inputs and s_0, got one of others")
+    if given.outputs != arch.outputs:
+        raise ValueError(f"likelihood must be of {arch.outputs} outputs, got one of {given.outputs}")
     return given.at(positive("temperature", temperature)).with_labels(jnp.asarray(labels))
 
 
@@ -430,6 +482,30 @@ def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "exam
     return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
 
 
-def _mixed(features: Float[Array, "example feature path"], factor: Factor) -> Float[Array, "example feature*column"]:
+def mixed(features: Float[Array, "example feature path"], factor: Factor, outputs: int) -> Float[Array, "label column"]:
+    """X F with a row for each label: rows of F are (path, output) pairs."""
     # Of two axes, as the product with one that has three has a slow derivative.
-    return (features.reshape(-1, len(factor)) @ factor).reshape(len(features), -1)
+    product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)
+    if outputs == 1:
+        return product.reshape(len(features), -1)
+    by_output = product.reshape(len(features), -1, outputs, factor.shape[1])
+    return jnp.swapaxes(by_output, 1, 2).reshape(len(features) * outputs, -1)
+
+
+def of_outputs(features: Float[Array, "example feature path"], outputs: int) -> Float[Array, "label feature row"]:
+    """Path inputs of each label, with paths of each output: those of other outputs are 0."""
+    if outputs == 1:
+        return features
+    examples, size, paths = features.shape
+    return jnp.einsum("efp,cd->ecfpd", features, jnp.eye(outputs)).reshape(examples * outputs, size, paths * outputs)
+
+
+def outputs_of(
+    features: Float[Array, "example feature path"], readout: Float[Array, "row feature"], outputs: int
+) -> Float[Array, " label"]:
+    """f at scaled path inputs by a readout g: sum over paths of g^pi . xi^pi of each output."""
+    flat = features.reshape(len(features), -1)
+    if outputs == 1:
+        return flat @ readout.T.reshape(-1)
+    by_output = jnp.moveaxis(readout.reshape(features.shape[2], outputs, -1), 2, 0)
+    return (flat @ by_output.reshape(-1, outputs)).reshape(-1)

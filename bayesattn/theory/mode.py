@@ -64,7 +64,7 @@ def find_mode(
         start = unwhiten(jnp.zeros(size), shapes, problem.widths)
     elif narrow(shapes) or len(start) != size:
         full = layer_shapes(arch, full=True)
-        start, order = narrowed(start, full, shapes, problem.widths, problem.variances)
+        start, order = narrowed(start, full, shapes, problem.widths, problem.variances, problem.skips)
         problem = problem._replace(order=order)
     if size > MOST_COORDINATES:
         mode = _mode_of_many(problem, start, shapes, max_steps)

@@ -81,5 +81,6 @@ def _kernels_are_those(model: Any, arch: Any) -> bool:
     """Whether a network has the kernels of a model's, which know nothing of labels, temperature and widths."""
     own = model.architecture
     return arch is None or (
-        isinstance(arch, type(own)) and (arch.heads, arch.variances[0]) == (own.heads, own.variances[0])
+        isinstance(arch, type(own))
+        and (arch.heads, arch.ways, arch.outputs, arch.variances[0]) == (own.heads, own.ways, own.outputs, own.variances[0])
     )

@@ -30,7 +30,7 @@ def predict(
     """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
 
     Args:
-        order_parameter: U of shape (Pi, Pi).
+        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs, of which mean and variance have shape (P_test, m).
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
         labels: Y of shape (P,).
         test_path_inputs: xi of shape (P_test, Pi, N_0).
@@ -44,9 +44,9 @@ def predict(
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     features = given.features.shape[1]
     test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
-    order_parameter = symmetric("order_parameter", order_parameter, arch.paths)
-    refuse_contradictions(given.flat, given.labels, np.prod(arch.variances[1:]), given.temperature)
-    return _predict(jnp.asarray(order_parameter), given, scaled_features(test, arch.variances[0]))
+    order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
+    refuse_contradictions(given.flat, given.labels, max(arch.path_variances), given.temperature)
+    return _predict(jnp.asarray(order_parameter), given, scaled_features(test, arch.input_variance))
 
 
 @jax.jit
@@ -57,19 +57,23 @@ def _predict(order_parameter, likelihood: Likelihood, features) -> Prediction:
 def right(outputs: Any, labels: Any) -> Any:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
-    Accuracy is its mean over examples (THEORY section 5).
+    Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether the
+    greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k.
     """
+    if np.ndim(labels) == 2:
+        greatest = outputs == outputs.max(-1, keepdims=True)
+        return (greatest & (labels == labels.max(-1, keepdims=True))).sum(-1) / greatest.sum(-1)
     product = outputs * labels
     return (product > 0) + 0.5 * (product == 0)
 
 
-def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) -> Float[Array, "draw path feature"]:
+def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) -> Float[Array, "draw row feature"]:
     """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
 
     g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).
     """
     _, features, paths = likelihood.features.shape
-    scale = input_scale(arch.variances[0], paths, features)
+    scale = input_scale(arch.input_variance, paths, features)
     return scale * _readouts(jnp.asarray(order_parameters), likelihood)
 
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
-from bayesattn.theory.bartlett import LayerShape, Order, cholesky_factors, log_prior
+from bayesattn.theory.bartlett import LayerShape, Order, Skips, cholesky_factors, log_prior
 from bayesattn.theory.likelihood import Factor, Likelihood, expands_in_factor
 from bayesattn.theory.minimise import Local
 
@@ -25,10 +25,11 @@ class Problem(NamedTuple):
     widths: Float[Array, " layer"]
     variances: Float[Array, " layer_and_input"]
     order: Order = None
+    skips: Skips = ()
 
     def factors(self, point: Point, shapes: Shapes) -> list[Float[Array, "row column"]]:
         """F_1, .., F_L, F_a at a point."""
-        return cholesky_factors(point, shapes, self.widths, self.variances, self.order)
+        return cholesky_factors(point, shapes, self.widths, self.variances, self.order, self.skips)
 
     def factor(self, point: Point, shapes: Shapes) -> Factor:
         """F_1, of which U = F_1 F_1^T."""
@@ -46,7 +47,7 @@ class Problem(NamedTuple):
 
 def problem_of(likelihood: Likelihood, arch: Architecture) -> Problem:
     """The arrays of the posterior of a network."""
-    return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances))
+    return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
 
 
 def too_many(shapes: Shapes) -> int:

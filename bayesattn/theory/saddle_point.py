@@ -34,7 +34,8 @@ SMALLEST_GRADIENT_SCALE = 1e-3
 class SaddlePoint(NamedTuple):
     """Minimum of the action. With several networks or temperatures, every array has a leading batch axis.
 
-    `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry of the energy's,
+    `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or of
+    several outputs a matrix. `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry of the energy's,
     which the entropy's cancels at the minimum, in Bartlett coordinates in which the entropy has unit curvature.
     `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
     """
@@ -81,8 +82,11 @@ class NotConverged(RuntimeError):
 
 
 def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
-    """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4). Shape (Pi, Pi)."""
-    return jnp.eye(arch.paths) * float(np.prod(arch.variances[1:]))
+    """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4). Shape (Pi, Pi), of m outputs (Pi m, Pi m).
+
+    A skip on the way of a path stands for H_l rho_l^2 in place of s_l^2 (EXTENSIONS section 1).
+    """
+    return jnp.diag(jnp.repeat(jnp.array(arch.path_variances), arch.outputs))
 
 
 @of_model
@@ -125,8 +129,11 @@ def solve(
         )
     count = max(len(networks), len(temperatures))
     networks, temperatures = networks * (count // len(networks)), temperatures * (count // len(temperatures))
-    if len({network.heads for network in networks}) > 1 or len({network.variances[0] for network in networks}) > 1:
-        raise ValueError("networks solved in one call must have the same heads and input variance s_0^2")
+    if len({(net.heads, net.ways, net.outputs, net.variances[0]) for net in networks}) > 1:
+        raise ValueError(
+            "networks solved in one call must have the same heads, outputs and input variance s_0^2, and skips in the same"
+            " layers"
+        )
     solution = _solved(
         likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood),
         networks,
@@ -164,12 +171,14 @@ def _solved(
     shapes = layer_shapes(networks[0], full=True)
     widths = jnp.array([network.widths for network in networks], float)
     variances = jnp.array([network.variances for network in networks])
+    each = zip(*(network.optional_skips for network in networks), strict=True)
+    skips = tuple(None if None in layer else jnp.array(layer) for layer in each)
     if sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN:
-        cases = zip(temperatures, widths, variances, strict=True)
-        each = [_solve_large(Problem(likelihood.at(t), n, s), shapes, max_steps) for t, n, s in cases]
+        problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
+        each = [_solve_large(problem, shapes, max_steps) for problem in problems]
         solution = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
     else:
-        solution = _solve_batch(likelihood, widths, variances, jnp.array(temperatures, float), shapes, max_steps)
+        solution = _solve_batch(likelihood, widths, variances, skips, jnp.array(temperatures, float), shapes, max_steps)
     solution = solution._replace(converged=np.asarray(solution.converged))
     if throw and not solution.converged.all():
         worst, coldest = float(np.max(solution.gradient_norm)), likelihood.at(min(temperatures))
@@ -203,12 +212,13 @@ def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
 
 
 @partial(jax.jit, static_argnames=("shapes", "max_steps"))
-def _solve_batch(likelihood: Likelihood, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
+def _solve_batch(likelihood: Likelihood, widths, variances, skips, temperatures, shapes, max_steps) -> SaddlePoint:
+    def one(case):
+        *network, temperature = case
+        return _solve_one(Problem(likelihood.at(temperature), *network), shapes, max_steps)
+
     # One after the other: in a vmap every problem would wait for the slowest.
-    return jax.lax.map(
-        lambda case: _solve_one(Problem(likelihood.at(case[2]), case[0], case[1]), shapes, max_steps),
-        (widths, variances, temperatures),
-    )
+    return jax.lax.map(one, (widths, variances, None, skips, temperatures))
 
 
 @jax.custom_jvp
@@ -274,7 +284,7 @@ def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoi
     return SaddlePoint(
         order_parameters[0],
         order_parameters[:-1],
-        order_parameters[-1][0, 0],
+        order_parameters[-1][0, 0] if len(order_parameters[-1]) == 1 else order_parameters[-1],
         _energy(best, problem, shapes),
         _entropy(best, shapes, problem.widths, problem.variances),
         norm,
