@@ -84,17 +84,19 @@ def with_labels(data: dict[str, Any], labels: Array) -> dict[str, Any]:
     return data | {"likelihood": data["likelihood"].with_labels(labels)}
 
 
-def _problem(data: dict[str, Any]) -> Problem:
+def problem_in(data: dict[str, Any]) -> Problem:
+    """The arrays of the posterior of a point."""
     return Problem(**{name: data[name] for name in Problem._fields})
 
 
-def _whitening(data: dict[str, Any]) -> Whitening:
+def whitening_of(data: dict[str, Any]) -> Whitening:
+    """Of the sampled coordinates."""
     return Whitening(**{name: data[name] for name in Whitening._fields if name in data})
 
 
 def _point(sites: Sites, data: dict[str, Any]) -> Array:
     """Bartlett coordinates of a draw."""
-    return _whitening(data).point(sites["whitened"])
+    return whitening_of(data).point(sites["whitened"])
 
 
 class BartlettPrior(dist.Distribution):
@@ -125,11 +127,11 @@ def program(shapes: Structure):
     """NumPyro program of `data`: whitened coordinates under their prior, labels by the Gaussian evidence given U."""
 
     def collapsed_program(data: dict[str, Any]):
-        whitening = _whitening(data)
+        whitening = whitening_of(data)
         point = whitening.point(
             jnp.asarray(numpyro.sample("whitened", BartlettPrior(shapes, data["widths"], whitening)))
         )
-        numpyro.factor("labels", data["likelihood"].log_density(_problem(data).factor(point, shapes)))
+        numpyro.factor("labels", data["likelihood"].log_density(problem_in(data).factor(point, shapes)))
 
     return collapsed_program
 
@@ -142,7 +144,7 @@ def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
 def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
     """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
     point = _point(sites, data)
-    factor = _problem(data).factor(point, shapes)
+    factor = problem_in(data).factor(point, shapes)
     if data["order"] is not None:
         point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
@@ -158,12 +160,12 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
 def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
     """Sites drawn from the prior."""
     point = bartlett.sample_prior(key, shapes, data["widths"])
-    return {"whitened": _whitening(data).whitened(point)}
+    return {"whitened": whitening_of(data).whitened(point)}
 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
     """Labels drawn given the sites: Normal(0, K + T I)."""
-    likelihood, factor = data["likelihood"], _problem(data).factor(_point(sites, data), shapes)
+    likelihood, factor = data["likelihood"], problem_in(data).factor(_point(sites, data), shapes)
     return likelihood.by_example(likelihood.sample_labels(key, factor))
 
 
@@ -257,7 +259,7 @@ def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
     likelihood, deviation = data["likelihood"], jnp.sqrt(data["variances"][0])
     prior = jax.random.normal(prior_key, (len(frame), likelihood.features.shape[1]))
     seen = frame.T @ prior
-    drawn = likelihood.sample_projection(noise_key, _problem(data).factor(point, shapes), seen)
+    drawn = likelihood.sample_projection(noise_key, problem_in(data).factor(point, shapes), seen)
     result["V_0"] = deviation * (prior + frame @ (drawn - seen))
     return result
 

@@ -20,12 +20,17 @@ class Table(BaseModel):
 
 
 class ArchitectureTable(Table):
-    """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays."""
+    """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays.
+
+    `skips` are the strengths of skip connections, 0 unless given, and `outputs` of the network, one unless given.
+    """
 
     width: PositiveInt | None = None
     widths: list[PositiveInt] | None = None
     variances: list[PositiveFloat] | None = None
     heads: list[PositiveInt] | None = None
+    skips: list[Annotated[float, Field(ge=0)]] | None = None
+    outputs: PositiveInt = 1
 
     @model_validator(mode="after")
     def _one_of_width_and_widths(self):

@@ -158,7 +158,10 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
 def _of_task(table: ModelTable, maker: tasks.HiddenMarkov | tasks.OneShot, file: Path) -> Model:
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
-    model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem)
+    if table.architecture.outputs != 1:
+        raise ValueError(f"architecture.outputs must be 1 of task {table.task.name!r}, got {table.architecture.outputs}")
+    skips = tuple(table.architecture.skips or ())
+    model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem, skips=skips)
     return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker))
 
 
@@ -190,7 +193,8 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if task.statistics is not None:
         place = regular_file("task.statistics", file.parent / task.statistics, "what bayesattn.Statistics wrote")
         arrays["statistics"] = Statistics.open(place)
-    arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances))
+    skips, outputs = tuple(table.architecture.skips or ()), table.architecture.outputs
+    arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)
     return Model(
         architecture=arch,
         temperature=table.temperature,

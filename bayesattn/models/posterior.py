@@ -184,14 +184,29 @@ class Model(Described):
 
     @classmethod
     def from_dataset(
-        cls, data: Dataset, widths: Sequence[int], variances: Sequence[float], temperature: float, name: str = "model"
+        cls,
+        data: Dataset,
+        widths: Sequence[int],
+        variances: Sequence[float],
+        temperature: float,
+        name: str = "model",
+        skips: Sequence[float] = (),
     ) -> "Model":
-        """The posterior of a network that reads a task's dataset; all parameterisations can sample it."""
-        arch = Architecture(tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
+        """The posterior of a network that reads a task's dataset; all parameterisations can sample it.
+
+        Groups of paths are those of the dataset, without the paths that skips add.
+        """
+        arch = Architecture(tuple(map(len, data.head_names)), tuple(widths), tuple(variances), tuple(skips))
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
             raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
-        options = {"readout": data.readout, "nonlinearity": data.nonlinearity}
+        options: dict[str, Any] = {"readout": data.readout, "nonlinearity": data.nonlinearity}
+        options["skips"] = [skip > 0 for skip in arch.skips]
+        plain = Architecture(arch.heads, arch.widths, arch.variances)
+        places = [
+            arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
+            for heads in plain.path_heads()
+        ]
         return cls(
             path_inputs=attention.path_inputs(data.inputs, data.weights, **options),
             labels=data.labels,
@@ -204,7 +219,7 @@ class Model(Described):
             else attention.path_inputs(data.validation_inputs, data.weights, **options),
             validation_labels=data.validation_labels,
             head_names=data.head_names,
-            path_groups=data.path_groups,
+            path_groups={name: tuple(places[path] for path in paths) for name, paths in data.path_groups.items()},
             tokens=Tokens(
                 data.inputs, partial(attention.matrices, data.inputs, data.weights, data.nonlinearity), data.readout
             ),

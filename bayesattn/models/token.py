@@ -1,5 +1,6 @@
 """Token parameterisation: the network as defined, token by token (THEORY section 1)."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -52,7 +53,7 @@ def network(
     inputs: Float[Array, "example token feature"],
     matrices: list[Float[Array, "example _ token token"]],
     readout: Float[Array, "example_or_one _ token"],
-    skips: list[Any],
+    skips: Sequence[Any],
 ) -> Float[Array, "example *output"]:
     """f = a . z^L_{t*} / sqrt(N_a), z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
     hidden = inputs @ weights["V_0"].T / jnp.sqrt(inputs.shape[2])

@@ -26,6 +26,7 @@ from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
 from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
 
@@ -220,7 +221,7 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
         model.architecture.widths if "weights" in job.keep and isinstance(model, Model) else None,
         job.chain_method == "vectorised",
     )
-    computed: dict[str, Any] = module.prepare(model) if prepared is None else prepared
+    computed = _prepared(model, job) if prepared is None else prepared
     data = module.data(model, **computed)
     shapes = chain_program.shapes(data)
     if not shapes["posterior"]:
@@ -228,6 +229,15 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
     return Plan(chain_program, data, computed, shapes, block, key)
+
+
+def _prepared(model: Model | LatentModel, job: Job) -> dict[str, Any]:
+    """What has to be computed before sampling begins."""
+    module = PARAMETERISATIONS[job.parameterisation]
+    found = module.prepare(model)
+    if isinstance(model, Model) and job.parameterisation == "collapsed" and curvature.serves(module.structure(model)):
+        return curvature.whitened_by_mean_curvature(model, found)
+    return found
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:

@@ -218,7 +218,7 @@ def narrowed(
         lower *= np.where(np.diag(lower) < 0, -1, 1)
         diagonal = np.diag(lower)
         lower = np.concatenate([copied[order], lower], axis=1)
-        factor = np.asarray(_with_skip(mixing[:, order] @ lower, factor, shape, skips, layer))
+        factor = np.asarray(_with_skip(jnp.asarray(mixing[:, order] @ lower), jnp.asarray(factor), shape, skips, layer))
         parts.insert(0, np.concatenate([np.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
         orders.insert(0, order)
     return jnp.asarray(np.concatenate(parts)), jnp.asarray(np.concatenate(orders)) if narrow(fewer) else None

@@ -133,7 +133,7 @@ class Likelihood:
     def _more_labels(self) -> Any:
         return 0 if self.unseen is None else self.unseen.examples * self.outputs
 
-    def _mixed(self, factor: Factor) -> Float[Array, "label feature*column"]:
+    def _mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
         return mixed(self.features, factor, self.outputs)
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
@@ -269,7 +269,7 @@ class Likelihood:
         variance = jnp.sum(weighed * test, axis=1) - jnp.sum(whitened[:, 1:] ** 2, axis=0)
         return Prediction(*(self.by_example(each) for each in (whitened[:, 1:].T @ whitened[:, 0], variance)))
 
-    def by_example(self, values: Float[Array, "*batch label"]) -> Float[Array, "*batch example"]:
+    def by_example(self, values: Float[Array, "*batch label"]) -> Float[Array, "*batch_and_example"]:
         """Values of all labels with an axis of outputs, where there are several."""
         return values if self.outputs == 1 else values.reshape(*values.shape[:-1], -1, self.outputs)
 
@@ -482,7 +482,7 @@ def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "exam
     return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
 
 
-def mixed(features: Float[Array, "example feature path"], factor: Factor, outputs: int) -> Float[Array, "label column"]:
+def mixed(features: Float[Array, "example feature path"], factor: Factor, outputs: int) -> Float[Array, "label mixed_column"]:
     """X F with a row for each label: rows of F are (path, output) pairs."""
     # Of two axes, as the product with one that has three has a slow derivative.
     product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)

@@ -1,0 +1,331 @@
+"""Networks with skip connections and several outputs (EXTENSIONS section 1): their law by weights and by factors."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.models import collapsed, path, token
+from bayesattn.models.posterior import Tokens
+from bayesattn.network import effective_weights
+from bayesattn.theory import bartlett
+from bayesattn.theory.likelihood import likelihood
+from bayesattn.theory.predictor import readouts
+from bayesattn.theory.problem import problem_of
+from tests.conftest import relative_error
+from tests.posteriors import two_sample_z_score, z_score
+
+NETWORKS = {
+    # heads, widths, skips, outputs
+    "a skip": ((2,), (5, 5), (0.7,), 1),
+    "two outputs": ((2,), (4, 3), (0.0,), 2),
+    "a skip and two outputs": ((2,), (3, 3), (0.7,), 2),
+    "skips in both layers": ((2, 1), (5, 5, 5), (0.5, 0.8), 2),
+    "skips that fill the widths": ((2, 1), (2, 2, 2), (0.5, 0.8), 2),
+    "a skip in the second": ((2, 2), (6, 3, 3), (0.0, 0.8), 1),
+    "a skip in the first, three outputs": ((2, 2), (4, 4, 5), (0.9, 0.0), 3),
+    "as many outputs as widths": ((2,), (2, 2), (0.5,), 2),
+    "all widths one": ((2, 2), (1, 1, 1), (1.0, 0.5), 2),
+}
+LIGHT = ("skips in both layers",)
+EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
+ERRORS = 4
+
+
+def extended_model(name, examples=5, features=2, temperature=0.5):
+    """Labels of some class each, or their sign, at random; token data included."""
+    heads, widths, skips, outputs = NETWORKS[name]
+    arch = ba.Architecture(heads, widths, tuple(0.8 + 0.2 * np.arange(len(heads) + 2)), skips, outputs)
+    rng = np.random.default_rng(0)
+    inputs, test = rng.normal(size=(2, examples, 4, features))
+    weights = [rng.normal(size=(count, features, features)) for count in heads]
+    flags = tuple(skip > 0 for skip in skips)
+    mask = np.ones((examples, 4), bool)
+    mask[0, 2:] = False
+    options = {"causal": True, "mask": mask}
+    labels = rng.normal(size=(examples,) if outputs == 1 else (examples, outputs))
+    return ba.Model(
+        path_inputs=ba.attention.path_inputs(inputs, weights, skips=flags, **options),
+        labels=labels,
+        architecture=arch,
+        temperature=temperature,
+        test_path_inputs=ba.attention.path_inputs(test, weights, skips=flags, causal=True)[:2],
+        tokens=Tokens(inputs, ba.attention.matrices(inputs, weights, **options), "last", mask),
+    )
+
+
+def prior_weights(model, count, seed):
+    """Weights drawn from the prior, and U of each."""
+    data, structure = path.data(model), path.structure(model)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        weights = path.draw_prior(key, data, structure)
+        effective = effective_weights(weights, data["skips"])
+        return weights, effective @ effective.T / effective.shape[1]
+
+    return draw(jax.random.split(jax.random.key(seed), count))
+
+
+def functions_of(order_parameters):
+    """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
+    u = np.asarray(order_parameters)
+    flat = u.reshape(len(u), -1)
+    return np.column_stack([flat, flat**2, u[:, 0] * u[:, -1], np.exp(-np.trace(u, axis1=1, axis2=2))])
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_prior_moments_by_weights_and_by_factors_agree(name):
+    model, count = extended_model(name), 40_000
+    arch, shapes = model.architecture, collapsed.structure(model)
+    problem = problem_of(model.likelihood, arch)
+
+    @jax.jit
+    @jax.vmap
+    def by_factors(key):
+        return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
+
+    drawn = by_factors(jax.random.split(jax.random.key(0), count))
+    one, other = functions_of(drawn), functions_of(prior_weights(model, count, 1)[1])
+    error = np.sqrt((one.var(0) + other.var(0)) / count)
+    assert np.max(np.abs(one.mean(0) - other.mean(0)) / error) < ERRORS
+    limit = np.asarray(ba.theory.gp_order_parameter(arch))
+    assert np.max(np.abs(np.mean(drawn, 0) - limit) * np.sqrt(count) / np.std(drawn, 0)) < ERRORS
+
+
+def test_chi_squared_laws_that_begin_at_the_wrong_column_are_seen(monkeypatch):
+    """Those of the columns beside the copied ones begin at N - k."""
+    monkeypatch.setattr(bartlett, "sample_prior", _sample_from_the_first_column)
+    with pytest.raises(AssertionError):
+        test_prior_moments_by_weights_and_by_factors_agree("a skip")
+
+
+def _sample_from_the_first_column(key, shapes, widths):
+    parts = []
+    for shape, width, layer_key in zip(shapes, widths, jax.random.split(key, len(shapes)), strict=True):
+        diagonal_key, normal_key = jax.random.split(layer_key)
+        freedom = width - jnp.arange(shape.logs)
+        parts.append(jnp.log(2 * jax.random.gamma(diagonal_key, freedom / 2)) / 2)
+        parts.append(jax.random.normal(normal_key, (shape.size - shape.logs,)))
+    return jnp.concatenate(parts)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(name):
+    """Posterior means of U, U^2, f and f^2; those of prior draws weighed by the likelihood know neither U nor chains.
+
+    Squares of U have heavy tails in the narrowest networks, where their logarithm is compared.
+    """
+    model = extended_model(name, temperature=1.0)
+    settings = {"chains": 4, "warmup": 400, "draws": 2000 if name in LIGHT else 8000}
+    drawn = {
+        kind: ba.sample(model, parameterisation=kind, seed=seed, **settings)["posterior"]
+        for seed, kind in enumerate(("collapsed", "path") if name in LIGHT else ("collapsed", "path", "token"))
+    }
+    for variable in ("order_parameter", "prediction"):
+        for power in (1, 2):
+            one, *others = (bounded(posterior[variable]) ** power for posterior in drawn.values())
+            for other in others:
+                assert two_sample_z_score(one, other) < ERRORS
+    weights, u = prior_weights(model, 400_000, 3)
+    skips = model.architecture.optional_skips
+    train, test = (
+        np.asarray(jax.vmap(lambda w, x=jnp.asarray(inputs): path.network(w, x, skips))(weights))
+        for inputs in (model.path_inputs, model.test_path_inputs)
+    )
+    missed = np.sum((train - model.labels).reshape(len(train), -1) ** 2, axis=1)
+    probability = np.exp(-(missed - missed.min()) / (2 * model.temperature))
+    probability /= probability.sum()
+    for variable, values in (("order_parameter", np.asarray(u)), ("prediction", test)):
+        posterior = bounded(drawn["collapsed"][variable])
+        for power in (1, 2):
+            flat = bounded(values.reshape(len(values), -1)) ** power
+            mean = probability @ flat
+            error = np.sqrt(probability**2 @ (flat - mean) ** 2)
+            chains = (posterior**power).stack(entry=posterior.dims[2:])
+            z = z_score(chains, mean, error)
+            assert z < ERRORS
+
+
+def bounded(values):
+    """Odd, and growing as the logarithm."""
+    return np.arcsinh(values)
+
+
+@pytest.mark.parametrize("name", EACH)
+def test_weights_of_collapsed_draws_give_back_their_u_and_the_posterior_of_weights(name):
+    model = extended_model(name)
+    tree = ba.sample(model, chains=2, warmup=300, draws=1000, keep=("order_parameter", "prediction", "weights"))
+    weights = {key: tree["posterior"][key] for key in model.architecture.weight_dims()}
+    skips = model.architecture.optional_skips
+    flat = {key: jnp.asarray(each.values.reshape(-1, *each.shape[2:])) for key, each in weights.items()}
+    paths = np.asarray(jax.vmap(lambda w: effective_weights(w, skips))(flat))
+    u = paths @ np.swapaxes(paths, 1, 2) / paths.shape[2]
+    assert relative_error(u, tree["posterior"]["order_parameter"].values.reshape(u.shape)) < 1e-12
+    outputs = jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs), skips))(flat)
+    assert relative_error(outputs, tree["posterior"]["prediction"].values.reshape(outputs.shape)) < 1e-12
+    by_weights = ba.sample(model, parameterisation="path", chains=2, warmup=300, draws=1000, keep=("weights",), seed=1)
+    for key, each in weights.items():
+        assert two_sample_z_score(each**2, by_weights["posterior"][key] ** 2) < ERRORS, key
+
+
+@pytest.fixture(scope="module")
+def mixed():
+    """Two layers with a skip each and two outputs, a factor of full rank, and the kernel of its U by its definition."""
+    arch = ba.Architecture((2, 2), (4, 4, 4), (0.6, 0.8, 1.0, 1.2), (0.5, 0.8), 2)
+    rng = np.random.default_rng(0)
+    inputs, labels, test = rng.normal(size=(7, 9, 3)), rng.normal(size=(7, 2)), rng.normal(size=(5, 9, 3))
+    model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.5, test_path_inputs=test)
+    factor = jnp.asarray(rng.normal(size=(18, 18)))
+    u = np.asarray(factor @ factor.T).reshape(9, 2, 9, 2)
+    everything = np.concatenate([inputs, test])
+    # Scaled by the product of the heads, 4, and not by the number of paths.
+    joint = np.einsum("epf,pcqd,gqf->ecgd", everything, u, everything) * 0.6 / (3 * 4)
+    return model, factor, joint.reshape(24, 24)
+
+
+@pytest.mark.parametrize("form", ["features", "feature_space"])
+def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_output(mixed, form):
+    model, factor, joint = mixed
+    ours = likelihood(model.path_inputs, model.labels, model.architecture, model.temperature, form=form)
+    noisy, y = joint[:14, :14] + 0.5 * np.eye(14), model.labels.ravel()
+    energy = np.linalg.slogdet(noisy)[1] + y @ np.linalg.solve(noisy, y)
+    u = factor @ factor.T
+    for value in (ours.energy(factor), ours.energy_of(u)):
+        assert relative_error(value, energy) < 1e-12
+    assert relative_error(ours.kernel_of(u), joint[:14, :14]) < 1e-12
+    few = factor[:, :3]
+    slope, hessian = jax.grad(ours.energy)(few), jax.hessian(ours.energy)(few)
+    by_u, by_factor = ours.expansion(few), ours.expansion_in_factor(few)
+    assert relative_error(by_factor.slope, slope) < 1e-10
+    assert relative_error(by_factor.curvature, hessian.reshape(by_factor.curvature.shape)) < 1e-10
+    assert relative_error(2 * by_u.slope @ few, slope) < 1e-10
+    for readout in (ours.readout_of(u), factor @ ours._projection(factor, ours.labels)):
+        outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
+        scale = np.sqrt(0.6 / (3 * 4))
+        assert relative_error(outputs.ravel() * scale, joint[14:, :14] @ np.linalg.solve(noisy, y)) < 1e-10
+    left = ours.leave_one_out_of(u)
+    kept = np.delete(np.arange(14), [4, 5])
+    gain = np.linalg.solve(noisy[np.ix_(kept, kept)], noisy[np.ix_(kept, [4, 5])])
+    missed, spread = y[4:6] - gain.T @ y[kept], noisy[4:6, 4:6] - gain.T @ noisy[np.ix_(kept, [4, 5])]
+    exact = -(np.linalg.slogdet(2 * np.pi * spread)[1] + missed @ np.linalg.solve(spread, missed)) / 2
+    assert relative_error(left[2], exact) < 1e-10
+
+
+def test_predictor_and_kernel_of_several_outputs(mixed):
+    model, factor, joint = mixed
+    u, y = factor @ factor.T, model.labels.ravel()
+    noisy, cross = joint[:14, :14] + 0.5 * np.eye(14), joint[14:, :14]
+    kernel = ba.theory.kernel(u, model.path_inputs, model.test_path_inputs, model.architecture)
+    assert relative_error(kernel, cross.T) < 1e-12
+    found = ba.theory.predict(u, model)
+    assert relative_error(found.mean, (cross @ np.linalg.solve(noisy, y)).reshape(5, 2)) < 1e-10
+    variance = np.diag(joint)[14:] - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T))
+    assert relative_error(found.variance, variance.reshape(5, 2)) < 1e-10
+    [readout] = readouts(u[None], model.likelihood, model.architecture)
+    outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
+    assert relative_error(outputs, found.mean) < 1e-10
+
+
+def test_the_saddle_point_minimises_the_action(mixed):
+    """The action by order parameters, which knows nothing of Bartlett factors."""
+    model = mixed[0]
+    saddle = ba.theory.solve(model)
+    found = ba.theory.action(saddle.order_parameters, model)
+    assert relative_error(found.energy + found.entropy, saddle.energy + saddle.entropy) < 1e-12
+    assert relative_error(found.scalar_order_parameter, saddle.scalar_order_parameter) < 1e-7
+    rng = np.random.default_rng(0)
+    problem, shapes = problem_of(model.likelihood, model.architecture), bartlett.layer_shapes(model.architecture, full=True)
+    for _ in range(3):
+        factors = problem.factors(saddle.point + 1e-2 * rng.normal(size=saddle.point.shape), shapes)
+        moved = ba.theory.action([factor @ factor.T for factor in factors[:-1]], model)
+        assert moved.energy + moved.entropy > found.energy + found.entropy
+    with pytest.raises(ValueError, match=r"order_parameters\[0\] must begin with a block of H rho\^2 = 0.5 times"):
+        ba.theory.action([saddle.order_parameters[0] + np.eye(18), saddle.order_parameters[1]], model)
+
+
+def test_theory_at_finite_width_has_one_answer(mixed):
+    """About mode and saddle point the mean differs by the order 1/N^2, and from the GP limit by 1/N."""
+    model = mixed[0]
+
+    def apart(width):
+        wide = model.replace(width=width)
+        one, other = (ba.theory.finite_width(wide, about=about) for about in ("mode", "saddle"))
+        assert one.prediction.mean.shape == (5, 2)
+        correction = np.abs(other.order_parameter - ba.theory.gp_order_parameter(wide.architecture)).max()
+        return np.abs(one.order_parameter - other.order_parameter).max(), correction
+
+    (near, small), (far, large) = apart(800), apart(200)
+    assert near < far / 8
+    assert small > large / 8
+    scores = ba.theory.head_scores(ba.theory.solve(model).order_parameter, model.architecture)
+    assert [len(layer) for layer in scores] == [3, 3]
+
+
+def test_evidence_by_both_routes(mixed):
+    model = mixed[0].replace(width=100)
+    by_importance, by_annealing = ba.theory.evidence(model), ba.theory.evidence(model, particles=64)
+    assert {by_importance.method, by_annealing.method} == {"importance sampling", "annealing"}
+    error = np.hypot(by_importance.error, by_annealing.error)
+    assert abs(by_importance.log_evidence - by_annealing.log_evidence) < ERRORS * error
+
+
+def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
+    model, factor, _ = mixed
+    many = np.random.default_rng(1).normal(size=(60, 9, 3))
+    labels = np.random.default_rng(2).normal(size=(60, 2))
+    whole = model.replace(path_inputs=many, labels=labels)
+    gathered = ba.Statistics.gather((many, labels), model.architecture)
+    held = ba.Model(statistics=gathered, architecture=model.architecture, temperature=model.temperature)
+    u = factor @ factor.T
+    assert relative_error(held.likelihood.log_density_of(u), whole.likelihood.log_density_of(u)) < 1e-12
+    assert relative_error(held.likelihood.readout_of(u), whole.likelihood.readout_of(u)) < 1e-10
+    restored = ba.Statistics.restored(gathered.path_inputs, gathered.labels, gathered.unseen)
+    assert restored.outputs == 2
+    assert restored.square == pytest.approx(gathered.square)
+
+
+def test_token_and_path_networks_are_one(mixed):
+    model = extended_model("skips in both layers")
+    data = token.data(model)
+    weights = path.draw_prior(jax.random.key(0), data, path.structure(model))
+    by_tokens = token.network(weights, data["inputs"], data["matrices"], data["readout"], data["skips"])
+    assert relative_error(path.network(weights, data["path_inputs"], data["skips"]), by_tokens) < 1e-12
+
+
+def test_rows_are_named_by_path_and_output():
+    arch = ba.Architecture((1, 2), (3, 3, 3), (1.0,) * 4, skips=(0.5, 0.0), outputs=2)
+    named = arch.row_names([["same"], ["even", "odd"]], ["left", "right"])
+    assert named[:3] == ["skip -> even: left", "skip -> even: right", "skip -> odd: left"]
+    assert len(named) == arch.rows == 8
+    assert repr(arch).endswith("skips=(0.5, 0.0), outputs=2)")
+    plain = ba.Architecture((2,), (3, 3), (1.0,) * 3)
+    assert plain == ba.Architecture((2,), (3, 3), (1.0,) * 3, skips=(0,), outputs=1)
+    assert repr(plain) == "Architecture(heads=(2,), widths=(3, 3), variances=(1.0, 1.0, 1.0))"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"skips": (0.5,)}, r"skips must have 2 entries \(rho_1..rho_L\) for 2 layers of heads, got 1"),
+        ({"skips": (-1.0, 0.0)}, r"skips\[0\] must be a number of at least 0, got -1"),
+        ({"skips": 0.5}, "skips must be a sequence of numbers"),
+        ({"skips": (0.0, 1.0), "widths": (3, 3, 4)}, "widths must be equal on both sides of a skip, got 3 and 4 of layer 2"),
+        ({"outputs": 0}, "outputs must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_architectures_are_named(change, message):
+    with pytest.raises(ValueError, match=message):
+        ba.Architecture(**{"heads": (2, 2), "widths": (3, 3, 3), "variances": (1.0,) * 4} | change)
+
+
+def test_labels_of_another_shape_are_named(mixed):
+    model = mixed[0]
+    with pytest.raises(ValueError, match=r"labels must have shape \(7, 2\), got \(7,\)"):
+        model.replace(labels=model.labels[:, 0])
+    with pytest.raises(ValueError, match=r"path_inputs must have 9 paths on axis 1 \(the product of heads and skips"):
+        model.replace(path_inputs=model.path_inputs[:, :4])
+    with pytest.raises(ValueError, match="form must be 'features' or 'feature_space' of 2 outputs, got 'pairs'"):
+        likelihood(model.path_inputs, model.labels, model.architecture, 0.5, form="pairs")
