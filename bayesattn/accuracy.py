@@ -17,7 +17,7 @@ from bayesattn import theory
 from bayesattn._text import rounded, with_error
 from bayesattn.models import Model
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.predictor import readouts, right
+from bayesattn.theory.predictor import outputs_at, readouts, right
 
 if TYPE_CHECKING:
     from bayesattn.validation import Validation
@@ -181,8 +181,11 @@ def _known(value: Any) -> Any:
     return None if isinstance(value, float) and np.isnan(value) else value
 
 
-def share_right(outputs: Float[np.ndarray, " example"], labels: Float[np.ndarray, " example"]) -> float:
-    """Accuracy: share of the examples whose output has the sign of its label; an output of 0 is right half of the time."""
+def share_right(outputs: Float[np.ndarray, "*label"], labels: Float[np.ndarray, "*labels"]) -> float:
+    """Accuracy: share of the examples whose output has the sign of its label; an output of 0 is right half of the time.
+
+    Of several outputs it is the share of those whose greatest output is that of the greatest label.
+    """
     return float(np.mean(right(outputs, labels)))
 
 
@@ -196,9 +199,9 @@ def binomial_error(share: float, examples: int) -> float:
 
 
 def monte_carlo_error(
-    mean: Float[np.ndarray, " example"],
-    batches: Float[np.ndarray, "batch example"],
-    labels: Float[np.ndarray, " example"],
+    mean: Float[np.ndarray, " label"],
+    batches: Float[np.ndarray, "batch label"],
+    labels: Float[np.ndarray, "*labels"],
     seed: int = 0,
 ) -> float:
     """Root mean square error of the mean predictor's accuracy by the number of draws: against that of infinitely many.
@@ -253,9 +256,9 @@ def accuracy_of(model: Model, by_theory: Mapping[str, np.ndarray], batches: np.n
 
 
 def gain(
-    outputs: Float[np.ndarray, " example"],
-    limit: Float[np.ndarray, " example"],
-    labels: Float[np.ndarray, " example"],
+    outputs: Float[np.ndarray, " label"],
+    limit: Float[np.ndarray, " label"],
+    labels: Float[np.ndarray, "*labels"],
     monte_carlo_error: float = 0.0,
 ) -> Gain:
     """How much more accurate outputs are than those of the GP limit, on the same examples.
@@ -318,7 +321,7 @@ def alignment_over_draws(
         saddle: U at the saddle point.
         order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at.
     """
-    labels, likelihood = model.labels, model.likelihood
+    labels, likelihood = model.labels.ravel(), model.likelihood
     if model.statistics is not None or not np.any(labels):
         return None
 
@@ -353,40 +356,38 @@ def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example exa
 
 
 @jax.jit
-def _kernel(likelihood: Likelihood, order_parameter: Any) -> Float[Array, "example example"]:
+def _kernel(likelihood: Likelihood, order_parameter: Any) -> Float[Array, "label label"]:
     return likelihood.kernel_of(order_parameter)
 
 
 def _gp_of_group(model: Model, paths: Any) -> np.ndarray:
     """U in the GP limit of a network that has these paths only: 0 for all others, and normalised by their number."""
-    gp = np.asarray(theory.gp_order_parameter(model.architecture))
+    arch = model.architecture
+    gp = np.asarray(theory.gp_order_parameter(arch))
     if paths is None:
         return gp
-    kept = np.isin(np.arange(len(gp)), paths)
-    return gp * kept * (len(gp) / kept.sum())
+    kept = np.isin(np.arange(arch.paths), paths)
+    return gp * np.repeat(kept, arch.outputs) * (np.prod(arch.heads) / kept.sum())
 
 
-def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_example"]:
+def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
     return mean_predictor(model, _gp_of_group(model, paths))
 
 
 def mean_predictor(
-    model: Model, order_parameter: Float[np.ndarray | Array, "path path"]
-) -> Float[np.ndarray, " test_example"]:
-    """Mean of f on the test examples given U."""
-    [readout] = readouts(order_parameter[None], model.likelihood, model.architecture)
-    return np.tensordot(model.test_path_inputs, readout, 2)
+    model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
+) -> Float[np.ndarray, " test_label"]:
+    """Mean of f on the test examples given U, all outputs of the first example first."""
+    return outputs_of(model, np.asarray(readouts(order_parameter[None], model.likelihood, model.architecture)))[0]
 
 
-def outputs_of(
-    model: Model, by_batch: Float[np.ndarray, "batch path feature"]
-) -> Float[np.ndarray, "batch test_example"]:
+def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -> Float[np.ndarray, "batch test_label"]:
     """f on the test examples with each of several readouts."""
-    return np.tensordot(by_batch, model.test_path_inputs, ((1, 2), (1, 2)))
+    return outputs_at(by_batch, model.test_path_inputs)
 
 
-def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch path feature"]:
+def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch row feature"]:
     """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
 
     Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs.

@@ -159,8 +159,7 @@ class Architecture:
         head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
         if tuple(map(len, head_names)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
-        way_names = [([SKIP] if skip else []) + [*heads] for skip, heads in zip(self.skips, head_names, strict=True)]
-        joined = [" -> ".join(ways) for ways in itertools.product(*way_names)]
+        joined = [" -> ".join(ways) for ways in itertools.product(*self._with_skips(head_names))]
         if len(set(joined)) == len(joined):
             return joined
         counts, met = Counter(joined), Counter[str]()
@@ -173,7 +172,7 @@ class Architecture:
     def row_names(
         self, head_names: Sequence[Sequence[str]] | None = None, output_names: Sequence[str] | None = None
     ) -> list[str]:
-        """Names of the rows of U: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
+        """Names of U's rows: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
         paths = self.path_names(head_names)
         if self.outputs == 1:
             return paths
@@ -182,6 +181,13 @@ class Architecture:
         if len(output_names := names("output_names", output_names)) != self.outputs:
             raise ValueError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
         return [f"{path}: {output}" for path in paths for output in output_names]
+
+    def way_names(self) -> list[list[str]]:
+        """Names of the ways through each layer: "skip", if it has one, and the numbers of its heads."""
+        return self._with_skips(self.numbered_heads())
+
+    def _with_skips(self, heads: Sequence[Sequence[str]]) -> list[list[str]]:
+        return [([SKIP] if skip else []) + [*layer] for skip, layer in zip(self.skips, heads, strict=True)]
 
     def numbered_heads(self, first: int = 1) -> list[list[str]]:
         """Names of the heads of each layer where they have no others: their numbers."""

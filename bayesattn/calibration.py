@@ -272,11 +272,16 @@ def quantity_names(model: Model) -> list[str]:
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign: chains that cannot cross from one sign to the other show there.
     """
-    paths = model.architecture.paths
+    paths, outputs = model.architecture.rows, model.architecture.outputs
     entries = [f"U {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths), strict=True)]
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     examples = 0 if model.test_path_inputs is None else min(PREDICTIONS, len(model.test_path_inputs))
-    return [*entries, *correlations, *(f"f {example + 1}" for example in range(examples)), "log likelihood"]
+    predictions = [
+        f"f {example + 1}" + (f",{output + 1}" if outputs > 1 else "")
+        for example in range(examples)
+        for output in range(outputs)
+    ]
+    return [*entries, *correlations, *predictions, "log likelihood"]
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
@@ -341,5 +346,5 @@ def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model
     # Rounded, so that what is tied but for rounding is tied.
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
-    parts += [] if prediction is None else [prediction[:PREDICTIONS]]
+    parts += [] if prediction is None else [prediction[:PREDICTIONS].ravel()]
     return jnp.concatenate([*parts, model.likelihood.with_labels(labels).log_density_of(order_parameter)[None]])

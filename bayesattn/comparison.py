@@ -84,8 +84,8 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
 
 
 def along_directions(
-    mean_predictors: dict[str, Float[np.ndarray, " test_example"]],
-    batches: Float[np.ndarray, "batch test_example"],
+    mean_predictors: dict[str, Float[np.ndarray, " test_label"]],
+    batches: Float[np.ndarray, "batch test_label"],
     relative_variance: float,
     level: float,
 ) -> Compared:

@@ -299,7 +299,7 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float 
         for first, last in itertools.pairwise(edges)
     ]
     # Part by part: predictions may be more than memory holds.
-    batches = np.array([part.mean("draw").values for part in parts])
+    batches = np.array([part.mean("draw").values.ravel() for part in parts])
     mean = np.average(batches, axis=0, weights=[part.sizes["draw"] for part in parts])
     share = share_right(mean, labels)
     error = monte_carlo_error(mean, batches, labels)

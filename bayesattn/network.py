@@ -39,7 +39,7 @@ def path_readouts(weights: Weights, skips: Any = None) -> Float[Array, "row feat
 
 def network(
     weights: Weights, path_inputs: Float[Array, "any_example path feature"], skips: Any = None
-) -> Float[Array, "any_example *output"]:
+) -> Float[Array, "*labels"]:
     """f = sum_pi g^pi . xi^pi = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 H_1 .. H_L), of m > 1 outputs (P, m)."""
     flat, readouts = path_inputs.reshape(len(path_inputs), -1), path_readouts(weights, skips)
     if weights["a"].ndim == 1:

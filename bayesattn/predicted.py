@@ -9,21 +9,21 @@ from bayesattn import theory
 from bayesattn.accuracy import gp_mean, mean_predictor
 from bayesattn.models import Model
 
-Matrix = Float[np.ndarray, "path path"]
+Matrix = Float[np.ndarray, "row row"]
 
 
 class Predicted(NamedTuple):
     """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
     `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"); None without test examples. `relative_variance` is the largest of a diagonal entry of U, in units of its
-    mean squared.
+    GP limit ("gp"), all outputs of the first example first; None without test examples. `relative_variance` is the largest
+    of a diagonal entry of U, in units of its mean squared.
     """
 
     saddle: Matrix
     corrected: Matrix
     relative_variance: float
-    mean_predictors: dict[str, Float[np.ndarray, " test_example"]] | None
+    mean_predictors: dict[str, Float[np.ndarray, " test_label"]] | None
 
 
 def predicted(model: Model) -> Predicted:
@@ -34,7 +34,7 @@ def predicted(model: Model) -> Predicted:
     if corrected.prediction is not None:
         by_theory = {
             "theory": mean_predictor(model, saddle),
-            "corrected": np.asarray(corrected.prediction.mean),
+            "corrected": np.ravel(corrected.prediction.mean),
             "gp": gp_mean(model),
         }
     mean, variance = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_variance)

@@ -24,7 +24,7 @@ from bayesattn.models import Model
 from bayesattn.models.description import ATTRIBUTE, described, restored
 from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter, scaled_features
+from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter, outputs_of, scaled_features
 from bayesattn.theory.problem import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class PosteriorPrediction(Described):
     """The posterior of the network's outputs f at new inputs, without the label noise T.
 
     Args:
-        mean: of f, shape (example,).
+        mean: of f, shape (example,), or (example, output) of several outputs, as all others then.
         variance: of f, shape (example,): that given U, and that of the mean given U, over draws.
         error: Monte Carlo standard error of the mean, shape (example,), by its effective sample size over all chains; NaN of
             fewer than four draws a chain.
@@ -52,11 +52,11 @@ class PosteriorPrediction(Described):
         draws: of f, shape (chain, draw, example), if they were asked for; jointly of all examples.
     """
 
-    mean: Float[np.ndarray, " example"]
-    variance: Float[np.ndarray, " example"]
-    error: Float[np.ndarray, " example"]
+    mean: Float[np.ndarray, "*label"]
+    variance: Float[np.ndarray, "*label"]
+    error: Float[np.ndarray, "*label"]
     probabilities: Float[np.ndarray, " example"] | None
-    draws: Float[np.ndarray, "chain draw example"] | None
+    draws: Float[np.ndarray, "chain draw *label"] | None
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
@@ -108,10 +108,10 @@ def predict(
     chains, count = order_parameters.shape[:2]
     if keep_draws:
         require_memory("draws of f", 8 * chains * count * len(inputs), "raise thin, or predict fewer inputs at a time")
-    input_variance = model.architecture.variances[0]
+    input_variance = model.architecture.input_variance
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
-    signs = np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
+    signs = model.labels.ndim == 1 and np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
     # Entries for each input, of its kernels with the labels and of its features times U.
     entries = max(len(flat), len(model.labels), inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
@@ -121,10 +121,11 @@ def predict(
         # All blocks have one shape, and with it one compiled program.
         padded = scaled_features(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))), input_variance)
         outputs = _outputs(flat, model.likelihood, padded, keys)
-        mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
+        mean, variance, sampled = (_by_chain(values, chains, model.architecture.outputs) for values in outputs)
         _require_finite("prediction", mean, variance)
         blocks.append(_over_draws(mean, np.maximum(variance, 0), sampled, signs))
-    return jax.tree.map(lambda *parts: np.concatenate(parts, axis=-1)[..., : len(inputs)], *blocks)
+    axis = -1 if model.architecture.outputs == 1 else -2
+    return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
 
 def with_groups(
@@ -179,11 +180,13 @@ def with_groups(
         _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), len(flat))
-        made["posterior_predictive"] = {"labels": _by_chain(_replicated(flat, likelihood, keys), chains)}
+        made["posterior_predictive"] = {
+            "labels": _by_chain(_replicated(flat, likelihood, keys), chains, likelihood.outputs)
+        }
     if {"prior", "prior_predictive"} & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
-        scaled = None if test is None else scaled_features(test, arch.variances[0])
+        scaled = None if test is None else scaled_features(test, arch.input_variance)
         drawn = _prior(keys, problem_of(likelihood, arch), scaled, bartlett.layer_shapes(arch))
         plain = {name: np.asarray(value)[None] for name, value in drawn.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
@@ -195,7 +198,9 @@ def with_groups(
     for name in wanted:
         of_draws = {} if name.startswith("prior") else {axis: posterior[axis].values for axis in ("chain", "draw")}
         coords: Any = model.coords() | of_draws
-        groups |= arviz_base.from_dict({name: made[name]}, coords=coords, dims=model.dims()).children
+        # All outputs of an example are left out together.
+        dims = model.dims() | ({"labels": ["example"]} if name == "log_likelihood" else {})
+        groups |= arviz_base.from_dict({name: made[name]}, coords=coords, dims=dims).children
     result = xarray.DataTree(children={name: group.copy() for name, group in groups.items()})
     result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model))}
     return result
@@ -253,7 +258,7 @@ def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Floa
     if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
         raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
     drawn = draws["posterior"].to_dataset()["order_parameter"]
-    axes, paths = ("chain", "draw", "path", "other_path"), model.architecture.paths
+    axes, paths = ("chain", "draw", "path", "other_path"), model.architecture.rows
     if set(drawn.dims) != {*axes}:
         named = ", ".join(map(str, drawn.dims))
         raise ValueError(
@@ -281,8 +286,11 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
         )
 
 
-def _by_chain(values: Any, chains: int) -> Any:
-    return None if values is None else np.asarray(values).reshape(chains, len(values) // chains, -1)
+def _by_chain(values: Any, chains: int, outputs: int = 1) -> Any:
+    if values is None:
+        return None
+    examples = (-1,) if outputs == 1 else (-1, outputs)
+    return np.asarray(values).reshape(chains, len(values) // chains, *examples)
 
 
 def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | None, signs: bool) -> PosteriorPrediction:
@@ -296,10 +304,11 @@ def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | No
     )
 
 
-def _error_of_mean(values: Float[np.ndarray, "chain draw example"]) -> Float[np.ndarray, " example"]:
+def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
     import xarray
 
-    return moments(xarray.DataArray(values, dims=("chain", "draw", "example")))["error"]
+    dims = ("chain", "draw", "example", "output")[: values.ndim]
+    return moments(xarray.DataArray(values, dims=dims))["error"]
 
 
 def _probability_above_zero(mean: np.ndarray, variance: np.ndarray) -> Float[np.ndarray, " example"]:
@@ -316,13 +325,6 @@ def _root(order_parameter: OrderParameter) -> Factor:
     return vectors * jnp.sqrt(jnp.maximum(values, 0))
 
 
-def _function(
-    features: Float[Array, "example feature path"], factor: Factor, projection: Any
-) -> Float[Array, " example"]:
-    """f of a network whose path vectors are F and whose V_0 is the projection, in units of s_0."""
-    return jnp.tensordot(features, (factor @ projection).T, 2)
-
-
 @jax.jit
 def _outputs(order_parameters, likelihood: Likelihood, features, keys):
     """Mean and variance of f given each U at scaled path inputs, and a draw of it where there are keys."""
@@ -333,7 +335,8 @@ def _outputs(order_parameters, likelihood: Likelihood, features, keys):
         if key is None:
             return (*moments, None)
         factor = _root(order_parameter)
-        return (*moments, _function(features, factor, likelihood.sample_projection(key, factor)))
+        drawn = outputs_of(features, factor @ likelihood.sample_projection(key, factor), likelihood.outputs)
+        return (*moments, likelihood.by_example(drawn))
 
     return jax.lax.map(given, (order_parameters, keys))
 
@@ -349,7 +352,8 @@ def _replicated(order_parameters, likelihood: Likelihood, keys):
 
     def given(pair):
         factor, (projection_key, noise_key) = _root(pair[0]), jax.random.split(pair[1])
-        output = _function(likelihood.features, factor, likelihood.sample_projection(projection_key, factor))
+        projection = likelihood.sample_projection(projection_key, factor)
+        output = likelihood.by_example(outputs_of(likelihood.features, factor @ projection, likelihood.outputs))
         return output + jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
 
     return jax.lax.map(given, (order_parameters, keys))
@@ -364,9 +368,14 @@ def _prior(keys, problem: Problem, features, shapes) -> dict[str, Array]:
         point_key, projection_key, noise_key = jax.random.split(key, 3)
         factor = problem.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)
         projection = jax.random.normal(projection_key, (factor.shape[1], likelihood.features.shape[1]))
-        output = _function(likelihood.features, factor, projection)
+
+        def function(inputs):
+            """f of a network whose path vectors are F and whose V_0 is the projection, in units of s_0."""
+            return likelihood.by_example(outputs_of(inputs, factor @ projection, likelihood.outputs))
+
+        output = function(likelihood.features)
         noise = jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
         drawn = {"order_parameter": factor @ factor.T, "labels": output + noise}
-        return drawn if features is None else drawn | {"prediction": _function(features, factor, projection)}
+        return drawn if features is None else drawn | {"prediction": function(features)}
 
     return jax.lax.map(draw, keys)

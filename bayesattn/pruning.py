@@ -109,11 +109,13 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
         seed: of the random orders.
 
     Raises:
-        ValueError: no test examples and labels, scores that do not fit.
+        ValueError: no test examples and labels, scores that do not fit, several outputs or skips.
     """
     if model.test_path_inputs is None or model.test_labels is None:
         raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
     arch, heads = model.architecture, heads_of(model.architecture)
+    if arch.extensions:
+        raise ValueError(f"pruning is of networks of one output and without skips, got {arch!r}")
     for name, layers in scores.items():
         if tuple(map(len, layers)) != arch.heads:
             raise ValueError(
@@ -199,7 +201,7 @@ def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | No
         NotConverged: the saddle point was not found.
     """
     arch = model.architecture
-    draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.paths, arch.paths))
+    draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.rows, arch.rows))
     saddle = theory.solve(model).order_parameter
     scores = {
         "theory": theory.head_scores(saddle, arch),

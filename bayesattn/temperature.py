@@ -11,7 +11,7 @@ from bayesattn._checks import positive
 from bayesattn.accuracy import share_right
 from bayesattn.models import Model
 from bayesattn.theory.evidence import FAR, competing
-from bayesattn.theory.predictor import readouts
+from bayesattn.theory.predictor import outputs_at, readouts
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
 TOO_COLD = f"not followed: log p(Y) had fallen {FAR:g} nats below its greatest, and still fell as T did"
@@ -130,8 +130,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
         """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""
         if path_inputs is None or labels is None:
             return [None, None]
-        outputs = np.tensordot(predictors, path_inputs, ((1, 2), (1, 2)))
-        shares = [share_right(output, labels) for output in outputs]
+        shares = [share_right(output, labels) for output in outputs_at(predictors, path_inputs)]
         return [*shares, None][:2]
 
     _, validation = accuracies(model.validation_path_inputs, model.validation_labels)

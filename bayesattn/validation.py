@@ -94,7 +94,7 @@ class Validation(Described):
     corrected: Matrix
     rhat: Matrix
     ess: Matrix
-    readouts: Float[np.ndarray, "batch path feature"] | None
+    readouts: Float[np.ndarray, "batch row feature"] | None
     diagnostics: Diagnostics
     accuracy: Accuracy | None
     alignment: Alignment | None
@@ -347,7 +347,7 @@ def validate(
         raise ValueError(f"draws must be a DataTree, as bayesattn.sample returns it, got {type(draws).__name__}")
     if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
         raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
-    paths = model.architecture.paths
+    paths = model.architecture.rows
     sampled = draws["posterior"].to_dataset()["order_parameter"]
     if sampled.shape[2:] != (paths, paths):
         raise ValueError(

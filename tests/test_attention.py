@@ -60,7 +60,9 @@ def test_no_array_of_all_examples_and_tokens_squared_is_held():
 def padded():
     """Sequences of five to one tokens, their padding on both sides of them, and a causal layer of heads among others."""
     rng = np.random.default_rng(0)
-    mask = np.array([[True] * 5, [False, True, True, True, False], [False] * 4 + [True], [True, True, False, False, False]])
+    mask = np.array(
+        [[True] * 5, [False, True, True, True, False], [False] * 4 + [True], [True, True, False, False, False]]
+    )
     inputs = np.where(mask[..., None], rng.normal(size=(4, 5, 3)), 1e3)
     return inputs, mask, [rng.normal(size=(2, 3, 3)), tuple(rng.normal(size=(2, 3, 4, 3)))]
 
@@ -118,10 +120,19 @@ PADDED = np.array([[True, True, False], [True, True, True]])
         (lambda: ba.attention.paths_from_matrices("abc", [GOOD]), "inputs must be an array of real numbers"),
         (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=np.ones((2, 3))), "mask must hold True"),
         (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=PADDED[:, :2]), r"of shape \(2, 3\), got"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=PADDED & False), "padding alone in example 0"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], skips=(0.5,)), r"skips\[0\] must be true or false, got 0.5"),
+        (
+            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=PADDED & False),
+            "padding alone in example 0",
+        ),
+        (
+            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], skips=(0.5,)),
+            r"skips\[0\] must be true or false, got 0.5",
+        ),
         (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], skips=[True] * 2), "each of 1 layers, got"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], causal="no"), "causal must be true or false, got 'no'"),
+        (
+            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], causal="no"),
+            "causal must be true or false, got 'no'",
+        ),
         (
             lambda: ba.attention.paths_from_matrices(GOOD, [np.full((2, 1, 3, 3), 1 / 3)], mask=PADDED),
             r"matrices\[0\] must not attend to padding, got a weight of 0.33",

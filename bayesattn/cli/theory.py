@@ -9,6 +9,7 @@ from rich.filesize import decimal
 import bayesattn as ba
 from bayesattn._checks import seed_number
 from bayesattn._text import UNKNOWN, duration, rounded, with_error
+from bayesattn.architecture import SKIP
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
 from bayesattn.models import Model
@@ -103,19 +104,21 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
 def _print_heads(row: dict[str, Any]) -> None:
     """The score of each head, and of two layers the diagonal entries of U by their heads."""
     case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
+    ways = row["ways"]
     table = new_table("head", *(f"layer {layer}" for layer in range(1, len(scores) + 1)))
-    for head in range(max(map(len, scores))):
-        table.add_row(str(head + 1), *(f"{layer[head]:.3f}" if head < len(layer) else "" for layer in scores))
+    for way in sorted({way for layer in ways for way in layer}, key=lambda way: int(way) if way != SKIP else 0):
+        of_layers = (dict(zip(*layer, strict=True)).get(way) for layer in zip(ways, scores, strict=True))
+        table.add_row(way, *("" if score is None else f"{score:.3f}" for score in of_layers))
     screen.print()
     print_table(f"score of each head, {case}", table)
     if len(scores) != 2:
         return
-    own = np.diag(row["order_parameter"]).reshape(*map(len, scores))
+    own = np.diag(row["order_parameter"]).reshape(*map(len, scores), -1).mean(-1)  # over outputs
     across = max(1, (screen.width - MAP_CELL) // MAP_CELL)
     for first in range(0, own.shape[1], across):
-        table = new_table("", *(f"2.{head + 1}" for head in range(own.shape[1])[first : first + across]))
-        for head, entries in enumerate(own[:, first : first + across], 1):
-            table.add_row(f"1.{head}", *(f"{entry:.2g}" for entry in entries))
+        table = new_table("", *(f"2.{way}" for way in ways[1][first : first + across]))
+        for way, entries in zip(ways[0], own[:, first : first + across], strict=True):
+            table.add_row(f"1.{way}", *(f"{entry:.2g}" for entry in entries))
         screen.print()
         print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
 
@@ -136,6 +139,7 @@ def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
         "energy": float(saddle.energy),
         "entropy": float(saddle.entropy),
         "gradient_norm": float(saddle.gradient_norm),
+        "ways": case.architecture.way_names(),
         "head_scores": [layer.tolist() for layer in ba.theory.head_scores(saddle.order_parameter, case.architecture)],
     }
 

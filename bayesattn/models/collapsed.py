@@ -195,7 +195,8 @@ def weights(
         max_bytes: most memory that the weights may take.
 
     Returns:
-        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a), of m outputs (chain, draw, m, N_a).
+        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a),
+        of m outputs (chain, draw, m, N_a).
 
     Raises:
         ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.

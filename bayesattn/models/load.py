@@ -159,7 +159,9 @@ def _of_task(table: ModelTable, maker: tasks.HiddenMarkov | tasks.OneShot, file:
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     if table.architecture.outputs != 1:
-        raise ValueError(f"architecture.outputs must be 1 of task {table.task.name!r}, got {table.architecture.outputs}")
+        raise ValueError(
+            f"architecture.outputs must be 1 of task {table.task.name!r}, got {table.architecture.outputs}"
+        )
     skips = tuple(table.architecture.skips or ())
     model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem, skips=skips)
     return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker))

@@ -109,7 +109,7 @@ def sample_weights(structure: Structure, features: int, variances: Float[Array, 
     }
 
 
-def observe(output: Float[Array, "example *output"], data: dict[str, Any]):
+def observe(output: Float[Array, "*labels"], data: dict[str, Any]):
     """Y ~ Normal(f, T); a minibatch's log likelihood is scaled up to that of all examples."""
     with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
         noisy = dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(output.ndim)

@@ -34,7 +34,8 @@ class Tokens:
     """What the token parameterisation needs beyond path inputs: training tokens and their attention.
 
     `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
-    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is any.
+    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is
+    any.
     """
 
     inputs: Float[np.ndarray, "example token feature"]

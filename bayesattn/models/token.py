@@ -54,7 +54,7 @@ def network(
     matrices: list[Float[Array, "example _ token token"]],
     readout: Float[Array, "example_or_one _ token"],
     skips: Sequence[Any],
-) -> Float[Array, "example *output"]:
+) -> Float[Array, "*labels"]:
     """f = a . z^L_{t*} / sqrt(N_a), z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
     hidden = inputs @ weights["V_0"].T / jnp.sqrt(inputs.shape[2])
     for layer, matrix in enumerate(matrices):

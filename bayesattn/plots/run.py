@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
+from bayesattn.architecture import SKIP
 from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.models import Model
 from bayesattn.plots import diagnostics
@@ -26,6 +27,8 @@ FEW_EXAMPLES = 60
 """Test examples up to which each has an interval of its own."""
 MOST_PATHS = 20
 """Paths up to which all have their place; of more, the greatest diagonal entries of U."""
+Heads = Sequence[Sequence[str]] | None
+"""Names of the ways through each layer, if they are known."""
 FAR = 30.0
 """Ratio of entries of U from which they are drawn on a logarithmic axis."""
 
@@ -65,9 +68,10 @@ def figure_and_lacking(run: Run, kinds: Sequence[str] | None = None) -> tuple[Fi
     return figure, missing
 
 
-def heads_of(run: Run) -> Sequence[int] | None:
+def heads_of(run: Run) -> Heads:
     """Heads of each layer of the network that a run is of; None of a latent model."""
-    return run.model.architecture.heads if isinstance(run.model, Model) else None
+    arch = run.model.architecture if isinstance(run.model, Model) else None
+    return arch.way_names() if arch is not None and arch.outputs == 1 else None
 
 
 def run_title(run: Run) -> str:
@@ -81,9 +85,7 @@ def run_title(run: Run) -> str:
     return ", ".join([*parts, f"{about['sampler']} ({about['parameterisation']})", f"{chains} of {kept} draws"])
 
 
-def draw(
-    figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar], heads: Sequence[int] | None = None
-) -> None:
+def draw(figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar], heads: Heads = None) -> None:
     """One kind of figure of some draws and their `scalars`, into a figure or a part of one; `heads` per layer, if known."""
     if kind == "energy":
         diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
@@ -115,7 +117,7 @@ def lacking(draws: xr.DataTree) -> dict[str, str]:
     return why
 
 
-def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None) -> None:
+def central(figure: Any, draws: xr.DataTree, heads: Heads = None) -> None:
     """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries.
 
     Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
@@ -131,12 +133,12 @@ def central(figure: Any, draws: xr.DataTree, heads: Sequence[int] | None = None)
         if len(names) > MOST_PATHS:
             greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS])
             if heads is not None and len(heads) > 1:
-                by_heads = of_entries.reshape(*of_entries.shape[:2], heads[0], -1)
+                by_heads = of_entries.reshape(*of_entries.shape[:2], len(heads[0]), -1)
                 sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
-                rows, columns = ([f"head {number + 1}" for number in range(count)] for count in by_heads.shape[2:])
+                rows, columns = ([way if way == SKIP else f"head {way}" for way in layer] for layer in heads[:2])
                 above = "layer 2"
                 if len(heads) > 2:
-                    above, columns = f"paths of layers 2 to {len(heads)}", [column[5:] for column in columns]
+                    above, columns = f"paths of layers 2 to {len(heads)}", [*map(str, range(1, by_heads.shape[3] + 1))]
             entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
             title = f"{MOST_PATHS} greatest of {len(names)} {title}"
     else:
@@ -179,7 +181,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
 def prediction(figure: Any, draws: xr.DataTree) -> None:
     """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
     sampled = draws["posterior"].to_dataset()["prediction"].values
-    flat = sampled.reshape(-1, sampled.shape[2])
+    flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
     mean = flat.mean(0)
     order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
     constant = draws["constant_data"].to_dataset() if "constant_data" in draws.children else xr.Dataset()
@@ -197,7 +199,8 @@ def prediction(figure: Any, draws: xr.DataTree) -> None:
     style: dict[str, Any] = {"marker": "o"} if few else {"linewidth": 1}
     ink = plt.rcParams["text.color"]
     panels[0].plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
-    panels[0].set(xlabel="test example, lowest prediction first", ylabel="prediction f", title="Predictions")
+    each = "test example" if sampled.ndim == 3 else "output of a test example"
+    panels[0].set(xlabel=f"{each}, lowest prediction first", ylabel="prediction f", title="Predictions")
     whole_numbers(panels[0].xaxis)
     legend_below(panels[0], 3)
     if labels is not None:
@@ -205,9 +208,22 @@ def prediction(figure: Any, draws: xr.DataTree) -> None:
 
 
 def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray) -> None:
-    """Mean predictor against the test labels: of two classes a histogram each, else a point an example."""
+    """Mean predictor against the test labels: of two classes a histogram each, else a point an example.
+
+    Of several outputs, for each class how often which output is the greatest.
+    """
     colors, values = palette(), np.unique(labels)
-    if len(values) <= 2:
+    if labels.ndim == 2:
+        classes, taken = labels.argmax(1), mean.reshape(labels.shape).argmax(1)
+        counts = np.zeros((labels.shape[1],) * 2)
+        np.add.at(counts, (classes, taken), 1)
+        shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
+        names = [f"output {number + 1}" for number in range(labels.shape[1])]
+        heat_map(axes, shares, names, names, 100.0)
+        right = 100 * share_right(mean, labels)
+        axes.set(xlabel="greatest of the mean predictor", ylabel="greatest of the labels")
+        axes.set_title(f"By class, %: {right:.1f} % of all are right", fontsize=10)
+    elif len(values) <= 2:
         edges = np.histogram_bin_edges(mean, min(40, max(5, len(mean) // 10)))
         for value, color in zip(values, (colors.orange, colors.blue), strict=False):
             some = mean[labels == value]

@@ -58,7 +58,9 @@ def action(
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     checked = checked_order_parameters(order_parameters, arch)
-    return _action(checked, given, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs)
+    return _action(
+        checked, given, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs
+    )
 
 
 def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
@@ -79,7 +81,9 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
         if not skip or layer + 1 == arch.depth or any(map(is_traced, checked[layer : layer + 2])):
             continue
         above = heads * skip**2 * checked[layer + 1]
-        if not np.allclose(checked[layer][: len(above), : len(above)], above, rtol=1e-6, atol=1e-6 * np.abs(above).max()):
+        if not np.allclose(
+            checked[layer][: len(above), : len(above)], above, rtol=1e-6, atol=1e-6 * np.abs(above).max()
+        ):
             raise ValueError(
                 f"order_parameters[{layer}] must begin with a block of H rho^2 = {heads * skip**2:g} times"
                 f" order_parameters[{layer + 1}], which its skip copies, got another"
@@ -101,7 +105,9 @@ def scalar_order_parameter(
     eigenvectors of u_L.
     """
     outputs = len(top) // heads
-    values, vectors = jnp.linalg.eigh(_partial_trace(top, outputs)) if outputs > 1 else (jnp.trace(top)[None], jnp.eye(1))
+    values, vectors = (
+        jnp.linalg.eigh(_partial_trace(top, outputs)) if outputs > 1 else (jnp.trace(top)[None], jnp.eye(1))
+    )
     # Solved without cancellation in either sign.
     quadratic = readout_width / readout_variance
     half_linear = (top_width * heads - readout_width) / 2
@@ -125,7 +131,9 @@ def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, 
     else:
         scalar = scalar_order_parameter(top, widths[-1], widths[-2], variances[-1], variances[-2], heads[-1])
     entropy = widths[-1] * (jnp.trace(scalar) / variances[-1] - jnp.linalg.slogdet(scalar)[1])
-    layers = zip(widths[:-1], variances[1:-1], order_parameters, (*order_parameters[1:], scalar), heads, skips, strict=True)
+    layers = zip(
+        widths[:-1], variances[1:-1], order_parameters, (*order_parameters[1:], scalar), heads, skips, strict=True
+    )
     for width, variance, lower, upper, count, skip in layers:
         size = len(upper)
         of_heads = lower[size:, size:] if skip else lower

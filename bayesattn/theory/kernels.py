@@ -151,6 +151,8 @@ def cross_kernel(
     """K(U) between two sets of examples, without checks."""
     outputs = len(order_parameter) // path_inputs.shape[1]
     weights = order_parameter.reshape(path_inputs.shape[1], outputs, -1)
-    mixed = jnp.einsum("epf,pcq->ecqf", path_inputs, weights).reshape(len(path_inputs) * outputs, -1, outputs, other.shape[2])
+    mixed = jnp.einsum("epf,pcq->ecqf", path_inputs, weights).reshape(
+        len(path_inputs) * outputs, -1, outputs, other.shape[2]
+    )
     across = jnp.einsum("xpcf,epf->xec", mixed, other) * input_scale(input_variance, *path_inputs.shape[1:]) ** 2
     return across.reshape(len(mixed), -1)

@@ -482,7 +482,9 @@ def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "exam
     return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
 
 
-def mixed(features: Float[Array, "example feature path"], factor: Factor, outputs: int) -> Float[Array, "label mixed_column"]:
+def mixed(
+    features: Float[Array, "example feature path"], factor: Factor, outputs: int
+) -> Float[Array, "label mixed_column"]:
     """X F with a row for each label: rows of F are (path, output) pairs."""
     # Of two axes, as the product with one that has three has a slow derivative.
     product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)

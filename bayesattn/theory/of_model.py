@@ -82,5 +82,6 @@ def _kernels_are_those(model: Any, arch: Any) -> bool:
     own = model.architecture
     return arch is None or (
         isinstance(arch, type(own))
-        and (arch.heads, arch.ways, arch.outputs, arch.variances[0]) == (own.heads, own.ways, own.outputs, own.variances[0])
+        and (arch.heads, arch.ways, arch.outputs, arch.variances[0])
+        == (own.heads, own.ways, own.outputs, own.variances[0])
     )

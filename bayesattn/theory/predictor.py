@@ -58,13 +58,23 @@ def right(outputs: Any, labels: Any) -> Any:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
     Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether the
-    greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k.
+    greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k. Outputs of all examples may come in
+    one row, those of the first example first.
     """
     if np.ndim(labels) == 2:
+        outputs = (
+            outputs.reshape(*outputs.shape[:-1], -1, labels.shape[1]) if outputs.shape[-2:] != labels.shape else outputs
+        )
         greatest = outputs == outputs.max(-1, keepdims=True)
         return (greatest & (labels == labels.max(-1, keepdims=True))).sum(-1) / greatest.sum(-1)
     product = outputs * labels
     return (product > 0) + 0.5 * (product == 0)
+
+
+def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarray, "draw label"]:
+    """f at path inputs (P, Pi, N_0) by each of several readouts, those of an example side by side."""
+    by_output = readouts.reshape(len(readouts), path_inputs.shape[1], -1, path_inputs.shape[2])
+    return np.einsum("dpcf,epf->dec", by_output, path_inputs, optimize=True).reshape(len(readouts), -1)
 
 
 def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) -> Float[Array, "draw row feature"]:

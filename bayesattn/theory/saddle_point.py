@@ -82,7 +82,7 @@ class NotConverged(RuntimeError):
 
 
 def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
-    """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4). Shape (Pi, Pi), of m outputs (Pi m, Pi m).
+    """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4), of shape (Pi m, Pi m).
 
     A skip on the way of a path stands for H_l rho_l^2 in place of s_l^2 (EXTENSIONS section 1).
     """

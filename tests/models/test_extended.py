@@ -131,10 +131,9 @@ def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(name):
                 assert two_sample_z_score(one, other) < ERRORS
     weights, u = prior_weights(model, 400_000, 3)
     skips = model.architecture.optional_skips
-    train, test = (
-        np.asarray(jax.vmap(lambda w, x=jnp.asarray(inputs): path.network(w, x, skips))(weights))
-        for inputs in (model.path_inputs, model.test_path_inputs)
-    )
+    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
+    outputs = np.asarray(jax.vmap(lambda w: path.network(w, both, skips))(weights))
+    train, test = outputs[:, : len(model.path_inputs)], outputs[:, len(model.path_inputs) :]
     missed = np.sum((train - model.labels).reshape(len(train), -1) ** 2, axis=1)
     probability = np.exp(-(missed - missed.min()) / (2 * model.temperature))
     probability /= probability.sum()
@@ -237,7 +236,10 @@ def test_the_saddle_point_minimises_the_action(mixed):
     assert relative_error(found.energy + found.entropy, saddle.energy + saddle.entropy) < 1e-12
     assert relative_error(found.scalar_order_parameter, saddle.scalar_order_parameter) < 1e-7
     rng = np.random.default_rng(0)
-    problem, shapes = problem_of(model.likelihood, model.architecture), bartlett.layer_shapes(model.architecture, full=True)
+    problem, shapes = (
+        problem_of(model.likelihood, model.architecture),
+        bartlett.layer_shapes(model.architecture, full=True),
+    )
     for _ in range(3):
         factors = problem.factors(saddle.point + 1e-2 * rng.normal(size=saddle.point.shape), shapes)
         moved = ba.theory.action([factor @ factor.T for factor in factors[:-1]], model)
@@ -312,7 +314,10 @@ def test_rows_are_named_by_path_and_output():
         ({"skips": (0.5,)}, r"skips must have 2 entries \(rho_1..rho_L\) for 2 layers of heads, got 1"),
         ({"skips": (-1.0, 0.0)}, r"skips\[0\] must be a number of at least 0, got -1"),
         ({"skips": 0.5}, "skips must be a sequence of numbers"),
-        ({"skips": (0.0, 1.0), "widths": (3, 3, 4)}, "widths must be equal on both sides of a skip, got 3 and 4 of layer 2"),
+        (
+            {"skips": (0.0, 1.0), "widths": (3, 3, 4)},
+            "widths must be equal on both sides of a skip, got 3 and 4 of layer 2",
+        ),
         ({"outputs": 0}, "outputs must be a whole number of at least 1, got 0"),
     ],
 )
