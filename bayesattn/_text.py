@@ -11,6 +11,8 @@ from typing import Any
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour the screen or turn the direction of text."""
 UNKNOWN = "n/a"
+ROUNDING = 1e-12
+"""An error that is so much smaller than its value is one of rounding alone."""
 DIGITS = 4
 """Significant digits of a number that has no error."""
 LEAST, MOST = -5, 7
@@ -51,7 +53,7 @@ def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     if value is None or not math.isfinite(value):
         return UNKNOWN
     error = math.nan if error is None else error
-    if 0 < error < sys.float_info.min:
+    if 0 < error < max(sys.float_info.min, ROUNDING * abs(value)):
         error = 0.0
     if not math.isfinite(error) or error == 0:
         return f"{rounded(value, error, sign)} ± {'0' if error == 0 else UNKNOWN}"

@@ -229,26 +229,32 @@ def joint_test(
     # Whitening by the prior does not depend on the labels, as the transition may not either.
     prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
     ready = plan(simulated, job, prepared)
-    state = ready.program.start(tuning_key, ready.data)
-    while (left := warmup - int(state.i)) > 0:
-        state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, ready.block)
-    options = dict(job.options) | {"adapt_step_size": False, "step_size": float(state.adapt_state.step_size)}
-    options |= {"adapt_mass_matrix": False}
+    options = dict(job.options)
+    if options.get("adapt_step_size", True) or "step_size" not in options:
+        state = ready.program.start(tuning_key, ready.data)
+        while (left := warmup - int(state.i)) > 0:
+            state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, ready.block)
+        options["step_size"] = float(state.adapt_state.step_size)
+    options |= {"adapt_step_size": False, "adapt_mass_matrix": False}
     data = ready.data
 
+    @jax.jit
+    @jax.vmap
     def functions(sites, labels):
         order_parameter = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
         scalars = [jnp.mean(labels**2), model.likelihood.with_labels(labels).log_density_of(order_parameter)]
         return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], jnp.stack(scalars)])
 
+    @jax.jit
+    @jax.vmap
     def exact(key):
         prior_key, labels_key = jax.random.split(key)
         sites = module.draw_prior(prior_key, data, structure)
         return sites, module.draw_labels(labels_key, sites, data, structure)
 
-    def chain(key):
-        exact_key, init_key, key = jax.random.split(key, 3)
-        sites, labels = exact(exact_key)
+    @jax.jit
+    @jax.vmap
+    def chain(init_key, key, sites, labels):
         transition = kernel(job.sampler, job.parameterisation, structure, options)
         state = transition.init(init_key, 0, sites, (module.with_labels(data, labels),), {})
 
@@ -259,10 +265,15 @@ def joint_test(
             return (state, module.draw_labels(key, state.z, data, structure)), None
 
         (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
-        return functions(state.z, labels)
+        return state.z, labels
 
-    after = np.asarray(jax.jit(jax.vmap(chain))(jax.random.split(start_key, chains)))
-    before = np.asarray(jax.jit(jax.vmap(lambda key: functions(*exact(key))))(jax.random.split(fresh_key, 10 * chains)))
+    # Functions of one batch size are compiled once, and so are those that no sampler changes.
+    exact_keys, init_keys, keys = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(
+        jax.random.split(start_key, chains)
+    )
+    after = np.asarray(functions(*chain(init_keys, keys, *exact(exact_keys))))
+    fresh = jax.random.split(fresh_key, (10, chains))
+    before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
     names = [*(name for name in quantity_names(model) if name.startswith("U")), "mean label^2", "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 

@@ -46,17 +46,18 @@ temperature = 0.3
 width = 8
 [task]
 name = "one_shot"
-examples = 12
+examples = 10
 test_examples = 20
 validation_examples = 20
-width = 8
+width = 16
 key_width = 4
-heads = [2, 1]
+heads = [2, 2]
 [task.training]
 steps = 4
 batch = 4
 width = 8
 """
+"""Path inputs have the shapes of those of SMALL, so that both share their compiled programs."""
 # The command has the name of its module.
 THEORY = importlib.import_module("bayesattn.cli.theory")
 QUICK = ("--warmup", "60", "--draws", "150")
@@ -269,15 +270,15 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     assert (status, err) == (2, "bayesattn: out must be a new file, got weights.safetensors, which is there\n")
     trained = IMAGES.split("[task.training]")[0] + 'attention = "weights.safetensors"\n'
     (tmp_path / "trained.toml").write_text(trained)
-    status, out, err = run("prune", "trained.toml", "--width", "8", "--data-seed", "0", *QUICK, "--json")
+    status, out, err = run("prune", "trained.toml", "--width", "40", "--data-seed", "0", *QUICK, "--json")
     assert status == 0, err
     [result] = json.loads(out)["results"]
-    assert result["heads"] == [[0, 0], [0, 1], [1, 0]]
+    assert result["heads"] == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert set(result["networks"]) == {"posterior", "trained"}
-    assert len(result["networks"]["trained"]["accuracies"]["magnitude"]) == 4
+    assert len(result["networks"]["trained"]["accuracies"]["magnitude"]) == 5
     assert (tmp_path / "out" / "prune-trained" / "figure.png").stat().st_size > 10_000
     status, out, err = run(
-        "validate", "trained.toml", "--width", "8", *QUICK, "--also-on", "digits[8-9]", "--out", "validated"
+        "validate", "trained.toml", "--width", "40", *QUICK, "--also-on", "digits[8-9]", "--out", "validated"
     )
     assert (tmp_path / "validated" / "result.json").is_file(), err
     content = json.loads((tmp_path / "validated" / "result.json").read_text())
@@ -287,10 +288,10 @@ def test_images_are_trained_pruned_and_validated(run, tmp_path, monkeypatch):
     assert 0 <= content["also_on"][0]["digits[8-9]"]["draws"] <= 1
     assert "temperature by evidence" in out
     assert fits(out)
-    status, out, err = run("prune", "trained.toml", "--width", "8", "--data-seed", "0", "--data-seed", "1", *QUICK)
+    status, out, err = run("prune", "trained.toml", "--width", "40", "--data-seed", "0", "--data-seed", "1", *QUICK)
     assert status == 0, err
     assert out.count("T = ") == 1
-    assert [line.split()[0] for line in out.splitlines()[2:5]] == ["1.1", "1.2", "2.1"]
+    assert [line.split()[0] for line in out.splitlines()[2:6]] == ["1.1", "1.2", "2.1", "2.2"]
     assert fits(out)
     assert not (tmp_path / "cache" / "bayesattn").exists()
 

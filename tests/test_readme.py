@@ -19,13 +19,12 @@ from bayesattn import cli, exchangeable
 from bayesattn.exchangeable import validation
 from bayesattn.exchangeable.checks import bayes
 from bayesattn.sweep.plan import SweepTable
-from tests.posteriors import tiny_model
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MOST_LINES = 150
-FEW = ["--warmup", "100", "--draws", "100"]
+FEW = ["--chains", "2", "--warmup", "100", "--draws", "100"]
 SHORTER = {
     "bayesattn validate hidden_markov": ["--width", "10", *FEW],
     "bayesattn validate mine.toml": ["--width", "50", *FEW],
@@ -45,25 +44,31 @@ def blocks(page):
 
 
 def executed(block, names):
-    """Executes Python with 100 draws and steps of warm-up wherever it names their numbers."""
-    exec(compile(re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block), "block", "exec"), names)
+    """Executes Python with 2 chains, 100 draws and steps of warm-up wherever it names their numbers."""
+    shorter = re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block).replace("chains=4", "chains=2")
+    exec(compile(shorter, "block", "exec"), names)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return ba.runs.sample(tiny_model(), tmp_path_factory.mktemp("out") / "run-10", chains=2, warmup=400, draws=100)
+    model, folder = ba.load_model("hidden_markov", width=10), tmp_path_factory.mktemp("out") / "run-10"
+    return ba.runs.sample(model, folder, chains=2, warmup=100, draws=100)
 
 
 @pytest.fixture
 def names(run, tmp_path, monkeypatch):
-    """What a reader has: inputs, attention patterns, labels; queries, keys, values; the arrays of mine.npz; a run."""
+    """What a reader has: inputs, attention patterns, labels; queries, keys, values; the arrays of mine.npz; a run.
+
+    There are as many examples and features as in hidden_markov, so that its compiled programs serve them too.
+    """
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run.path, "out/run-10")
     rng = np.random.default_rng(0)
-    inputs, labels = rng.normal(size=(12, 5, 6)), rng.choice([-1.0, 1.0], 12)
-    matrices = [rng.dirichlet(np.ones(5), size=(12, 2, 5)) for _ in range(2)]
+    inputs, labels = rng.normal(size=(100, 5, 231)), rng.choice([-1.0, 1.0], 100)
+    matrices = [rng.dirichlet(np.ones(5), size=(100, 2, 5)) for _ in range(2)]
     batches = [(np.asarray(ba.attention.paths_from_matrices(inputs, matrices)), labels)]
-    np.savez("mine.npz", path_inputs=batches[0][0], labels=labels)
+    tests = {"test_path_inputs": rng.normal(size=(1000, 4, 231)), "test_labels": rng.choice([-1.0, 1.0], 1000)}
+    np.savez("mine.npz", path_inputs=batches[0][0], labels=labels, **tests)
     keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
     values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
     data = {"inputs": inputs, "matrices": matrices, "labels": labels, "batches": batches}
@@ -117,7 +122,7 @@ def test_readme(names, command):
     assert names["result"].verdict in ba.validation.VERDICTS
     assert names["new"].mean.shape == names["result"].model.test_labels.shape
     assert "log_likelihood" in names["draws"].children
-    assert names["model"].path_inputs.shape == (12, 4, 6)
+    assert names["model"].path_inputs.shape == (100, 4, 231)
 
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
