@@ -93,9 +93,7 @@ def finite_width(
     """
     likelihood, full = likelihood_of(path_inputs, labels, arch, temperature, likelihood), layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
-    if about is None:
-        wide = all(width >= WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
-        about = "mode" if wide else "saddle"
+    about = usual_centre(arch) if about is None else about
     if one_of("about", about, ("mode", "saddle")) == "mode":
         (centre, problem), shapes = find_mode(likelihood, arch, max_steps), layer_shapes(arch)
     else:
@@ -116,6 +114,13 @@ def finite_width(
         prediction = _predictor(centre, moments, problem, jnp.asarray(test), shapes, variances)
     variance = jnp.sum(moments.slopes**2, axis=0)
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
+
+
+def usual_centre(arch: Architecture) -> str:
+    """Centre of the expansion where none is asked for."""
+    full = layer_shapes(arch, full=True)
+    wide = all(width >= WIDE * shape.rows for width, shape in zip(arch.widths, full, strict=True))
+    return "mode" if wide else "saddle"
 
 
 @partial(jax.jit, static_argnames="shapes")
