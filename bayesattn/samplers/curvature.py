@@ -1,9 +1,9 @@
 """Coordinates for chains of many dimensions, whitened by the mean curvature of the log posterior along short chains.
 
-At the mode of a narrow network the log posterior curves far more than where its draws lie: of 144 paths at N = 10 the Laplace
-covariance was a twentieth of the draws'. A metric adapted by a chain, which is how it is made up for elsewhere, would have to be
-told from more draws than there are coordinates. One Hessian tells of all directions at once, and its mean over a few draws is
-the inverse of a covariance that no posterior of the same mean curvature falls short of (Cramer and Rao).
+At the mode of a narrow network the log posterior curves far more than where its draws lie: of 144 paths at N = 10 the
+Laplace covariance was a twentieth of the draws'. A metric adapted by a chain, which is how it is made up for elsewhere,
+would have to be told from more draws than there are coordinates. One Hessian tells of all directions at once, and its mean
+over a few draws is the inverse of a covariance that no posterior of the same mean curvature falls short of (Cramer and Rao).
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ LEAST_CURVATURE = 0.15
 
 
 def serves(shapes: Shapes) -> bool:
-    """Whether chains have so many coordinates that no metric can be told from their draws, but their curvature can be had."""
+    """Whether chains have more coordinates than their draws can tell a metric of, but not too many for a Hessian."""
     return sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN and not too_many(shapes)
 
 

@@ -38,10 +38,11 @@ def action(
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
-    with u_l the partial trace of U_l over its heads (THEORY section 4). U_a of m outputs is a matrix, which enters by its trace
-    and log determinant. Where a layer has a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is over the blocks of
-    its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1). It can be differentiated by `jax.grad`:
-    the gradient in U_l is the symmetric one, by whose product with a symmetric change the action changes.
+    with u_l the partial trace of U_l over its heads (THEORY section 4). U_a of m outputs is a matrix, which enters by its
+    trace and log determinant. Where a layer has a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is over the
+    blocks of its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1). It can be
+    differentiated by `jax.grad`: the gradient in U_l is the symmetric one, by whose product with a symmetric change the
+    action changes.
 
     Args:
         order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows, with skips and m outputs

@@ -1,16 +1,15 @@
 """Coordinates of the order parameters: Bartlett factors of each layer (THEORY section 3).
 
 U_l = F_l F_l^T with F_l = (I_{H_l} (x) s_l F_{l+1}) B_l / sqrt(N_l), where B_l is lower triangular; the readout is a
-last layer with one head for each output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep their
-own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1) F_l begins with the rows
+last layer with one head for each output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep
+their own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1) F_l begins with the rows
 [sqrt(H_l) rho_l F_{l+1}, 0], and B_l = [G_l, B'_l] with as many columns of normal variables G_l as F_{l+1} has, and B'_l
-lower triangular.
-The prior of the B's factorises over entries, so these coordinates serve the saddle point, its finite-width correction and
-the collapsed posterior alike.
+lower triangular. The prior of the B's factorises over entries, so these coordinates serve the saddle point, its finite-width
+correction and the collapsed posterior alike.
 
 A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal (that of B'), then all
-other entries row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns beyond
-N_l absent, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
+other entries row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns
+beyond N_l absent, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
 
 Two things keep the space of U in one piece where a layer is narrow. A diagonal entry of one degree of freedom, which its
 last column has, takes either sign, as a standard normal: the density of its size does not vanish at 0, where U is continuous
@@ -240,7 +239,8 @@ def log_prior(
 ) -> Float[Array, ""]:
     """Normalised log prior density of a point: B_ii^2 ~ chi^2(N_l - i), all other entries standard normal.
 
-    Columns i count those that a skip copies. THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry that takes either sign is normal.
+    Columns i count those that a skip copies. THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry
+    that takes either sign is normal.
     """
     total = jnp.zeros(())
     for shape, width, (diagonal, below) in zip(shapes, widths, split(point, shapes), strict=True):

@@ -5,7 +5,6 @@ the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024).
 cannot, annealing from the prior (`bayesattn.theory.annealing`), which needs no mode and passes over no other mode.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple

@@ -37,8 +37,8 @@ from bayesattn.theory.whitening import Whitening
 WIDE = 2
 """Times a layer must be wider than the number of its path suffixes for an expansion about the mode.
 
-And than half the square of that number: degrees of freedom N, N - 1, .. fall short of N by as much in all. Of 18 rows at N = 40,
-two layers with three outputs, the last were off by 8 % about the mode, and not seen to be about the saddle point.
+And than half the square of that number: degrees of freedom N, N - 1, .. fall short of N by as much in all. Of 18 rows at N =
+40, two layers with three outputs, the last were off by 8 % about the mode, and not seen to be about the saddle point.
 """
 
 
@@ -97,11 +97,7 @@ def finite_width(
     """
     likelihood, full = likelihood_of(path_inputs, labels, arch, temperature, likelihood), layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
-    if about is None:
-        wide = all(
-            width >= max(WIDE * shape.rows, shape.rows**2 / 2) for width, shape in zip(arch.widths, full, strict=True)
-        )
-        about = "mode" if wide else "saddle"
+    about = usual_centre(arch) if about is None else about
     if one_of("about", about, ("mode", "saddle")) == "mode":
         (centre, problem), shapes = find_mode(likelihood, arch, max_steps), layer_shapes(arch)
     else:
@@ -123,6 +119,14 @@ def finite_width(
         prediction = Prediction(*map(likelihood.by_example, prediction))
     variance = jnp.sum(moments.slopes**2, axis=0)
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
+
+
+def usual_centre(arch: Architecture) -> str:
+    """Centre of the expansion where none is asked for."""
+    full = layer_shapes(arch, full=True)
+    least = (max(WIDE * shape.rows, shape.rows**2 / 2) for shape in full)
+    wide = all(width >= rows for width, rows in zip(arch.widths, least, strict=True))
+    return "mode" if wide else "saddle"
 
 
 @partial(jax.jit, static_argnames="shapes")

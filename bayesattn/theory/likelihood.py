@@ -1,7 +1,7 @@
 """The likelihood of the labels given a factor F of the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
 
-With several outputs Y counts (example, output) pairs, and rows of F (path, output) pairs, outputs fastest: the law is that of
-one output on P m examples with Pi m path inputs, of which those of other outputs are 0 (EXTENSIONS section 1).
+With several outputs Y counts (example, output) pairs, and rows of F (path, output) pairs, outputs fastest: the law is that
+of one output on P m examples with Pi m path inputs, of which those of other outputs are 0 (EXTENSIONS section 1).
 
 What theory and samplers ask of the training data they ask of this object, which has three exact forms. Its methods whose
 names end in "of" take U itself, which may be any symmetric matrix for which K(U) + T I is positive definite; gradients in U

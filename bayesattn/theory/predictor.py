@@ -30,9 +30,9 @@ def predict(
     """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
 
     Args:
-        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs, of which mean and variance have shape (P_test, m).
+        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs; mean and variance are then (P_test, m).
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
+        labels: Y of shape (P,), or (P, m).
         test_path_inputs: xi of shape (P_test, Pi, N_0).
         arch: the network.
         temperature: T, variance of the likelihood.
@@ -57,9 +57,9 @@ def _predict(order_parameter, likelihood: Likelihood, features) -> Prediction:
 def right(outputs: Any, labels: Any) -> Any:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
-    Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether the
-    greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k. Outputs of all examples may come in
-    one row, those of the first example first.
+    Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether
+    the greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k. Outputs of all examples
+    may come in one row, those of the first example first.
     """
     if np.ndim(labels) == 2:
         outputs = (

@@ -35,9 +35,9 @@ class SaddlePoint(NamedTuple):
     """Minimum of the action. With several networks or temperatures, every array has a leading batch axis.
 
     `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or of
-    several outputs a matrix. `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry of the energy's,
-    which the entropy's cancels at the minimum, in Bartlett coordinates in which the entropy has unit curvature.
-    `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
+    several outputs a matrix. `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry
+    of the energy's, which the entropy's cancels at the minimum, in Bartlett coordinates in which the entropy has unit
+    curvature. `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
     """
 
     order_parameter: Array

@@ -60,8 +60,8 @@ def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
 
 def test_order_parameter_from_exact_weights_is_the_drawn_one(case):
     model, draws = case
-    drawn = collapsed.weights(draws, model, seed=3, thin=50)
-    assert drawn.sizes["draw"] == draws.posterior.sizes["draw"] // 50
+    drawn = collapsed.weights(draws, model, seed=3, thin=2)
+    assert drawn.sizes["draw"] == draws.posterior.sizes["draw"] // 2
     expected = draws["posterior"]["order_parameter"].sel(draw=drawn["draw"]).values
     for chain, draw in ((0, 0), (1, 7), (3, 19)):
         weights = {name: jnp.asarray(values.values[chain, draw]) for name, values in drawn.items()}
@@ -73,7 +73,7 @@ def test_f_of_exact_weights_has_the_conditional_moments(case):
     """Many weight draws of one U: mean and variance of f on the test inputs against the closed form."""
     model, draws = case
     one = draws.isel(chain=[0], draw=[5])
-    count = 4000
+    count = 2000  # As many weights as of all chains above, by the same program.
     repeated = one["posterior"].to_dataset().isel(draw=np.zeros(count, int)).assign_coords(draw=np.arange(count))
     drawn = collapsed.weights(type(draws).from_dict({"posterior": repeated}), model, seed=4)
     test = jnp.asarray(model.test_path_inputs)
@@ -107,13 +107,18 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     assert np.max(np.abs(second.mean(("chain", "draw")).values - expected) / error) < 4
 
 
+def prior_draws(draw, keys):
+    """One after the other, which compiles in half of the time of all at once."""
+    return jax.jit(lambda keys: jax.lax.map(draw, keys))(keys)
+
+
 def test_without_likelihood_every_weight_is_an_independent_normal():
     """Prior draws of the Bartlett factors, temperature so high that labels say nothing: all weights are normal again."""
     heads, widths, variances = (2, 2), (4, 5, 3), (1.3, 0.7, 1.1, 0.9)
     model = tiny_model(temperature=1e12, heads=heads, widths=widths, variances=variances)
     shapes = collapsed.structure(model)
     keys = jax.random.split(jax.random.key(7), 3000)
-    points = jax.vmap(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)))(keys)
+    points = prior_draws(lambda key: bartlett.sample_prior(key, shapes, jnp.array(widths, float)), keys)
     dataset = xr.Dataset(
         {"bartlett": (("chain", "draw", "coordinate"), np.asarray(points)[None])},
         {"chain": [0], "draw": np.arange(3000)},
@@ -143,10 +148,9 @@ def test_log_prior_is_the_density_that_sample_prior_draws_from():
     for heads, widths, variances in (CASES[name] for name in ("upper width below heads",)):
         arch = ba.Architecture(heads, widths, variances)
         shapes, n = bartlett.layer_shapes(arch), jnp.array(widths, float)
-        draws = jax.vmap(lambda k, shapes=shapes, n=n: bartlett.sample_prior(k, shapes, n))(
-            jax.random.split(jax.random.key(0), 10000)
-        )
-        log_p = jax.vmap(lambda p, shapes=shapes, n=n: bartlett.log_prior(p, shapes, n))(draws)
+        keys = jax.random.split(jax.random.key(0), 10000)
+        draws = prior_draws(lambda k, shapes=shapes, n=n: bartlett.sample_prior(k, shapes, n), keys)
+        log_p = jax.jit(jax.vmap(lambda p, shapes=shapes, n=n: bartlett.log_prior(p, shapes, n)))(draws)
         mean, deviation = draws.mean(0), 0.8 * draws.std(0)
         log_q = jnp.sum(-(((draws - mean) / deviation) ** 2) / 2 - jnp.log(deviation) - jnp.log(2 * jnp.pi) / 2, axis=1)
         ratio = np.exp(log_q - log_p)
@@ -163,7 +167,7 @@ def test_prior_moments_of_the_order_parameter():
             factor = bartlett.cholesky_factors(bartlett.sample_prior(key, shapes, n), shapes, n, s)[0]
             return factor @ factor.T
 
-        draws = np.asarray(jax.vmap(order_parameter)(jax.random.split(jax.random.key(1), 20000)))
+        draws = np.asarray(prior_draws(order_parameter, jax.random.split(jax.random.key(1), 20000)))
         error = draws.std(0) / np.sqrt(len(draws))
         assert np.max(np.abs(draws.mean(0) - ba.theory.gp_order_parameter(arch)) / error) < 4.5
 
@@ -181,17 +185,17 @@ def test_whitening_does_not_change_the_answer(monkeypatch):
 
 @pytest.fixture(scope="module")
 def with_weights():
-    model = tiny_model(heads=(2,), widths=(4, 3))
+    model = tiny_model(heads=(2,), widths=(5, 4))
     return model, ba.sample(model, chains=2, warmup=50, draws=30, keep=ba.samplers.QUANTITIES)
 
 
 def test_kept_weights_are_those_of_the_draw(with_weights):
     posterior = with_weights[1]["posterior"]
-    assert posterior["V_0"].shape == (2, 30, 4, 4)
+    assert posterior["V_0"].shape == (2, 30, 5, 4)
     assert posterior["V_1"].dims == ("chain", "draw", "head_1", "readout_width", "width_1")
     weights = {name: jnp.asarray(posterior[name].values[1, 7]) for name in ("V_0", "V_1", "a")}
     effective = path.effective_weights(weights)
-    np.testing.assert_allclose(posterior["order_parameter"].values[1, 7], effective @ effective.T / 4, rtol=1e-9)
+    np.testing.assert_allclose(posterior["order_parameter"].values[1, 7], effective @ effective.T / 5, rtol=1e-9)
     np.testing.assert_allclose(
         posterior["prediction"].values[1, 7],
         path.network(weights, jnp.asarray(with_weights[0].test_path_inputs)),

@@ -37,7 +37,16 @@ def undecided(findings):
     }
 
 
-def test_the_network_is_a_sum_over_paths():
+@pytest.mark.parametrize(
+    ("shapes", "drawn"),
+    [
+        pytest.param({(1,): (3, 4), (2, 2): (8, 6, 5)}, (2, 2), id="small"),
+        pytest.param(network.SHAPES, network.DRAWN, id="all", marks=pytest.mark.heavy),
+    ],
+)
+def test_the_network_is_a_sum_over_paths(monkeypatch, shapes, drawn):
+    monkeypatch.setattr(network, "SHAPES", shapes)
+    monkeypatch.setattr(network, "DRAWN", drawn)
     assert undecided(found("network")) == set()
 
 

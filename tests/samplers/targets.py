@@ -60,8 +60,8 @@ def chains(kernel, start, warmup, draws, count=4, seed=0, spread=1.0):
             state = kernel.sample(state, (), {})
             return state, state
 
-        state, _ = jax.lax.scan(lambda s, _: (kernel.sample(s, (), {}), None), state, None, length=warmup)
-        return jax.lax.scan(step, state, None, length=draws)[1]
+        # One scan of warm-up and draws, so that the kernel is compiled once.
+        return jax.tree.map(lambda leaf: leaf[warmup:], jax.lax.scan(step, state, None, length=warmup + draws)[1])
 
     states = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(seed), count))
     return np.asarray(states.z), states

@@ -12,6 +12,7 @@ from scipy.stats import chi2
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
+from bayesattn.theory.finite_width import usual_centre
 from bayesattn.theory.likelihood import scaled_features
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
@@ -27,6 +28,11 @@ def gaussian_teacher(width, heads, load=2, temperature=0.1, seed=0):
     teacher = rng.normal(size=2 * width) / np.sqrt(2 * width)
     labels = 2 * path_inputs[:, 0] @ teacher + 0.6 * rng.normal(size=load * width)
     return path_inputs, labels, arch, temperature
+
+
+def narrow_model():
+    """Its first layer is narrower than its path suffixes."""
+    return tiny_model(heads=(2, 2), widths=(3, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
 
 
 def slope(widths, deviations):
@@ -68,8 +74,9 @@ def test_prototype_values_on_the_reference_task(hidden_markov):
     """Computed beforehand by another program: 14.91, 6.864, 2.932 for the good path's diagonal entry."""
     for width, value in ((10, 14.91), (30, 6.864), (100, 2.932)):
         arch = ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4)
-        mean = ba.theory.finite_width(hidden_markov["path_inputs"], hidden_markov["labels"], arch, 0.01).order_parameter
-        assert float(mean[0, 0]) == pytest.approx(value, rel=5e-4)
+        found = ba.theory.finite_width(hidden_markov["path_inputs"], hidden_markov["labels"], arch, 0.01)
+        assert float(found.order_parameter[0, 0]) == pytest.approx(value, rel=5e-4)
+        assert found.about == "mode"
 
 
 def check_within_two_percent(build, widths, warmup, draws):
@@ -126,9 +133,10 @@ def test_scaling_recovers_a_power_law():
     assert ba.validation.scaling([fake(10, 0.1, 0.01), fake(30, 0.02, 0.01)]) is None
 
 
-def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model):
+@pytest.mark.parametrize(("chains", "draws"), [(2, 400), pytest.param(4, 1000, marks=pytest.mark.heavy)])
+def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model, chains, draws):
     model = hidden_markov_model(100)
-    draws = ba.sample(model, warmup=200, draws=1000)["posterior"]["order_parameter"]
+    draws = ba.sample(model, chains=chains, warmup=100, draws=draws)["posterior"]["order_parameter"]
     theory = ba.theory.finite_width(model.path_inputs, model.labels, model.architecture, model.temperature)
     sampled = draws.std(("chain", "draw")).values
     error = arviz_stats.mcse(draws, method="sd").values
@@ -139,14 +147,15 @@ def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model):
 @pytest.mark.parametrize("about", [pytest.param("mode", marks=pytest.mark.heavy), "saddle"])
 def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     """E[g] = g + grad g . shift + tr(Hess g S) / 2 of U and of the predictor, with a narrow first layer."""
-    model = tiny_model(heads=(2, 2), widths=(3, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
+    model = narrow_model()
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
     arguments = (model.path_inputs, model.labels, arch, model.temperature)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
-    mode, problem = find_mode(model.likelihood, arch)
-    centre = mode.point
     if about == "saddle":
         centre, problem = ba.theory.solve(model).point, problem_of(model.likelihood, arch)
+    else:
+        mode, problem = find_mode(model.likelihood, arch)
+        centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
@@ -183,9 +192,9 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
 
 def test_every_head_is_treated_alike():
     """Heads of the first layer in another order, in a network narrower than its path suffixes: U in that order."""
-    model = tiny_model(heads=(3, 2), widths=(4, 5, 6), variances=(1.0, 0.8, 1.2, 1.1), examples=12)
+    model = narrow_model()
     problem = (model.labels, model.architecture, model.temperature)
-    order = np.arange(6).reshape(3, 2)[[2, 0, 1]].ravel()
+    order = np.arange(4).reshape(2, 2)[[1, 0]].ravel()
     turned = model.path_inputs[:, order]
 
     def change(about):
@@ -196,8 +205,8 @@ def test_every_head_is_treated_alike():
     assert change("saddle") < 1e-9
     assert change("mode") < 1e-9  # by the order of rows
     assert ba.theory.finite_width(model.path_inputs, *problem).about == "saddle"
-    wide = dataclasses.replace(model.architecture, widths=(12, 4, 2))
-    assert ba.theory.finite_width(model.path_inputs, model.labels, wide, model.temperature).about == "mode"
+    for widths, about in (((8, 4, 2), "mode"), ((7, 4, 2), "saddle"), ((8, 4, 1), "saddle")):
+        assert usual_centre(dataclasses.replace(model.architecture, widths=widths)) == about
     with pytest.raises(ValueError, match="about must be one of 'mode', 'saddle', got 'mean'"):
         ba.theory.finite_width(model.path_inputs, *problem, about="mean")
 

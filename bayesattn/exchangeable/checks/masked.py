@@ -13,6 +13,8 @@ CONDITIONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e8, 1e10)
 MASKED = {"tokens": 64, "noise": 0.3, "prior": PRIOR}
 PRETRAINING_SEQUENCES = 40
 """Few, so that what is not learnt outweighs what linear attention cannot express."""
+REPLICATES = 500
+"""Pretrainings at each condition number, and four times as many at the greatest."""
 SEQUENCES, LENGTHS = (200, 800, 3200), (16, 64, 256)
 """m and n over which what is not learnt is followed."""
 RIDGES = np.r_[0.0, 10.0 ** np.arange(-6, 4)]
@@ -32,7 +34,7 @@ def pretrained(rng: np.random.Generator) -> Findings:
         learnt = np.array(
             [
                 pretraining.learn(pretraining.draw(rng, PRETRAINING_SEQUENCES, **settings), RIDGES)
-                for _ in range(2000 if condition >= 1e8 else 500)
+                for _ in range((4 if condition >= 1e8 else 1) * REPLICATES)
             ]
         )
         excess = pretraining.pretraining_excess(learnt, variances, known, VALUES)
