@@ -177,7 +177,7 @@ class Model(Described):
         mask = attention.checked_mask(tokens.mask, *inputs.shape[:2])
         if callable(tokens.attention):
             return Tokens(inputs, tokens.attention, tokens.readout, mask)
-        matrices = attention.checked_matrices(tokens.attention, *inputs.shape[:2], mask)
+        matrices = attention.checked_matrices(tokens.attention, examples, inputs.shape[1], mask)
         if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
             got = [matrix.shape[1] for matrix in matrices]
             raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")

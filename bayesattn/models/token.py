@@ -53,7 +53,7 @@ def network(
     inputs: Float[Array, "example token feature"],
     matrices: list[Float[Array, "example _ token token"]],
     readout: Float[Array, "example_or_one _ token"],
-    skips: Sequence[Any],
+    skips: Sequence[Any] | None = None,
 ) -> Float[Array, "*labels"]:
     """f = a . z^L_{t*} / sqrt(N_a), z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
     hidden = inputs @ weights["V_0"].T / jnp.sqrt(inputs.shape[2])
@@ -62,6 +62,7 @@ def network(
         heads, _, width = values.shape
         valued = jnp.einsum("hmn,ekn->ehkm", values, hidden)
         attended = jnp.einsum("ehqk,ehkm->eqm", matrix, valued) / jnp.sqrt(heads * width)
-        hidden = attended if skips[layer] is None else skips[layer] * hidden + attended
+        skip = None if skips is None else skips[layer]
+        hidden = attended if skip is None else skip * hidden + attended
     read = jnp.einsum("eq,eqm->em", jnp.broadcast_to(readout[:, 0], hidden.shape[:2]), hidden)
     return read @ weights["a"].T / jnp.sqrt(weights["a"].shape[-1])

@@ -22,7 +22,7 @@ from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
-from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, draw, heads_of, lacking
+from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Heads, draw, heads_of, lacking
 from bayesattn.runs import Run
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import MOST_COORDINATES, too_many
@@ -244,7 +244,7 @@ def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[
     }
 
 
-def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], heads: Sequence[int] | None) -> Figure:
+def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], heads: Heads) -> Figure:
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
     draw(figure, kind, draws, quantities, heads)
     return figure
