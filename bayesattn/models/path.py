@@ -12,8 +12,8 @@ from bayesattn.models.posterior import Model
 from bayesattn.network import Weights, effective_weights, network
 
 Sites = Weights
-Structure = tuple[tuple[int, ...], tuple[int, ...], tuple[bool, ...], int]
-"""Heads and widths, whether each layer has a skip, and outputs."""
+Structure = tuple[tuple[int, ...], tuple[int, ...], int]
+"""Heads, widths and outputs: the shapes of the weights."""
 
 
 def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
@@ -49,9 +49,8 @@ def with_labels(data: dict[str, Any], labels: Any) -> dict[str, Any]:
 
 
 def structure(model: Model) -> Structure:
-    """Heads, widths and outputs, the shapes of the weights, and the layers that have a skip."""
-    arch = model.architecture
-    return arch.heads, arch.widths, tuple(skip > 0 for skip in arch.skips), arch.outputs
+    """Heads, widths and outputs: the shapes of the weights."""
+    return model.architecture.heads, model.architecture.widths, model.architecture.outputs
 
 
 def initial(key: Any, data: dict[str, Any]) -> None:
@@ -97,7 +96,7 @@ def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, wi
 
 def sample_weights(structure: Structure, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
     """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); each entry Normal(0, s^2) of its layer."""
-    heads, widths, _, outputs = structure
+    heads, widths, outputs = structure
     shapes: dict[str, tuple[int, ...]] = {"V_0": (widths[0], features)}
     for layer, count in enumerate(heads):
         # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
