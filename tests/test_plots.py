@@ -69,7 +69,7 @@ def validation(width=10, paths=2, tested=True, aligned=20):
     shares = Accuracy(0.9, 0.9, 0.9, 0.01, 0.8, {"good path": 0.85}, 100, {"all paths": gain}, {"all paths": gain})
     eigenvectors = [rng.uniform(size=aligned) for _ in range(3)]
     return SimpleNamespace(
-        model=SimpleNamespace(name="model", temperature=0.1, path_names=[f"{LONG[0]} -> {p}" for p in range(paths)]),
+        model=SimpleNamespace(name="model", temperature=0.1, row_names=[f"{LONG[0]} -> {p}" for p in range(paths)]),
         width=width,
         saddle=saddle,
         corrected=saddle * (1 + 1 / width),
@@ -118,7 +118,7 @@ FIGURES = (
         f"{kind}, {paths} paths": lambda kind=kind, paths=paths: drawn(kind, posterior(paths))
         for kind, paths in itertools.product(plots.KINDS, (2, 16))
     }
-    | {"U, by heads, 36 paths": lambda: drawn("U", posterior(36), (6, 6))}
+    | {"U, by heads, 36 paths": lambda: drawn("U", posterior(36), [[str(head) for head in range(1, 7)]] * 2)}
 )
 
 

@@ -155,7 +155,7 @@ def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
     unknown = dict.fromkeys(("error", "rhat", "ess"), np.full((1, 1), np.nan))
     drawn = dict.fromkeys(("saddle", "corrected", "order_parameter"), np.eye(1))
     found = SimpleNamespace(
-        model=SimpleNamespace(path_names=["0"]),
+        model=SimpleNamespace(row_names=["0"]),
         width=3,
         verdict="cannot tell",
         statement=lambda: "cannot tell",
@@ -173,7 +173,7 @@ def test_three_outcomes_of_the_theory(verdict, holds):
     matrix = np.eye(1)
     names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "agrees")
     found = SimpleNamespace(
-        model=SimpleNamespace(path_names=["0"]),
+        model=SimpleNamespace(row_names=["0"]),
         width=3,
         verdict=verdict,
         statement=lambda: verdict + ": said",

@@ -30,7 +30,10 @@ SHAPING = tuple(
     for name in (
         *("_random", "architecture", "attention", "network"),
         *(f"models/{name}" for name in ("collapsed", "latent", "path", "posterior", "token")),
-        *(f"samplers/{name}" for name in ("adapter", "hmc", "job", "langevin", "options", "program", "run")),
+        *(
+            f"samplers/{name}"
+            for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run")
+        ),
         *(
             f"theory/{name}"
             for name in (
