@@ -130,7 +130,7 @@ def drawn(kind, draws, heads=None):
 
 def test_of_many_paths_the_greatest_are_named_and_all_are_on_a_map_of_heads():
     draws = posterior(36)
-    by_heads, greatest, *_ = drawn("U", draws, (6, 6)).axes
+    by_heads, greatest, *_ = drawn("U", draws, [[str(head) for head in range(1, 7)]] * 2).axes
     mean = np.einsum("cdpp->p", draws["posterior"]["order_parameter"].values) / 800
     np.testing.assert_allclose(by_heads.images[0].get_array(), mean.reshape(6, 6))
     assert [label.get_text() for label in by_heads.get_yticklabels()][:2] == ["head 1", "head 2"]
