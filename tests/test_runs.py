@@ -54,7 +54,9 @@ def random_moments(count, steps, rng):
 
 
 def require_the_same_draws_after_kills(folder, job, kills, rng):
-    assert run_process(folder / "uninterrupted", job)[0] == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        runs.sample(tiny_model(), folder / "uninterrupted", **job)
     steps = job["chains"] * (job["warmup"] + job["draws"])
     died, where = 0, []
     for moment in random_moments(kills, steps, rng):
@@ -70,7 +72,7 @@ def require_the_same_draws_after_kills(folder, job, kills, rng):
 
 
 def test_killed_and_resumed_draws_are_bit_identical(tmp_path):
-    job = {"parameterisation": "collapsed", "chains": 2, "warmup": 60, "draws": 200}
+    job = JOB | {"draws": 200}
     require_the_same_draws_after_kills(tmp_path, job, 2, np.random.default_rng(1))
 
 
@@ -219,8 +221,9 @@ def test_vectorised_chains_resume_bit_identically(model, tmp_path):
     assert resumed.draws()["posterior"]["order_parameter"].shape == (2, 20, 1, 1)
 
 
-def test_a_run_with_few_draws_or_weights_alone_is_described(model, tmp_path):
-    few = runs.sample(model, tmp_path / "few", chains=1, warmup=5, draws=2)
+def test_a_run_with_few_draws_or_weights_alone_is_described(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+    few = runs.sample(model, tmp_path / "few", **JOB | {"chains": 1, "draws": 2})
     assert few.overview()["diagnostics"]["rhat"] is None
     assert [row["rhat"] for row in few.summary() if row["quantity"] == "lp"] == [None]
     job = {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}, "keep": ["weights"]}

@@ -24,7 +24,7 @@ SHORT = {"chains": 1, "warmup": 20, "draws": 40, "seed": 3}
 KINDS = {
     "nuts": {},
     "langevin": {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}},
-    "weights": {"sampler": "hmc", "parameterisation": "path", "keep": ["weights"], "options": {"num_steps": 2}},
+    "weights": {"sampler": "mala", "parameterisation": "path", "keep": ["weights"], "options": {"steps": 2}},
 }
 FEW = training.Training(steps=100, batch=4, width=4)
 TASK = {"examples": 8, "test_examples": 8, "validation_examples": 8, "width": 8, "key_width": 4, "heads": (2, 1)}
