@@ -380,7 +380,8 @@ def likelihood(
     labels, temperature = finite_array("labels", labels, (len(path_inputs),)), positive("temperature", temperature)
     examples, _, features = path_inputs.shape
     scaled = scaled_features(path_inputs, arch.variances[0])
-    held = (scaled, jnp.asarray(labels), jnp.asarray(temperature))
+    # Of the type that `at` gives it: programs are compiled once for both.
+    held = (scaled, jnp.asarray(labels), jnp.asarray(temperature, float))
     if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
         return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
     return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen)

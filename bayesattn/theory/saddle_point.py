@@ -202,7 +202,7 @@ def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     return "raise max_steps or the temperature"
 
 
-@partial(jax.jit, static_argnames=("shapes", "max_steps"))
+@partial(jax.jit, static_argnames="shapes")
 def _solve_batch(likelihood: Likelihood, widths, variances, temperatures, shapes, max_steps) -> SaddlePoint:
     # One after the other: in a vmap every problem would wait for the slowest.
     return jax.lax.map(

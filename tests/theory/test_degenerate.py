@@ -39,9 +39,7 @@ def test_duplicated_examples_are_served_at_a_sensible_temperature():
 
 @pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence])
 def test_a_singular_kernel_at_tiny_temperature_is_named(call):
-    with pytest.raises(
-        ba.theory.NotConverged, match=r"K has rank 6 for 12 examples .* temperature 1e-15 is too small"
-    ):
+    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 examples .* temperature 1e-15 is too small"):
         call(TWICE, np.concatenate([Y[:6], -Y[:6]]), ARCH, 1e-15)
 
 
