@@ -428,7 +428,8 @@ def likelihood(
     temperature = positive("temperature", temperature)
     examples, _, features = path_inputs.shape
     scaled = scaled_features(path_inputs, arch.input_variance)
-    held = (scaled, jnp.ravel(jnp.asarray(labels)), jnp.asarray(temperature))
+    # Of the type that `at` gives it: programs are compiled once for both.
+    held = (scaled, jnp.ravel(jnp.asarray(labels)), jnp.asarray(temperature, float))
     if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
         if arch.outputs > 1:
             raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")

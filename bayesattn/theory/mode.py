@@ -92,7 +92,7 @@ def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     return minimum_by_gradients(_whitened_potential, (problem, origin, stretch), shapes, begin, max_steps, tolerance)
 
 
-@partial(jax.jit, static_argnames=("shapes", "max_steps"))
+@partial(jax.jit, static_argnames="shapes")
 def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
     local = local_potential(problem, shapes)
     origin, stretch = stretched(shapes, problem.widths)

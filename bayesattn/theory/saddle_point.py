@@ -211,7 +211,7 @@ def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     return "raise max_steps or the temperature"
 
 
-@partial(jax.jit, static_argnames=("shapes", "max_steps"))
+@partial(jax.jit, static_argnames="shapes")
 def _solve_batch(likelihood: Likelihood, widths, variances, skips, temperatures, shapes, max_steps) -> SaddlePoint:
     def one(case):
         *network, temperature = case

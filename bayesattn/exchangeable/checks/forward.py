@@ -90,10 +90,11 @@ def _lost(rng: np.random.Generator, chain: Chain, replicates: int) -> Lost:
         loss = chains.cross_entropy(positions)
         start = np.r_[START, np.zeros((TOKENS - 1) * positions)]
         optimum = learning.fit(start, (sequences, joint), objective=loss)
-        metric = _metric(np.asarray(jax.hessian(loss)(optimum, (sequences, joint))))
+        metric = _metric(np.asarray(jax.jit(jax.hessian(loss))(optimum, (sequences, joint))))
         seen = drawn.reshape(replicates, *joint.shape)
         trained = chains.train(optimum, metric, sequences, seen, positions=positions)
-        bits.append(mean_of(jax.vmap(loss, (0, None))(trained, (sequences, joint)) * TO_BITS - exact))
+        losses = jax.jit(jax.vmap(loss, (0, None)))(trained, (sequences, joint))
+        bits.append(mean_of(losses * TO_BITS - exact))
     return Lost(least, bits[0], bits[1], 1 - exact)
 
 
