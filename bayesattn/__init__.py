@@ -17,6 +17,7 @@ else:
 if TYPE_CHECKING:
     from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
+    from bayesattn.classes import one_hot
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
@@ -37,6 +38,7 @@ __all__ = [
     "exchangeable",
     "load_model",
     "models",
+    "one_hot",
     "predict",
     "runs",
     "sample",
@@ -53,6 +55,7 @@ _HOMES = {
     "Validation": "validation",
     "collapsed": "models",
     "load_model": "models",
+    "one_hot": "classes",
     "predict": "predictive",
     "sample": "samplers",
     "validate": "validation",

@@ -174,13 +174,13 @@ class Architecture:
     ) -> list[str]:
         """Names of U's rows: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
         paths = self.path_names(head_names)
-        if self.outputs == 1:
+        if self.outputs == 1 and output_names is None:
             return paths
         if output_names is None:
             output_names = [f"output {number + 1}" for number in range(self.outputs)]
         if len(output_names := names("output_names", output_names)) != self.outputs:
             raise ValueError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
-        return [f"{path}: {output}" for path in paths for output in output_names]
+        return [f"{path}: {output}" for path in paths for output in output_names] if self.outputs > 1 else paths
 
     def way_names(self) -> list[list[str]]:
         """Names of the ways through each layer: "skip", if it has one, and the numbers of its heads."""

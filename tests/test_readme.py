@@ -57,7 +57,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def names(run, tmp_path, monkeypatch):
-    """What a reader has: inputs, attention patterns, labels; queries, keys, values; the arrays of mine.npz; a run.
+    """What a reader has: inputs, attention patterns, labels, a mask, classes; queries, keys, values; the arrays of mine.npz; a run.
 
     There are as many examples and features as in hidden_markov, so that its compiled programs serve them too.
     """
@@ -72,6 +72,7 @@ def names(run, tmp_path, monkeypatch):
     keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
     values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
     data = {"inputs": inputs, "matrices": matrices, "labels": labels, "batches": batches}
+    data |= {"mask": np.ones(inputs.shape[:2], bool), "kinds": rng.choice(["cat", "dog", "bird"], len(inputs))}
     yield data | {"keys": keys, "queries": queries, "values": values}
     plt.close("all")
 

@@ -96,6 +96,7 @@ class ArraysTable(Table):
     name: Literal["arrays"]
     file: str | None = None
     statistics: str | None = None
+    output_names: list[str] | None = None
     head_names: list[list[str]] | None = None
 
     @model_validator(mode="after")

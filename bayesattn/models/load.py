@@ -201,6 +201,7 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
         architecture=arch,
         temperature=table.temperature,
         head_names=task.head_names,
+        output_names=task.output_names,
         name=file.stem,
         task=task.model_dump(),
         **arrays,

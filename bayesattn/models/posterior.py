@@ -67,6 +67,7 @@ class Model(Described):
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
         validation_labels: of shape (P_validation,).
         head_names: names of the heads of each layer, from which paths get their names.
+        output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
         name: shown in tables.
@@ -95,6 +96,7 @@ class Model(Described):
     validation_path_inputs: Any = None
     validation_labels: Any = None
     head_names: Sequence[Sequence[str]] | None = None
+    output_names: Sequence[str] | None = None
     path_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
     tokens: Tokens | None = None
     name: str = "model"
@@ -129,8 +131,8 @@ class Model(Described):
                 put(labels_name, _kept(checked_labels(labels_name, labels, len(getattr(self, inputs_name)), arch)))
         if self.tokens is not None and "tokens" in changed:
             put("tokens", self._checked_tokens(self.tokens))
-        if {"architecture", "head_names"} & changed:
-            arch.path_names(self.head_names)
+        if {"architecture", "head_names", "output_names"} & changed:
+            arch.row_names(self.head_names, self.output_names)
         for name, paths in self.path_groups.items():
             if not set(paths) <= set(range(arch.paths)):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
@@ -254,6 +256,7 @@ class Model(Described):
             "test_labels": ["test_example", *output],
             "bartlett": ["coordinate"],
             "token_inputs": ["example", "token", "feature"],
+            "token_mask": ["example", "token"],
             **{
                 f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
                 for layer in range(self.architecture.depth)
@@ -274,6 +277,7 @@ class Model(Described):
         if tokens and self.tokens is not None:
             constant["token_inputs"] = self.tokens.inputs
             constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(self.tokens.matrices)}
+            constant |= {} if self.tokens.mask is None else {"token_mask": self.tokens.mask}
         return {
             "observed_data": {"labels": np.asarray(self.labels)},
             "constant_data": {name: np.asarray(value) for name, value in constant.items()},
@@ -287,6 +291,7 @@ class Model(Described):
             "name": self.name,
             "task": self.task,
             "readout": self.tokens.readout if self.tokens and tokens else None,
+            **({} if self.output_names is None else {"output_names": list(self.output_names)}),
         } | ({} if self.statistics is None else {"unseen": self.statistics.unseen._asdict()})
 
     @classmethod
@@ -299,7 +304,8 @@ class Model(Described):
         )
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
-            tokens = Tokens(arrays["token_inputs"], matrices, about["readout"])
+            mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
+            tokens = Tokens(arrays["token_inputs"], matrices, about["readout"], mask)
         wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
         data = {name: arrays[name] for name in wanted if name in arrays}
         if "unseen" in about:
@@ -312,6 +318,7 @@ class Model(Described):
             tokens=tokens,
             # Earlier versions stored no names where none were given, and numbered heads from 0.
             head_names=about["head_names"] or arch.numbered_heads(first=0),
+            output_names=about.get("output_names"),
             **{key: about[key] for key in ("path_groups", "name", "task")},
         )
 
@@ -358,7 +365,7 @@ class Model(Described):
     @property
     def row_names(self) -> list[str]:
         """Names of the order parameter's rows: those of the paths, with the output where there are several."""
-        return self.architecture.row_names(self.head_names)
+        return self.architecture.row_names(self.head_names, self.output_names)
 
     @property
     def path_names(self) -> list[str]:

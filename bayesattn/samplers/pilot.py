@@ -7,10 +7,11 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from bayesattn.models import LatentModel, Model, collapsed
+from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.run import advance, bytes_per_draw, plan
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.cost import cost_of_mode
+from bayesattn.theory.cost import cost_of_mode, seconds_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
 
 PILOT_SECONDS = 3.0
@@ -40,11 +41,16 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     """`pilot`, but of many coordinates by the time of a gradient: to prepare the chain takes minutes there."""
     if job.parameterisation != "collapsed" or not isinstance(model, Model):
         return pilot(model, job)
-    if sum(shape.size for shape in layer_shapes(model.architecture)) <= MOST_FOR_HESSIAN:
+    shapes = layer_shapes(model.architecture)
+    if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
         return pilot(model, job)
     cost = cost_of_mode(model.likelihood, model.architecture)
+    seconds = cost.seconds
+    if curvature.serves(shapes):
+        gradient, hessian = seconds_of(model.likelihood, model.architecture, shapes)
+        seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
     ready = plan(model, job, collapsed.prepare(model, "prior"))
-    return Pilot(gradients_a_step(job) * cost.gradient, cost.seconds, bytes_per_draw(ready.shapes), measured=False)
+    return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)
 
 
 def pilot(model: Model | LatentModel, job: Job) -> Pilot:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bayesattn import runs
+from bayesattn.models import PARAMETERISATIONS
 from bayesattn.samplers.pilot import Pilot, estimate
 from bayesattn.sweep.plan import Planned, Sweep
 
@@ -43,7 +44,6 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
             per_step, size = logged, runs.Run(planned.out).nbytes
         else:
             model = planned.model(trained=False)
-            widths = model.architecture.widths
             kind = (
                 *(
                     job.sampler,
@@ -55,7 +55,8 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
                     job.warmup,
                 ),
                 model.path_inputs.shape,
-                widths if job.parameterisation != "collapsed" or "weights" in job.keep else None,
+                PARAMETERISATIONS[job.parameterisation].structure(model),
+                model.architecture.widths if "weights" in job.keep else None,
             )
             if kind not in pilots:
                 pilots[kind] = estimate(model, job)

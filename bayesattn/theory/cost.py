@@ -52,7 +52,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
     shapes = layer_shapes(arch, full=True)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
-    gradient, hessian = _seconds(likelihood, arch, shapes)
+    gradient, hessian = seconds_of(likelihood, arch, shapes)
     newton = size <= MOST_FOR_HESSIAN
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
     if not too_many(shapes):
@@ -66,8 +66,8 @@ def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     shapes, full = layer_shapes(arch), layer_shapes(arch, full=True)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
-    gradient, hessian = _seconds(likelihood, arch, shapes)
-    seconds = ROUGH_GRADIENTS * (gradient + (_seconds(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
+    gradient, hessian = seconds_of(likelihood, arch, shapes)
+    seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
     seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
     held = bytes_needed(examples, paths, features, form, shapes)
     return Cost(form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION + seconds, held)
@@ -79,7 +79,7 @@ def _sizes(likelihood: Likelihood) -> tuple[int, int, int]:
     return len(likelihood.labels), features, paths * likelihood.outputs
 
 
-def _seconds(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
+def seconds_of(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
     """Of a gradient, as measured, and of a Hessian by numbers of operations."""
     examples, features, paths = _sizes(likelihood)
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
