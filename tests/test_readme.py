@@ -57,7 +57,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture
 def names(run, tmp_path, monkeypatch):
-    """What a reader has: inputs, attention patterns, labels, a mask, classes; queries, keys, values; the arrays of mine.npz; a run.
+    """What a reader has: inputs, patterns, labels, a mask, classes; queries, keys, values; the arrays of mine.npz; a run.
 
     There are as many examples and features as in hidden_markov, so that its compiled programs serve them too.
     """
