@@ -83,7 +83,7 @@ def test_several_outputs_have_a_column_each(data):
     both = ba.Statistics.gather([(inputs, columns)], ARCH)
     assert both.labels.shape == (12, 2)
     assert relative_error(both.moment, inputs.reshape(EXAMPLES, -1).T @ columns) < 1e-13
-    with pytest.raises(ValueError, match="statistics must be of one output, got 2"):
+    with pytest.raises(ValueError, match="statistics must be of as many outputs as the architecture, 1, got 2"):
         ba.Model(statistics=both, architecture=ARCH, temperature=1.0)
 
 

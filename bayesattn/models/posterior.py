@@ -152,7 +152,7 @@ class Model(Described):
         if not isinstance(own, Statistics):
             raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(own).__name__}")
         if own.outputs != (outputs := getattr(self.architecture, "outputs", own.outputs)):
-            raise ValueError(f"statistics must be of {outputs} outputs, as the architecture, got {own.outputs}")
+            raise ValueError(f"statistics must be of as many outputs as the architecture, {outputs}, got {own.outputs}")
         if self.tokens is not None:
             raise ValueError("tokens must not be given together with statistics, which hold no single examples")
         if "labels" in given and not {"statistics", "path_inputs"} & given:

@@ -441,7 +441,7 @@ SHOWN = ["$\\foo{$", "$x$", "\\$x\\$", "_hidden", "a/b", "%s {} <b>", "$", "a^b_
 
 @pytest.mark.parametrize("name", SHOWN)
 def test_names_are_drawn_as_they_are(name):
-    model = SimpleNamespace(path_names=[name, "other"], name=name)
+    model = SimpleNamespace(row_names=[name, "other"], name=name)
     matrix = np.eye(2)
     found = SimpleNamespace(
         model=model, width=8, saddle=matrix, corrected=matrix, order_parameter=matrix, error=0.1 * matrix

@@ -353,12 +353,12 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
 def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
     checked = []
 
-    def seen(name, value, shape):
+    def seen(name, *rest):
         checked.append(name)
-        return honest(name, value, shape)
+        return honest(name, *rest)
 
-    honest = posteriors.finite_array
-    monkeypatch.setattr(posteriors, "finite_array", seen)
+    honest = posteriors.checked_labels
+    monkeypatch.setattr(posteriors, "checked_labels", seen)
     monkeypatch.setattr(posteriors, "checked_path_inputs", lambda name, *_, **__: checked.append(name))
     model.replace(width=9, temperature=0.7)
     assert checked == []
