@@ -52,7 +52,8 @@ def path_inputs(
             position. Those of one sequence are not independent of each other, and the posterior takes them as they are.
         nonlinearity: "softmax" over keys, or "hardmax", its limit of infinite logits (ties share equally).
         causal: whether a token attends to none that come after it.
-        mask: of shape (P, T), True for tokens and False for padding, which no token attends to and no readout counts;
+        mask: of shape (P, T), True (or 1) for tokens and False (or 0) for padding, which no token attends to and no readout
+        counts;
             "last" and "first" are the last and first token that is none.
         skips: for each layer, whether it has a skip connection, listed before its heads: attention of a token to itself.
 
@@ -136,7 +137,9 @@ def checked_skips(skips: Sequence[bool] | None, layers: int) -> tuple[bool, ...]
     """Whether each layer has a skip connection; raises ValueError for anything but true or false for each."""
     if skips is None:
         return (False,) * layers
-    if not isinstance(skips, Sequence) or len(skips) != layers:
+    if isinstance(skips, np.ndarray):
+        skips = list(skips)
+    if not isinstance(skips, Sequence) or isinstance(skips, str) or len(skips) != layers:
         raise ValueError(f"skips must hold true or false for each of {layers} layers, got {shown(skips)}")
     return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(skips))
 
@@ -146,6 +149,8 @@ def checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
     if mask is None:
         return None
     mask = np.asarray(mask)
+    if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers have it.
+        mask = mask.astype(bool)
     if mask.dtype != bool or mask.shape != (examples, tokens):
         raise ValueError(
             f"mask must hold True for tokens and False for padding, of shape {(examples, tokens)},"

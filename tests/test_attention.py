@@ -72,7 +72,7 @@ def padded():
 def test_padded_sequences_are_those_by_themselves(padded, readout, causal):
     inputs, mask, weights = padded
     options = {"readout": readout, "causal": causal, "skips": (True, False)}
-    together = ba.attention.path_inputs(inputs, weights, mask=mask, **options)
+    together = ba.attention.path_inputs(inputs, weights, mask=mask.astype(int), **options)
     alone = [ba.attention.path_inputs(x[real][None], weights, **options) for x, real in zip(inputs, mask, strict=True)]
     assert together.shape == (mask.sum() if readout == "all" else 4, 3 * 3, 3)
     assert relative_error(together, np.concatenate(alone)) < 1e-12
