@@ -23,8 +23,9 @@ from bayesattn.diagnostics import moments
 from bayesattn.models import Model
 from bayesattn.models.description import ATTRIBUTE, described, restored
 from bayesattn.theory import bartlett
+from bayesattn.theory.features import outputs_of, scaled_features
 from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter, outputs_of, scaled_features
+from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
 from bayesattn.theory.problem import Problem, problem_of
 
 if TYPE_CHECKING:

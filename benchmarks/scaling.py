@@ -17,7 +17,7 @@ from timing import interleaved_seconds
 
 import bayesattn as ba
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
-from bayesattn.theory.likelihood import cheapest_form
+from bayesattn.theory.forms import cheapest_form
 from bayesattn.theory.problem import potential, problem_of
 
 MOST_ARRAYS, MOST_GATHERED, BATCH = 10**4, 10**5, 10**4

@@ -19,7 +19,9 @@ import bayesattn as ba
 from bayesattn import runs, statistics
 from bayesattn._random import fingerprint
 from bayesattn.models.posterior import Tokens
-from bayesattn.theory.likelihood import FORMS, Unseen, likelihood, scaled_features
+from bayesattn.theory.features import scaled_features
+from bayesattn.theory.forms import FORMS
+from bayesattn.theory.likelihood import Unseen, likelihood
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))

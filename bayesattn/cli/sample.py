@@ -42,7 +42,7 @@ from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
 from bayesattn.samplers.pilot import estimate, gradients_a_step
 from bayesattn.samplers.run import cores
-from bayesattn.theory.likelihood import cheapest_form
+from bayesattn.theory.forms import cheapest_form
 
 LEAST_ESS = 3
 """Entries of U between different paths that are shown."""

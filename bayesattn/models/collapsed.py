@@ -19,8 +19,8 @@ from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
+from bayesattn.theory.features import outputs_of
 from bayesattn.theory.kernels import input_scale
-from bayesattn.theory.likelihood import outputs_of
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN

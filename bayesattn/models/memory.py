@@ -7,7 +7,7 @@ from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.likelihood import cheapest_form
+from bayesattn.theory.forms import cheapest_form
 
 COPIES = 8
 """Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""

@@ -20,8 +20,9 @@ from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
+from bayesattn.theory.forms import cheapest_form
 from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
-from bayesattn.theory.likelihood import Likelihood, Unseen, cheapest_form, likelihood
+from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""

@@ -39,6 +39,8 @@ SHAPING = tuple(
             for name in (
                 "bartlett",
                 "energies",
+                "features",
+                "forms",
                 "kernels",
                 "likelihood",
                 "minimise",

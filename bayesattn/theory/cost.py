@@ -9,14 +9,9 @@ import numpy as np
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow
-from bayesattn.theory.likelihood import (
-    BLOCK_BYTES,
-    FORMS,
-    Likelihood,
-    LikelihoodByPairs,
-    expands_in_factor,
-    operations,
-)
+from bayesattn.theory.features import BLOCK_BYTES
+from bayesattn.theory.forms import FORMS, expands_in_factor, operations
+from bayesattn.theory.likelihood import Likelihood, LikelihoodByPairs
 from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, whitened_action

@@ -26,8 +26,9 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, one_of
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.features import of_outputs, scaled_features
 from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, of_outputs, scaled_features
+from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many

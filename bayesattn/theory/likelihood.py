@@ -18,19 +18,16 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
-from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.energies import gram_energy, kernel_energy, packed_energy, pairs_of, projection_energy, unpacked
-from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale
+from bayesattn.theory.features import blocks, mixed, of_outputs, outputs_of, scaled_features
+from bayesattn.theory.forms import FORMS, SIDES, cheapest_form
+from bayesattn.theory.kernels import checked_labels, checked_path_inputs
 
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
-BLOCK_BYTES = 2**27
-SIDES = {"features": "examples", "feature_space": "features"}
 LEAST_PIVOT = 1e4
 """Times that a pivot must be above the rounding of K: with 40 and 100 examples and K of rank 6 and 10, from about 1000 times
 down (T = 3e-11 and less), the search of the saddle point ended at wrong points as if it had converged."""
-PAIRS_BYTES = 2**30
-"""Most memory that path-path kernels may take; beyond it K is formed from features."""
 
 
 class Prediction(NamedTuple):
@@ -199,7 +196,7 @@ class Likelihood:
             return traces + rows @ rows.T, None
 
         # Rows (q, r) and columns (p, s).
-        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), _blocks(whitened, paths))
+        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks(whitened, paths))
         trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4)).reshape(traces.shape)
         # Z_q v_p
         pulled = jnp.einsum("efq,fp->pqe", whitened, weighted).reshape(paths**2, examples)
@@ -232,7 +229,7 @@ class Likelihood:
             return (alike + of_paths @ of_columns.T, crossed + there @ back.T), None
 
         nothing = jnp.zeros((paths**2, columns**2)), jnp.zeros((entries, entries))
-        (alike, crossed), _ = jax.lax.scan(add, nothing, (_blocks(whitened, paths), _blocks(mixed, paths)))
+        (alike, crossed), _ = jax.lax.scan(add, nothing, (blocks(whitened, paths), blocks(mixed, paths)))
         # tr(A^{-1} dA A^{-1} dA') / 2 of entries (p, q) and (r, s)
         traces = jnp.einsum("prqs->pqrs", alike.reshape(paths, paths, columns, columns))
         traces += jnp.einsum("psrq->pqrs", crossed.reshape(paths, columns, paths, columns))
@@ -366,41 +363,6 @@ class LikelihoodByPairs(Likelihood):
         return symmetric[np.tril_indices(len(symmetric))] @ self.pairs
 
 
-FORMS = ("pairs", "features", "feature_space")
-
-
-def operations(examples: int, paths: int, features: int, columns: int) -> dict[str, float]:
-    """Operations that the energy and its gradient take in each form, roughly, for F of so many columns.
-
-    Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, each time as long as 16 operations take: measured from 60
-    to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it.
-    """
-    seen = columns * features
-    return {
-        "pairs": 8 * examples**2 * paths**2 + examples**3,
-        "features": 4 * examples**2 * seen + examples**3,
-        "feature_space": 4 * examples * seen**2 + seen**3,
-    }
-
-
-def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
-    """Whether the energy's expansion in F takes fewer operations than that in U, what both share left out.
-
-    It does of few columns alone: with 16 paths, P = 600 and 10 columns a third more time went into the mode.
-    """
-    in_factor = examples * columns * (2 * paths + columns) + 2 * (paths * columns) ** 2
-    return columns < paths and in_factor < paths**4
-
-
-def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
-    """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`."""
-    work = operations(examples * arch.outputs, arch.paths, features, layer_shapes(arch)[0].columns)
-    pairs_bytes = 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2)
-    if arch.outputs > 1 or pairs_bytes > PAIRS_BYTES:
-        del work["pairs"]
-    return min(work, key=lambda form: work[form])
-
-
 def likelihood(
     path_inputs: Any,
     labels: Any,
@@ -467,48 +429,3 @@ def likelihood_of(
     if given.outputs != arch.outputs:
         raise ValueError(f"likelihood must be of {arch.outputs} outputs, got one of {given.outputs}")
     return given.at(positive("temperature", temperature)).with_labels(jnp.asarray(labels))
-
-
-def _blocks(columns: Float[Array, "example feature column"], paths: int) -> Float[Array, "block example few column"]:
-    """Features in blocks: the Gram matrix of all columns of all paths may not fit into memory."""
-    examples, features, _ = columns.shape
-    count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
-    padded = jnp.pad(columns, ((0, 0), (0, -features % count), (0, 0)))
-    return jnp.moveaxis(padded.reshape(examples, -1, count, columns.shape[2]), 1, 0)
-
-
-def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "example feature path"]:
-    """Path inputs of shape (P, Pi, N_0) as `Likelihood` holds them."""
-    scale = input_scale(input_variance, *path_inputs.shape[1:])
-    return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
-
-
-def mixed(
-    features: Float[Array, "example feature path"], factor: Factor, outputs: int
-) -> Float[Array, "label mixed_column"]:
-    """X F with a row for each label: rows of F are (path, output) pairs."""
-    # Of two axes, as the product with one that has three has a slow derivative.
-    product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)
-    if outputs == 1:
-        return product.reshape(len(features), -1)
-    by_output = product.reshape(len(features), -1, outputs, factor.shape[1])
-    return jnp.swapaxes(by_output, 1, 2).reshape(len(features) * outputs, -1)
-
-
-def of_outputs(features: Float[Array, "example feature path"], outputs: int) -> Float[Array, "label feature row"]:
-    """Path inputs of each label, with paths of each output: those of other outputs are 0."""
-    if outputs == 1:
-        return features
-    examples, size, paths = features.shape
-    return jnp.einsum("efp,cd->ecfpd", features, jnp.eye(outputs)).reshape(examples * outputs, size, paths * outputs)
-
-
-def outputs_of(
-    features: Float[Array, "example feature path"], readout: Float[Array, "row feature"], outputs: int
-) -> Float[Array, " label"]:
-    """f at scaled path inputs by a readout g: sum over paths of g^pi . xi^pi of each output."""
-    flat = features.reshape(len(features), -1)
-    if outputs == 1:
-        return flat @ readout.T.reshape(-1)
-    by_output = jnp.moveaxis(readout.reshape(features.shape[2], outputs, -1), 2, 0)
-    return (flat @ by_output.reshape(-1, outputs)).reshape(-1)

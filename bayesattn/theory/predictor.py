@@ -9,8 +9,9 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked
 from bayesattn.architecture import Architecture
+from bayesattn.theory.features import scaled_features
 from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions, symmetric
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of, scaled_features
+from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.of_model import of_model
 
 READOUTS_AT_ONCE = 16

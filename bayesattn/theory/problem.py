@@ -9,7 +9,8 @@ from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import LayerShape, Order, Skips, cholesky_factors, log_prior
-from bayesattn.theory.likelihood import Factor, Likelihood, expands_in_factor
+from bayesattn.theory.forms import expands_in_factor
+from bayesattn.theory.likelihood import Factor, Likelihood
 from bayesattn.theory.minimise import Local
 
 Point = Float[Array, " coordinate"]

@@ -7,10 +7,12 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn import calibration
 from bayesattn.accuracy import share_right
 from bayesattn.models import collapsed, path, token
 from bayesattn.models.posterior import Tokens
 from bayesattn.network import effective_weights
+from bayesattn.samplers.program import program
 from bayesattn.theory import bartlett
 from bayesattn.theory.likelihood import likelihood
 from bayesattn.theory.predictor import readouts, right
@@ -23,6 +25,7 @@ NETWORKS = {
     "a skip": ((2,), (5, 5), (0.7,), 1),
     "two outputs": ((2,), (4, 3), (0.0,), 2),
     "a skip and two outputs": ((2,), (3, 3), (0.7,), 2),
+    "a skip beside free columns": ((2,), (5, 5), (0.7,), 2),
     "skips in both layers": ((2, 1), (5, 5, 5), (0.5, 0.8), 2),
     "skips that fill the widths": ((2, 1), (2, 2, 2), (0.5, 0.8), 2),
     "a skip in the second": ((2, 2), (6, 3, 3), (0.0, 0.8), 1),
@@ -167,6 +170,27 @@ def test_weights_of_collapsed_draws_give_back_their_u_and_the_posterior_of_weigh
     assert relative_error(outputs, collapsed_draws["prediction"].values.reshape(outputs.shape)) < 1e-12
     for key, each in weights.items():
         assert two_sample_z_score(each**2, path_draws[key] ** 2) < ERRORS, key
+
+
+@pytest.mark.heavy
+def test_chains_are_calibrated_and_a_prior_from_the_wrong_column_is_found(monkeypatch):
+    model = extended_model("a skip beside free columns")
+    simulations = calibration.simulate(model, 200, seed=1)
+    found = calibration.calibrate(model, simulations)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    honest = bartlett.log_prior
+    monkeypatch.setattr(
+        bartlett, "log_prior", lambda point, shapes, widths: honest(point, shapes, widths + copied(shapes))
+    )
+    program.cache_clear()
+    jax.clear_caches()
+    assert calibration.calibrate(model, simulations).holds is False
+    program.cache_clear()
+    jax.clear_caches()
+
+
+def copied(shapes):
+    return jnp.array([shape.copied for shape in shapes])
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ from scipy.stats import chi2
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
+from bayesattn.theory.features import scaled_features
 from bayesattn.theory.finite_width import usual_centre
-from bayesattn.theory.likelihood import scaled_features
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
 from tests.conftest import relative_error

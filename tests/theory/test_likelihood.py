@@ -10,8 +10,9 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.theory import energies
-from bayesattn.theory import likelihood as module
-from bayesattn.theory.likelihood import FORMS, likelihood
+from bayesattn.theory import features as features_module
+from bayesattn.theory.forms import FORMS
+from bayesattn.theory.likelihood import likelihood
 from tests.conftest import relative_error
 
 
@@ -85,7 +86,7 @@ def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block
     found, rng = case[0], np.random.default_rng(0)
     _, features, paths = found.features.shape
     assert features == 12
-    monkeypatch.setattr(module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    monkeypatch.setattr(features_module, "BLOCK_BYTES", block * 8 * paths**2 * features)
     factor = jnp.asarray(rng.normal(size=(paths, paths)))
     changes = rng.normal(size=(2, paths, paths))
     changes = jnp.asarray(changes + changes.transpose(0, 2, 1))
@@ -105,7 +106,7 @@ def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block
 def test_the_energy_expansion_in_a_factor_is_the_automatic_one(case, monkeypatch, block):
     found, factor, _ = case
     _, features, paths = found.features.shape
-    monkeypatch.setattr(module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    monkeypatch.setattr(features_module, "BLOCK_BYTES", block * 8 * paths**2 * features)
 
     def energy(flat):
         return found.energy(flat.reshape(factor.shape))

@@ -12,7 +12,8 @@ import pytest
 import bayesattn as ba
 from bayesattn.models import posterior
 from bayesattn.theory import bartlett, mode, problem, saddle_point
-from bayesattn.theory.likelihood import FORMS, likelihood
+from bayesattn.theory.forms import FORMS
+from bayesattn.theory.likelihood import likelihood
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
 
