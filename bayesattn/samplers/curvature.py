@@ -53,6 +53,8 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
             looks = list(pool.map(partial(_looks, chain, data, shapes), keys))
         points, curvatures = (np.concatenate(each) for each in zip(*looks, strict=True))
+        if not np.isfinite(curvatures).all():
+            return prepared  # The chains that are asked for meet the same place, and name it.
         scale = _spanning(curvatures.mean(0), problem_of(model.likelihood, model.architecture), shapes)
         centre = points.mean(0)
         whitened = np.linalg.solve(scale, (points - centre).T)
