@@ -167,7 +167,7 @@ def test_a_bad_model_is_explained(changes, message):
 
 def test_effective_weights_prior_moments():
     """E U = s_a^2 prod s_l^2 I over prior draws: 4000 draws, each entry within 4 standard errors."""
-    structure = ((2, 2), (4, 3, 5))
+    structure = ((2, 2), (4, 3, 5), 1)
     variances = jnp.array([1.0, 0.8, 1.2, 1.1])
 
     def order_parameter(key):
