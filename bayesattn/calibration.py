@@ -25,6 +25,7 @@ from bayesattn.samplers import BIASED, Job
 from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.tasks import Dataset
+from bayesattn.theory.features import outputs_of
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
 """Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
@@ -122,7 +123,7 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         weights = path.draw_prior(weights_key, data, structure)
         labels = path.draw_labels(labels_key, weights, data, structure)
         drawn = path.quantities(weights, data, structure, key)
-        return labels, _ranked(drawn["order_parameter"], drawn.get("prediction"), labels, model)
+        return labels, _ranked(drawn, labels, model)
 
     labels, quantities = jax.jit(jax.vmap(one))(
         jax.random.split(stream(seed, "simulations", fingerprint(model)), simulations)
@@ -161,7 +162,7 @@ def calibrate(
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     count = len(simulations.labels)
-    ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, 0, None))))
+    ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, None))))
     ties = np.random.default_rng((seed, TIES))
     ranks, kept, bias = [], [], []
     for first in range(0, count, BATCH):
@@ -169,9 +170,7 @@ def calibrate(
         key = stream(seed, "calibration", fingerprint(model), job.sampler, job.parameterisation, str(first))
         outputs = _posterior_draws(model, simulations.labels[batch], job, key)
         posterior = outputs["posterior"]
-        ranked = np.asarray(
-            ranked_of_all(posterior["order_parameter"], posterior.get("prediction"), simulations.labels[batch])
-        )
+        ranked = np.asarray(ranked_of_all(posterior, simulations.labels[batch]))
         if not np.isfinite(ranked).all():
             raise FloatingPointError(
                 f"sampler {job.sampler!r} met a value that is not finite; a smaller step size may help"
@@ -241,8 +240,10 @@ def joint_test(
     @jax.jit
     @jax.vmap
     def functions(sites, labels):
-        order_parameter = module.quantities(sites, data, structure, tuning_key)["order_parameter"]
-        scalars = [jnp.mean(labels**2), model.likelihood.with_labels(labels).log_density_of(order_parameter)]
+        drawn = module.quantities(sites, data, structure, tuning_key)
+        order_parameter = drawn["order_parameter"]
+        label = jnp.mean(labels**2) if model.law is None else jnp.mean(labels.reshape(len(labels), -1)[:, 0])
+        scalars = [label, _log_likelihood(drawn, labels, model)]
         return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], jnp.stack(scalars)])
 
     @jax.jit
@@ -274,12 +275,15 @@ def joint_test(
     after = np.asarray(functions(*chain(init_keys, keys, *exact(exact_keys))))
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
-    names = [*(name for name in quantity_names(model) if name.startswith("U")), "mean label^2", "log likelihood"]
+    label = "mean label^2" if model.law is None else "mean first label"
+    names = [*(name for name in quantity_names(model) if name.startswith("U")), label, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 
 
 def quantity_names(model: Model) -> list[str]:
     """Names of what is ranked: entries of U by path numbers, their correlations, predictions, log p(Y | U).
+
+    Of a model of classes log p(Y | f) is in place of the last.
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign: chains that cannot cross from one sign to the other show there.
     """
@@ -351,11 +355,21 @@ def _batched(program: Program, with_labels: Callable, slots: int) -> tuple[Calla
     return jax.jit(start), jax.jit(block)
 
 
-def _ranked(order_parameter: Array, prediction: Any, labels: Array, model: Model) -> Array:
+def _ranked(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
     """What is ranked of one draw, in the order of `quantity_names`."""
+    order_parameter, prediction = drawn["order_parameter"], drawn.get("prediction")
     deviations = jnp.sqrt(jnp.diag(order_parameter))
     # Rounded, so that what is tied but for rounding is tied.
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:PREDICTIONS].ravel()]
-    return jnp.concatenate([*parts, model.likelihood.with_labels(labels).log_density_of(order_parameter)[None]])
+    return jnp.concatenate([*parts, _log_likelihood(drawn, labels, model)[None]])
+
+
+def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
+    """log p(Y | U) of a draw, of classes log p(Y | f)."""
+    if model.law is None:
+        return model.kernels.with_labels(labels).log_density_of(drawn["order_parameter"])
+    features = jnp.swapaxes(jnp.asarray(model.path_inputs), 1, 2)
+    output = model.kernels.by_example(outputs_of(features, drawn["readout"], model.architecture.outputs))
+    return jnp.sum(model.law.log_likelihood(output, labels))

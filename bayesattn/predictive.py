@@ -19,8 +19,10 @@ from scipy import stats
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
 from bayesattn._random import fingerprint, stream
 from bayesattn._text import Described, cell
+from bayesattn.classes import ClassScores, class_scores
 from bayesattn.diagnostics import moments
 from bayesattn.models import Model
+from bayesattn.models.categorical import Categorical
 from bayesattn.models.description import ATTRIBUTE, described, restored
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of, scaled_features
@@ -49,21 +51,32 @@ class PosteriorPrediction(Described):
         variance: of f, shape (example,): that given U, and that of the mean given U, over draws.
         error: Monte Carlo standard error of the mean, shape (example,), by its effective sample size over all chains; NaN of
             fewer than four draws a chain.
-        probabilities: that f is above 0, shape (example,), where all labels are +1 or -1; else None.
+        probabilities: that f is above 0, shape (example,), where all labels are +1 or -1. Of a model whose observation is
+            "categorical" those of the classes, shape (example, output), or of +1. Else None.
         draws: of f, shape (chain, draw, example), if they were asked for; jointly of all examples.
     """
 
     mean: Float[np.ndarray, "*label"]
     variance: Float[np.ndarray, "*label"]
     error: Float[np.ndarray, "*label"]
-    probabilities: Float[np.ndarray, " example"] | None
+    probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
+
+    def scores(self, labels: Any) -> ClassScores:
+        """How well the probabilities do on the labels of the same examples: accuracy, log score, calibration.
+
+        Raises ValueError where there are no probabilities, or labels are not such classes.
+        """
+        if self.probabilities is None:
+            raise ValueError("scores need probabilities of classes, got a prediction of a model whose labels are none")
+        return class_scores(self.probabilities, labels)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
         rows["deviation"] = f"{_range(np.sqrt(self.variance))}, that of f without label noise"
         if self.probabilities is not None:
-            rows["probability"] = f"{_range(self.probabilities)}, that f is above 0"
+            what = "that f is above 0" if self.probabilities.ndim == 1 else "of classes"
+            rows["probability"] = f"{_range(self.probabilities)}, {what}"
         if self.draws is not None:
             rows["draws"] = f"{self.draws.shape[1]} of each of {self.draws.shape[0]} chains"
         return f"PosteriorPrediction of {len(self.mean)} examples", rows
@@ -85,7 +98,7 @@ def predict(
     """What the posterior says of the network's outputs at new inputs, which are taken in blocks.
 
     Given a draw of U, f is Gaussian: mean k_*^T (K + T I)^{-1} Y, variance k_** - k_*^T (K + T I)^{-1} k_* (THEORY section
-    5). Over draws, moments add up by the law of total variance.
+    5). Over draws, moments add up by the law of total variance. Where labels are classes each draw has an f of its own.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
@@ -103,29 +116,37 @@ def predict(
     """
     model, tree = _opened(draws, model)
     order_parameters = _order_parameters(tree, model, thin)
+    readouts = None if model.law is None else _readouts(tree, thin)
     features = model.path_inputs.shape[2]
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
     seed_number("seed", seed)
     chains, count = order_parameters.shape[:2]
     if keep_draws:
         require_memory("draws of f", 8 * chains * count * len(inputs), "raise thin, or predict fewer inputs at a time")
-    input_variance = model.architecture.input_variance
+    arch = model.architecture
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = model.labels.ndim == 1 and np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
     # Entries for each input, of its kernels with the labels and of its features times U.
     entries = max(len(flat), len(model.labels), inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
+
+    def of_block(block: Any) -> PosteriorPrediction:
+        if model.law is not None:
+            drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains, arch.outputs)
+            _require_finite("prediction", drawn)
+            return _of_classes(drawn, model.law, keep_draws)
+        outputs = _outputs(flat, model.likelihood, scaled_features(block, arch.input_variance), keys)
+        mean, variance, sampled = (_by_chain(values, chains, arch.outputs) for values in outputs)
+        _require_finite("prediction", mean, variance)
+        return _over_draws(mean, np.maximum(variance, 0), sampled, signs)
+
     blocks = []
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]
         # All blocks have one shape, and with it one compiled program.
-        padded = scaled_features(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0))), input_variance)
-        outputs = _outputs(flat, model.likelihood, padded, keys)
-        mean, variance, sampled = (_by_chain(values, chains, model.architecture.outputs) for values in outputs)
-        _require_finite("prediction", mean, variance)
-        blocks.append(_over_draws(mean, np.maximum(variance, 0), sampled, signs))
-    axis = -1 if model.architecture.outputs == 1 else -2
+        blocks.append(of_block(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
+    axis = -1 if arch.outputs == 1 else -2
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
 
@@ -140,7 +161,8 @@ def with_groups(
 
     - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not independent
       given U, so this, not the density of each label alone, is what leave-one-out cross-validation of `arviz_stats.loo` and
-      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021).
+      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021). Of classes log p(Y_i | f_i), as they are
+      independent given f.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
     - prior["order_parameter"], and prior["prediction"] where the model has test examples: drawn from the prior, one chain.
     - prior_predictive["labels"] (chain, draw, example): labels of the same draws.
@@ -173,22 +195,32 @@ def with_groups(
         )
     wanted = names or (GROUPS if model.statistics is None else ("prior",))
     order_parameters = _order_parameters(tree, model)
-    likelihood, of_model = model.likelihood, fingerprint(model)
+    likelihood, law, of_model = model.kernels, model.law, fingerprint(model)
+    readouts = None if law is None or {*wanted} <= {"prior", "prior_predictive"} else _readouts(tree)
+    training = jnp.asarray(model.path_inputs)
     chains, flat = len(order_parameters), jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
-        made["log_likelihood"] = {"labels": _by_chain(_log_likelihood(flat, likelihood), chains)}
+        if law is None:
+            by_example = _log_likelihood(flat, likelihood)
+        else:
+            by_example = law.log_likelihood(
+                _at_readouts(readouts, training, likelihood.outputs), jnp.asarray(model.labels)
+            )
+        made["log_likelihood"] = {"labels": _by_chain(by_example, chains)}
         _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), len(flat))
-        made["posterior_predictive"] = {
-            "labels": _by_chain(_replicated(flat, likelihood, keys), chains, likelihood.outputs)
-        }
+        if law is None:
+            labels = _replicated(flat, likelihood, keys)
+        else:
+            labels = jax.vmap(law.sample)(keys, _at_readouts(readouts, training, likelihood.outputs))
+        made["posterior_predictive"] = {"labels": _by_chain(labels, chains, likelihood.outputs)}
     if {"prior", "prior_predictive"} & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
         scaled = None if test is None else scaled_features(test, arch.input_variance)
-        drawn = _prior(keys, problem_of(likelihood, arch), scaled, bartlett.layer_shapes(arch))
+        drawn = _prior(keys, problem_of(likelihood, arch), law, scaled, bartlett.layer_shapes(arch))
         plain = {name: np.asarray(value)[None] for name, value in drawn.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
         made["prior"] = plain
@@ -280,6 +312,15 @@ def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Floa
     return values
 
 
+def _readouts(draws: "xr.DataTree", thin: int = 1) -> Float[Array, "draw row feature"]:
+    """Every thin-th readout of path inputs of a model of classes, of all chains."""
+    if "readout" not in draws["posterior"]:
+        raise ValueError("draws of a model of classes must have posterior['readout'], got draws without")
+    drawn = draws["posterior"].to_dataset()["readout"].transpose("chain", "draw", ...)
+    values = drawn.isel(draw=slice(thin - 1, None, thin)).values
+    return jnp.asarray(values).reshape(-1, *values.shape[2:])
+
+
 def _require_finite(what: str, *values: np.ndarray) -> None:
     if not all(np.isfinite(value).all() for value in values):
         raise FloatingPointError(
@@ -302,6 +343,18 @@ def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | No
         error=_error_of_mean(mean),
         probabilities=_probability_above_zero(mean, variance) if signs else None,
         draws=sampled,
+    )
+
+
+def _of_classes(drawn: np.ndarray, law: Categorical, keep_draws: bool) -> PosteriorPrediction:
+    """From draws of f, shape (chain, draw, example) or (chain, draw, example, output)."""
+    chances = jax.lax.map(law.probabilities, jnp.asarray(drawn).reshape(-1, *drawn.shape[2:]))
+    return PosteriorPrediction(
+        mean=drawn.mean((0, 1)),
+        variance=drawn.var((0, 1)),
+        error=_error_of_mean(drawn),
+        probabilities=np.asarray(chances.mean(0)),
+        draws=drawn if keep_draws else None,
     )
 
 
@@ -342,6 +395,14 @@ def _outputs(order_parameters, likelihood: Likelihood, features, keys):
     return jax.lax.map(given, (order_parameters, keys))
 
 
+@partial(jax.jit, static_argnames="outputs")
+def _at_readouts(readouts, path_inputs, outputs: int) -> Float[Array, "*draw_and_labels"]:
+    """f of each readout at path inputs, shape (draw, example), or (draw, example, output)."""
+    features = jnp.swapaxes(path_inputs, 1, 2)
+    found = jax.lax.map(lambda readout: outputs_of(features, readout, outputs), readouts)
+    return found if outputs == 1 else found.reshape(len(readouts), -1, outputs)
+
+
 @jax.jit
 def _log_likelihood(order_parameters, likelihood: Likelihood):
     return jax.lax.map(likelihood.leave_one_out_of, order_parameters)
@@ -361,7 +422,7 @@ def _replicated(order_parameters, likelihood: Likelihood, keys):
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _prior(keys, problem: Problem, features, shapes) -> dict[str, Array]:
+def _prior(keys, problem: Problem, law: Categorical | None, features, shapes) -> dict[str, Array]:
     """U, labels and, at scaled test inputs, f of networks drawn from the prior."""
     likelihood = problem.likelihood
 
@@ -375,8 +436,11 @@ def _prior(keys, problem: Problem, features, shapes) -> dict[str, Array]:
             return likelihood.by_example(outputs_of(inputs, factor @ projection, likelihood.outputs))
 
         output = function(likelihood.features)
-        noise = jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
-        drawn = {"order_parameter": factor @ factor.T, "labels": output + noise}
+        if law is None:
+            labels = output + jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
+        else:
+            labels = law.sample(noise_key, output)
+        drawn = {"order_parameter": factor @ factor.T, "labels": labels}
         return drawn if features is None else drawn | {"prediction": function(features)}
 
     return jax.lax.map(draw, keys)

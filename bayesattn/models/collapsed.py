@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
+from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of
@@ -54,27 +55,34 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     """Centre and scale of the whitened coordinates.
 
     `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
-    posterior. Raises ValueError if it is something else.
+    posterior. Where labels are classes it is the prior's of order parameters, and Laplace's of the outputs.
+    Raises ValueError if it is something else.
     """
     one_of("whitening", whitening, ("laplace", "prior"))
-    if whitening == "laplace":
+    if model.law is None and whitening == "laplace":
         mode, problem = find_mode(model.likelihood, model.architecture)
         order = {} if problem.order is None else {"order": problem.order}
         arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
         return arrays | order
     shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
     centre, scale = bartlett.stretched(shapes, widths)
-    return {"centre": centre, "scale": scale}
+    found = {"centre": centre, "scale": scale}
+    if model.law is None:
+        return found
+    factor = problem_of(model.kernels, model.architecture).factor(centre, shapes)
+    outputs = categorical.whitening_at(model.kernels, model.law, factor)
+    return found | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
 
 
 def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]:
     """Arrays that the program conditions on; those of whitening and the order of rows are from `prepare`."""
     test = None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs)
-    arrays = problem_of(model.likelihood, model.architecture)._asdict()
+    arrays = problem_of(model.kernels, model.architecture)._asdict()
     return arrays | {
         "order": None if order is None else jnp.asarray(order),
         "test_path_inputs": test,
         "input_variance": jnp.asarray(model.architecture.input_variance),
+        "observation": model.law,
         **{name: jnp.asarray(array) for name, array in whitening.items()},
     }
 
@@ -92,6 +100,25 @@ def problem_in(data: dict[str, Any]) -> Problem:
 def whitening_of(data: dict[str, Any]) -> Whitening:
     """Of the sampled coordinates."""
     return Whitening(**{name: data[name] for name in Whitening._fields if name in data})
+
+
+def whitening_of_latents(data: dict[str, Any]) -> Whitening:
+    """Of outputs where labels are classes."""
+    return Whitening(data["latent_centre"], data["latent_scale"])
+
+
+def _outputs(sites: Sites, data: dict[str, Any], factor: Array) -> Array:
+    """f on the training examples, where labels are classes."""
+    latents = whitening_of_latents(data).point(sites["latents"])
+    return categorical.outputs_given(data["likelihood"], factor, latents)
+
+
+def _projection(key: Any, sites: Sites, data: dict[str, Any], factor: Array) -> Array:
+    """What the network sees of V_0, drawn given the labels or the outputs."""
+    if data["observation"] is None:
+        return data["likelihood"].sample_projection(key, factor)
+    latents = whitening_of_latents(data).point(sites["latents"])
+    return categorical.projection_given(key, data["likelihood"], factor, latents)
 
 
 def _point(sites: Sites, data: dict[str, Any]) -> Array:
@@ -123,22 +150,60 @@ class BartlettPrior(dist.Distribution):
         return bartlett.log_prior(point, self.shapes, self.widths) + self.whitening.log_volume()
 
 
+class StandardNormal(dist.Distribution):
+    """Of whitened coordinates whose points are standard normal a priori."""
+
+    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("whitening",)
+
+    def __init__(self, whitening: Whitening, *, validate_args=None):
+        self.whitening = whitening
+        super().__init__((), (whitening.centre.shape[-1],), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Draws from the prior."""
+        assert key is not None
+        points = jax.random.normal(key, (*sample_shape, *self.event_shape))
+        return jnp.vectorize(self.whitening.whitened, signature="(n)->(n)")(points)
+
+    def log_prob(self, value):
+        """Log density of whitened coordinates."""
+        point = self.whitening.point(value)
+        return -(point @ point + len(point) * jnp.log(2 * jnp.pi)) / 2 + self.whitening.log_volume()
+
+
 def program(shapes: Structure):
-    """NumPyro program of `data`: whitened coordinates under their prior, labels by the Gaussian evidence given U."""
+    """NumPyro program of `data`: whitened coordinates under their prior, labels by the Gaussian evidence given U.
+
+    Labels that are classes are given the outputs, which are sites then.
+    """
 
     def collapsed_program(data: dict[str, Any]):
         whitening = whitening_of(data)
         point = whitening.point(
             jnp.asarray(numpyro.sample("whitened", BartlettPrior(shapes, data["widths"], whitening)))
         )
-        numpyro.factor("labels", data["likelihood"].log_density(problem_in(data).factor(point, shapes)))
+        factor, likelihood = problem_in(data).factor(point, shapes), data["likelihood"]
+        if data["observation"] is None:
+            numpyro.factor("labels", likelihood.log_density(factor))
+            return
+        latents = numpyro.sample("latents", StandardNormal(whitening_of_latents(data)))
+        labels = likelihood.by_example(likelihood.labels)
+        found = data["observation"].log_likelihood(_outputs({"latents": jnp.asarray(latents)}, data, factor), labels)
+        numpyro.factor("labels", jnp.sum(found))
 
     return collapsed_program
 
 
 def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
     """Where a chain starts: a draw of the Gaussian that whitening takes the posterior for."""
-    return {"whitened": jax.random.normal(key, data["centre"].shape)}
+    if data["observation"] is None:
+        return {"whitened": jax.random.normal(key, data["centre"].shape)}
+    point_key, latents_key = jax.random.split(key)
+    return {
+        "whitened": jax.random.normal(point_key, data["centre"].shape),
+        "latents": jax.random.normal(latents_key, data["latent_centre"].shape),
+    }
 
 
 def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[Array, ""]) -> Sites:
@@ -148,30 +213,52 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
     if data["order"] is not None:
         point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
-    if data["test_path_inputs"] is not None:
-        projection = data["likelihood"].sample_projection(key, factor)
-        test, outputs = data["test_path_inputs"], data["likelihood"].outputs
-        readout = input_scale(data["input_variance"], *test.shape[1:]) * factor @ projection
-        drawn = outputs_of(jnp.swapaxes(test, 1, 2), readout, outputs)
+    test, classes = data["test_path_inputs"], data["observation"] is not None
+    if test is None and not classes:
+        return result
+    readout = _readout_scale(data) * factor @ _projection(key, sites, data, factor)
+    if classes:
+        result["readout"] = readout
+    if test is not None:
+        drawn = outputs_of(jnp.swapaxes(test, 1, 2), readout, data["likelihood"].outputs)
         result["prediction"] = data["likelihood"].by_example(drawn)
     return result
 
 
+def _readout_scale(data: dict[str, Any]) -> Array:
+    """Of F Z, to be the readout of path inputs."""
+    _, features, paths = data["likelihood"].features.shape
+    return input_scale(data["input_variance"], paths, features)
+
+
 def draw_prior(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
     """Sites drawn from the prior."""
-    point = bartlett.sample_prior(key, shapes, data["widths"])
-    return {"whitened": whitening_of(data).whitened(point)}
+    if data["observation"] is None:
+        return {"whitened": whitening_of(data).whitened(bartlett.sample_prior(key, shapes, data["widths"]))}
+    point_key, latents_key = jax.random.split(key)
+    return {
+        "whitened": whitening_of(data).whitened(bartlett.sample_prior(point_key, shapes, data["widths"])),
+        "latents": StandardNormal(whitening_of_latents(data)).sample(latents_key),
+    }
 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes: Structure) -> Array:
-    """Labels drawn given the sites: Normal(0, K + T I)."""
+    """Labels drawn given the sites: Normal(0, K + T I), or classes."""
     likelihood, factor = data["likelihood"], problem_in(data).factor(_point(sites, data), shapes)
+    if data["observation"] is not None:
+        return data["observation"].sample(key, _outputs(sites, data, factor))
     return likelihood.by_example(likelihood.sample_labels(key, factor))
 
 
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:
     """Exact draw of all weights given the coordinates, as `weights` makes them."""
-    return _weights_of_draw(_point(sites, data), key, data, widths, shapes)
+    point = _point(sites, data)
+    if data["observation"] is None:
+        return _weights_of_draw(point, None, key, data, widths, shapes)
+    readout_key, key = jax.random.split(key)
+    factor = problem_in(data).factor(point, shapes)
+    readout = _readout_scale(data) * factor @ _projection(readout_key, sites, data, factor)
+    return _weights_of_draw(point, readout, key, data, widths, shapes)
 
 
 MOST_BYTES = 2**32
@@ -219,7 +306,13 @@ def weights(
         )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
     keys = jax.random.split(stream(seed, "weights", fingerprint(model)), len(flat))
-    drawn = _weights(flat, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
+    readouts = None
+    if model.law is not None:
+        if "readout" not in draws["posterior"]:
+            raise ValueError("draws of a model of classes must hold posterior['readout'], got draws without")
+        kept = draws["posterior"]["readout"].isel(draw=slice(thin - 1, None, thin)).values
+        readouts = jnp.asarray(kept).reshape(-1, *kept.shape[2:])
+    drawn = _weights(flat, readouts, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
     import xarray
 
@@ -236,16 +329,17 @@ def weights(
 
 
 @partial(jax.jit, static_argnames=("widths", "shapes"))
-def _weights(points, keys, data, widths: tuple[int, ...], shapes: Structure) -> Sites:
-    return jax.lax.map(lambda pair: _weights_of_draw(pair[0], pair[1], data, widths, shapes), (points, keys))
+def _weights(points, readouts, keys, data, widths: tuple[int, ...], shapes: Structure) -> Sites:
+    return jax.lax.map(lambda draw: _weights_of_draw(*draw, data, widths, shapes), (points, readouts, keys))
 
 
-def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
+def _weights_of_draw(point, readout, key, data, widths, shapes) -> Sites:
+    """Of a point, and of a readout of path inputs where that is known; else it is drawn given the labels."""
     bartletts = bartlett.bartlett_factors(point, shapes, data["order"])
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
     frame = _frame(readout_key, widths[-1], shapes[-1].columns)
-    readout = jnp.sqrt(data["variances"][-1]) * bartletts[-1] @ frame.T
-    result = {"a": readout[0] if len(readout) == 1 else readout}
+    last = jnp.sqrt(data["variances"][-1]) * bartletts[-1] @ frame.T
+    result = {"a": last[0] if len(last) == 1 else last}
     for layer in range(len(shapes) - 1, 0, -1):
         deviation = jnp.sqrt(data["variances"][layer])
         frame_key, prior_key = jax.random.split(layer_keys[layer - 1])
@@ -260,7 +354,11 @@ def _weights_of_draw(point, key, data, widths, shapes) -> Sites:
     likelihood, deviation = data["likelihood"], jnp.sqrt(data["variances"][0])
     prior = jax.random.normal(prior_key, (len(frame), likelihood.features.shape[1]))
     seen = frame.T @ prior
-    drawn = likelihood.sample_projection(noise_key, problem_in(data).factor(point, shapes), seen)
+    factor = problem_in(data).factor(point, shapes)
+    if readout is None:
+        drawn = likelihood.sample_projection(noise_key, factor, seen)
+    else:  # F Z is known, and the rest of Z is as in the prior.
+        drawn = seen + jnp.linalg.pinv(factor) @ (readout / _readout_scale(data) - factor @ seen)
     result["V_0"] = deviation * (prior + frame @ (drawn - seen))
     return result
 

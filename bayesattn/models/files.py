@@ -56,6 +56,29 @@ class HiddenMarkovTable(Table):
     seed: Seed = 0
 
 
+class DigitsTable(Table):
+    """[task] name = "digits": arguments of `bayesattn.tasks.Digits`."""
+
+    name: Literal["digits"]
+    examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
+    patch: PositiveInt | None = None
+    layers: list[list[str]] | None = None
+    inverse_temperature: float | None = None
+    seed: Seed = 0
+
+
+class SpliceTable(Table):
+    """[task] name = "splice": arguments of `bayesattn.tasks.Splice`."""
+
+    name: Literal["splice"]
+    examples: PositiveInt | None = None
+    test_examples: PositiveInt | None = None
+    layers: list[list[str]] | None = None
+    inverse_temperature: float | None = None
+    seed: Seed = 0
+
+
 class TrainingTable(Table):
     """[task.training]: arguments of `bayesattn.tasks.training.Training`."""
 
@@ -120,12 +143,19 @@ class ModelTable(Table):
     """A whole model file."""
 
     temperature: PositiveFloat
+    observation: Literal["gaussian", "categorical"] = "gaussian"
     architecture: ArchitectureTable
-    task: HiddenMarkovTable | OneShotTable | ArraysTable = Field(discriminator="name")
+    task: HiddenMarkovTable | DigitsTable | SpliceTable | OneShotTable | ArraysTable = Field(discriminator="name")
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 
-TASKS: dict[str, type[Table]] = {"hidden_markov": HiddenMarkovTable, "one_shot": OneShotTable, "arrays": ArraysTable}
+TASKS: dict[str, type[Table]] = {
+    "hidden_markov": HiddenMarkovTable,
+    "digits": DigitsTable,
+    "splice": SpliceTable,
+    "one_shot": OneShotTable,
+    "arrays": ArraysTable,
+}
 TableKind = TypeVar("TableKind", bound=BaseModel)
 
 

@@ -23,6 +23,7 @@ from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
+MAKERS = {"hidden_markov": tasks.HiddenMarkov, "digits": tasks.Digits, "splice": tasks.Splice}
 
 
 def ready_models() -> list[str]:
@@ -151,20 +152,22 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
         given: dict[str, Any] = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
         if "layers" in given:
             given["layers"] = tuple(map(tuple, given["layers"]))
-        maker = tasks.HiddenMarkov(**given)
+        maker = MAKERS[task.name](**given)
     return _of_task(table, maker, file)
 
 
-def _of_task(table: ModelTable, maker: tasks.HiddenMarkov | tasks.OneShot, file: Path) -> Model:
+def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
-    if table.architecture.outputs != 1:
+    outputs = max(1, len(data.output_names))
+    if table.architecture.outputs not in (1, outputs):
         raise ValueError(
-            f"architecture.outputs must be 1 of task {table.task.name!r}, got {table.architecture.outputs}"
+            f"architecture.outputs must be {outputs} of task {table.task.name!r}, or be left out, got"
+            f" {table.architecture.outputs}"
         )
     skips = tuple(table.architecture.skips or ())
     model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem, skips=skips)
-    return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker))
+    return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker), observation=table.observation)
 
 
 def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
@@ -200,6 +203,7 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     return Model(
         architecture=arch,
         temperature=table.temperature,
+        observation=table.observation,
         head_names=task.head_names,
         output_names=task.output_names,
         name=file.stem,

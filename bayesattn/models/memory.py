@@ -3,6 +3,7 @@
 import jax
 
 from bayesattn._checks import memory_limit
+from bayesattn.models.categorical import MOST_LATENTS
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
@@ -24,6 +25,10 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
         rows = shapes[0].columns * features if form == "feature_space" else examples
         held = cost.bytes_needed(examples, paths, features, form, shapes)
+        if model.law is not None:
+            # The scale of the outputs, its inverse, and the Hessian it is made of.
+            latents = min(shapes[0].columns * features, examples * arch.outputs)
+            held += 8 * (3 * latents**2 if latents <= MOST_LATENTS else 0)
         return held + 8 * (data - model.path_inputs.size + (chains - 1) * 2 * rows**2)
     if parameterisation == "token" and model.tokens is not None:
         data += examples * sum(arch.heads) * model.tokens.inputs.shape[1] ** 2

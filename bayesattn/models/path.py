@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from bayesattn.models.posterior import Model
-from bayesattn.network import Weights, effective_weights, network
+from bayesattn.network import Weights, effective_weights, network, path_readouts
 
 Sites = Weights
 Structure = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -39,6 +39,7 @@ def data(model: Model) -> dict[str, Any]:
         "temperature": jnp.asarray(model.temperature),
         "variances": jnp.asarray(model.architecture.variances),
         "skips": model.architecture.optional_skips,
+        "observation": model.law,
         "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
     }
 
@@ -72,6 +73,8 @@ def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: An
     """Order parameter U and, where there are test examples, f on them."""
     paths = effective_weights(sites, data["skips"])
     result = {"order_parameter": paths @ paths.T / paths.shape[1]}
+    if data["observation"] is not None:
+        result["readout"] = path_readouts(sites, data["skips"])
     if data["test_path_inputs"] is not None:
         result["prediction"] = network(sites, data["test_path_inputs"], data["skips"])
     return result
@@ -85,6 +88,8 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], structure: Structure) 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], structure: Structure) -> Array:
     """Labels drawn given the sites."""
+    if data["observation"] is not None:
+        return data["observation"].sample(key, network(sites, data["path_inputs"], data["skips"]))
     noise = jnp.sqrt(data["temperature"]) * jax.random.normal(key, data["labels"].shape)
     return network(sites, data["path_inputs"], data["skips"]) + noise
 
@@ -109,7 +114,10 @@ def sample_weights(structure: Structure, features: int, variances: Float[Array, 
 
 
 def observe(output: Float[Array, "*labels"], data: dict[str, Any]):
-    """Y ~ Normal(f, T); a minibatch's log likelihood is scaled up to that of all examples."""
+    """Y ~ Normal(f, T), or classes by their own law; a minibatch's log likelihood is scaled up to that of all examples."""
     with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
+        if data["observation"] is not None:
+            numpyro.factor("labels", jnp.sum(data["observation"].log_likelihood(output, data["labels"])))
+            return
         noisy = dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(output.ndim)
         numpyro.sample("labels", noisy, obs=data["labels"])

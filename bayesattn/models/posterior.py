@@ -18,6 +18,8 @@ from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
+from bayesattn.classes import checked_classes
+from bayesattn.models.categorical import Categorical
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
 from bayesattn.theory.forms import cheapest_form
@@ -26,6 +28,7 @@ from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
+OBSERVATIONS = ("gaussian", "categorical")
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
 
@@ -62,12 +65,15 @@ class Model(Described):
         statistics: of any number of examples, in place of path_inputs and labels, which are then those of at most Pi N_0
             examples that have the same posterior.
         architecture: heads, widths, prior variances.
-        temperature: T, variance of the Gaussian likelihood.
+        temperature: T, variance of the Gaussian likelihood; what outputs are divided by for the categorical one.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
         test_labels: of shape (P_test,), or (P_test, m).
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
         validation_labels: of shape (P_validation,).
         head_names: names of the heads of each layer, from which paths get their names.
+        observation: how labels come about, "gaussian", Normal(f, T), or "categorical": class c with probability
+            softmax(f / T)_c, of one output +1 with probability 1 / (1 + exp(-f / T)). Samplers draw from both; the theory is
+            for the first.
         output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
@@ -92,6 +98,7 @@ class Model(Described):
     statistics: Statistics | None = None
     architecture: Architecture
     temperature: float
+    observation: str = "gaussian"
     test_path_inputs: Any = None
     test_labels: Any = None
     validation_path_inputs: Any = None
@@ -120,6 +127,7 @@ class Model(Described):
             put("labels", _kept(checked_labels("labels", self.labels, len(self.path_inputs), arch)))
         if "temperature" in changed:
             put("temperature", positive("temperature", self.temperature))
+        one_of("observation", self.observation, OBSERVATIONS)
         for part in ("test", "validation"):
             inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
             inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
@@ -137,13 +145,30 @@ class Model(Described):
         for name, paths in self.path_groups.items():
             if not set(paths) <= set(range(arch.paths)):
                 raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
-        if {"path_inputs", "labels", "architecture", "temperature"} & changed:
+        if self.law is not None and {"labels", "test_labels", "validation_labels", "observation"} & changed:
+            self._check_classes()
+        if self.law is None and {"path_inputs", "labels", "architecture", "temperature", "observation"} & changed:
             scale = input_scale(arch.input_variance * max(arch.path_variances), *self.path_inputs.shape[1:]) ** 2
             if self.statistics is None:
                 refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
             if name in changed and getattr(self, name) is not None:
                 _warn_of_labels(name, getattr(self, name), self)
+
+    @property
+    def law(self) -> Categorical | None:
+        """Of the labels given the outputs, where they are classes."""
+        if self.observation == "gaussian":
+            return None
+        return Categorical(jnp.asarray(self.temperature, float), self.architecture.outputs)
+
+    def _check_classes(self) -> None:
+        if self.statistics is not None:
+            raise ValueError("observation must be 'gaussian' of statistics, which hold no single examples")
+        for name in ("labels", "test_labels", "validation_labels"):
+            labels = getattr(self, name)
+            if labels is not None:
+                checked_classes(name, labels)
 
     def _take_statistics(self, given: Set[str]) -> Set[str]:
         """Take path inputs and labels from statistics, if they are given; the names of all that is new then."""
@@ -200,13 +225,14 @@ class Model(Described):
 
         Groups of paths are those of the dataset, without the paths that skips add.
         """
-        arch = Architecture(tuple(map(len, data.head_names)), tuple(widths), tuple(variances), tuple(skips))
+        shape = (tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
+        arch = Architecture(*shape, tuple(skips), outputs=max(1, len(data.output_names)))
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
             raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
         options: dict[str, Any] = {"readout": data.readout, "nonlinearity": data.nonlinearity}
         options["skips"] = [skip > 0 for skip in arch.skips]
-        plain = Architecture(arch.heads, arch.widths, arch.variances)
+        plain = Architecture(*shape)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
             for heads in plain.path_heads()
@@ -223,6 +249,7 @@ class Model(Described):
             else attention.path_inputs(data.validation_inputs, data.weights, **options),
             validation_labels=data.validation_labels,
             head_names=data.head_names,
+            output_names=data.output_names or None,
             path_groups={name: tuple(places[path] for path in paths) for name, paths in data.path_groups.items()},
             tokens=Tokens(
                 data.inputs, partial(attention.matrices, data.inputs, data.weights, data.nonlinearity), data.readout
@@ -236,6 +263,7 @@ class Model(Described):
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
         table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
+        table |= {} if self.law is None else {"observation": self.observation}
         if self.statistics is not None:
             unseen = self.statistics.unseen
             # To nine digits: other processors may gather another last one.
@@ -251,6 +279,7 @@ class Model(Described):
         return {
             "order_parameter": ["path", "other_path"],
             "prediction": ["test_example", *output],
+            "readout": ["path", "feature"],
             "labels": ["example", *output],
             "path_inputs": ["example", path, "feature"],
             "test_path_inputs": ["test_example", path, "feature"],
@@ -316,6 +345,7 @@ class Model(Described):
             **data,
             temperature=float(arrays["temperature"]),
             architecture=arch,
+            observation=table.get("observation", "gaussian"),
             tokens=tokens,
             # Earlier versions stored no names where none were given, and numbered heads from 0.
             head_names=about["head_names"] or arch.numbered_heads(first=0),
@@ -326,6 +356,23 @@ class Model(Described):
     @property
     def likelihood(self) -> Likelihood:
         """Of the labels given U; its kernels are made when they are first asked for.
+
+        Raises ValueError as `require_gaussian` does.
+        """
+        self.require_gaussian()
+        return self.kernels
+
+    def require_gaussian(self) -> None:
+        """Raise ValueError where labels are classes, of which there is no theory in closed form."""
+        if self.law is not None:
+            raise ValueError(
+                "observation must be 'gaussian' for the theory, the evidence and what is compared with them, got a model of"
+                f" {self.observation!r}: draw from it (sample, predict), or use replace(observation='gaussian')"
+            )
+
+    @property
+    def kernels(self) -> Likelihood:
+        """What K(U) is made of, whatever the law of the labels.
 
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
@@ -360,6 +407,7 @@ class Model(Described):
             "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             "temperature": f"T = {self.temperature:g}",
+            **({} if self.law is None else {"labels": "classes, by the softmax of the outputs over T"}),
         }
         return f"Model {self.name!r}", rows
 
@@ -440,7 +488,7 @@ def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
     squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
     expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0:
+    if name != "labels" or not expected > 0 or model.law is not None:
         return
     square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)

@@ -42,7 +42,7 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     if job.parameterisation != "collapsed" or not isinstance(model, Model):
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
-    if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
+    if model.law is not None or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
         return pilot(model, job)
     cost = cost_of_mode(model.likelihood, model.architecture)
     seconds = cost.seconds

@@ -15,7 +15,7 @@ from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names
 
-QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter"}
+QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter", "readout": "order_parameter"}
 """What `Job.keep` calls each variable; all others are weights."""
 
 

@@ -235,7 +235,8 @@ def _prepared(model: Model | LatentModel, job: Job) -> dict[str, Any]:
     """What has to be computed before sampling begins."""
     module = PARAMETERISATIONS[job.parameterisation]
     found = module.prepare(model)
-    if isinstance(model, Model) and job.parameterisation == "collapsed" and curvature.serves(module.structure(model)):
+    collapsed = isinstance(model, Model) and job.parameterisation == "collapsed" and model.law is None
+    if collapsed and curvature.serves(module.structure(model)):
         return curvature.whitened_by_mean_curvature(model, found)
     return found
 

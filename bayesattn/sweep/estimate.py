@@ -55,6 +55,7 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
                     job.warmup,
                 ),
                 model.path_inputs.shape,
+                getattr(model, "observation", None),
                 PARAMETERISATIONS[job.parameterisation].structure(model),
                 model.architecture.widths if "weights" in job.keep else None,
             )

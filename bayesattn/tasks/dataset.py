@@ -6,23 +6,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from bayesattn._checks import one_of
+
 
 class Dataset(NamedTuple):
     """Token sequences, labels, and the fixed attention heads of a network that reads them.
 
     `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them (arrays, or pairs of queries and
-    keys); `head_names` names them, and
-    `path_groups` names groups of paths whose own GP limit is worth a comparison, as indices of paths.
+    keys); `head_names` names them, and `path_groups` names groups of paths whose own GP limit is worth a comparison, as
+    indices of paths. Of classes, more than two, labels have a column for each and `output_names` names them.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
-    labels: Float[np.ndarray, " example"]
+    labels: Float[np.ndarray, "*example_and_output"]
     test_inputs: Float[np.ndarray, "test_example token feature"]
-    test_labels: Float[np.ndarray, " test_example"]
+    test_labels: Float[np.ndarray, "*test_example_and_output"]
     weights: Sequence[Any]
     head_names: tuple[tuple[str, ...], ...]
     path_groups: dict[str, tuple[int, ...]]
     readout: str = "last"
     nonlinearity: str = "softmax"
     validation_inputs: Float[np.ndarray, "validation_example token feature"] | None = None
-    validation_labels: Float[np.ndarray, " validation_example"] | None = None
+    validation_labels: Float[np.ndarray, "*validation_example_and_output"] | None = None
+    output_names: tuple[str, ...] = ()
+
+
+def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -> None:
+    """Raise ValueError for layers that are no names of heads."""
+    if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
+        raise ValueError(f"layers must hold at least one layer of at least one head, got {layers}")
+    for layer, heads in enumerate(layers):
+        for head in heads:
+            one_of(f"layers[{layer}]", head, known)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import number, one_of, positive, positive_integer, require_memory, seed_number
-from bayesattn.tasks.dataset import Dataset
+from bayesattn._checks import number, positive, positive_integer, require_memory, seed_number
+from bayesattn.tasks.dataset import Dataset, checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")
 
@@ -61,15 +61,7 @@ class HiddenMarkov:
         for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
             if number(name, getattr(self, name)) < 0:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
-        if (
-            isinstance(self.layers, str)
-            or not self.layers
-            or any(isinstance(heads, str) or not heads for heads in self.layers)
-        ):
-            raise ValueError(f"layers must hold at least one layer of at least one head, got {self.layers}")
-        for layer, heads in enumerate(self.layers):
-            for head in heads:
-                one_of(f"layers[{layer}]", head, HEADS)
+        checked_heads(self.layers, HEADS)
 
     def dataset(self) -> Dataset:
         """Chains, labels and heads; the same for the same seed.

@@ -100,12 +100,12 @@ class Likelihood:
 
     def kernel(self, factor: Factor) -> Float[Array, "label label"]:
         """K(U)."""
-        mixed = self._mixed(factor)
+        mixed = self.mixed(factor)
         return mixed @ mixed.T
 
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
         """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
-        mixed = self._mixed(order_parameter)
+        mixed = self.mixed(order_parameter)
         if self.outputs == 1:
             return mixed @ self.flat.T
         by_output = mixed.reshape(len(mixed), -1, self.outputs)
@@ -130,13 +130,14 @@ class Likelihood:
     def _more_labels(self) -> Any:
         return 0 if self.unseen is None else self.unseen.examples * self.outputs
 
-    def _mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
+    def mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
+        """A with A A^T = K(U): f is A times standard normal numbers, those of Z, feature by feature."""
         return mixed(self.features, factor, self.outputs)
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
         energy = projection_energy if self.in_feature_space(factor.shape[1]) else gram_energy
-        return energy(self._mixed(factor), self.labels, self.temperature) + self._of_unseen()
+        return energy(self.mixed(factor), self.labels, self.temperature) + self._of_unseen()
 
     def in_feature_space(self, columns: int) -> bool:
         """Whether A^T A + T I is formed of factors of so many columns, not A A^T + T I."""
@@ -306,7 +307,7 @@ class Likelihood:
     def _projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
         """Posterior mean of Z given labels."""
         if self.in_feature_space(factor.shape[1]):
-            mixed = self._mixed(factor)
+            mixed = self.mixed(factor)
             cholesky = self._cholesky(mixed.T @ mixed)
             return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(-1, factor.shape[1]).T
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)

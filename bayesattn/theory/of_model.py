@@ -38,6 +38,8 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             raise TypeError(
                 f"{function.__name__}() takes a model and {len(others)} others at most by place, got {len(given)}"
             )
+        if "temperature" in names:
+            model.require_gaussian()
         wanted = [name for name in (*DATA, "test_path_inputs") if name in names]
         held = {name: getattr(model, "architecture" if name == "arch" else name) for name in wanted}
         asked = dict(zip(others, given, strict=False)) | named

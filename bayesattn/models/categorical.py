@@ -1,0 +1,133 @@
+"""Labels that are classes: the categorical likelihood, and outputs as latents of the collapsed parameterisation.
+
+Given U the outputs f are Gaussian, but with classes as labels they cannot be integrated out. They are sampled in coordinates
+that are standard normal a priori whatever U is: f = A Z with A A^T = K(U), where Z is the part of V_0 that the network sees,
+or the Cholesky factor's columns take its place, whichever are fewer (Murray and Adams 2010).
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bayesattn.theory.features import outputs_of
+from bayesattn.theory.likelihood import Factor, Likelihood
+from bayesattn.theory.minimise import Local, minimum
+from bayesattn.theory.whitening import Whitening
+
+JITTER = 1e-10
+"""Variance added to each output where K is decomposed, in units of the mean of its diagonal: K may be singular."""
+MOST_LATENTS = 2000
+"""For whitening by their curvature: beyond it they have the prior's scale."""
+NEWTON_STEPS = 50
+
+Latents = Float[Array, " latent"]
+Outputs = Float[Array, "*labels"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class Categorical:
+    """Class c with probability softmax(f / T)_c; of one output +1 with probability 1 / (1 + exp(-f / T)), else -1.
+
+    Outputs f have shape (P, m), of one output (P,), and so do labels: 1 at the class of each example and 0 elsewhere, of one
+    output +1 or -1.
+    """
+
+    temperature: Any
+    outputs: int = field(metadata={"static": True})
+
+    def log_likelihood(self, outputs: Outputs, labels: Outputs) -> Float[Array, "*examples"]:
+        """log p(label | f) of each example."""
+        logits = outputs / self.temperature
+        if self.outputs == 1:
+            return jax.nn.log_sigmoid(labels * logits)
+        return jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
+
+    def probabilities(self, outputs: Outputs) -> Outputs:
+        """Of the classes; of one output of +1."""
+        logits = outputs / self.temperature
+        return jax.nn.sigmoid(logits) if self.outputs == 1 else jax.nn.softmax(logits)
+
+    def sample(self, key: Key[Array, ""], outputs: Outputs) -> Outputs:
+        """Labels drawn given f."""
+        logits = outputs / self.temperature
+        if self.outputs == 1:
+            return jnp.where(jax.random.bernoulli(key, jax.nn.sigmoid(logits)), 1.0, -1.0)
+        return jax.nn.one_hot(jax.random.categorical(key, logits), self.outputs, dtype=logits.dtype)
+
+
+def number_of_latents(likelihood: Likelihood, factor: Factor) -> int:
+    """Of Z where it is smaller than the labels are many, else of the columns of the Cholesky factor of K."""
+    columns = factor.shape[1]
+    size = len(likelihood.labels)
+    return columns * likelihood.features.shape[1] if likelihood.in_feature_space(columns) else size
+
+
+def outputs_given(likelihood: Likelihood, factor: Factor, latents: Latents) -> Outputs:
+    """f on the training examples."""
+    if likelihood.in_feature_space(factor.shape[1]):
+        found = outputs_of(likelihood.features, factor @ _projection(latents, factor), likelihood.outputs)
+    else:
+        found = _root(likelihood, factor)[0] @ latents
+    return likelihood.by_example(found)
+
+
+def projection_given(
+    key: Key[Array, ""], likelihood: Likelihood, factor: Factor, latents: Latents
+) -> Float[Array, "column feature"]:
+    """Z, or an exact draw of it given the outputs on the training examples (Matheron's rule)."""
+    if likelihood.in_feature_space(factor.shape[1]):
+        return _projection(latents, factor)
+    cholesky, jitter = _root(likelihood, factor)
+    return likelihood.at(jitter).with_labels(cholesky @ latents).sample_projection(key, factor)
+
+
+def _projection(latents: Latents, factor: Factor) -> Float[Array, "column feature"]:
+    return latents.reshape(-1, factor.shape[1]).T
+
+
+def _root(likelihood: Likelihood, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
+    """Cholesky factor of K, with a little on its diagonal, and how much that is."""
+    kernel = likelihood.kernel(factor)
+    jitter = JITTER * jnp.mean(jnp.diag(kernel))
+    return jnp.linalg.cholesky(kernel + jitter * jnp.eye(len(kernel))), jitter
+
+
+def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Whitening:
+    """Coordinates of the latents that are nearly standard normal given the labels and some U: Laplace's at their mode.
+
+    The log posterior of latents is concave, so that Newton's method finds its only mode (Rasmussen and Williams 2006,
+    section 3.4).
+    """
+    size = number_of_latents(likelihood, factor)
+    if size > MOST_LATENTS:
+        return Whitening(jnp.zeros(size), jnp.ones(size))
+    mode, hessian = _laplace(likelihood, law, factor)
+    return Whitening(mode, jnp.linalg.inv(jnp.linalg.cholesky(hessian)).T)
+
+
+@jax.jit
+def _laplace(likelihood: Likelihood, law: Categorical, factor: Factor) -> tuple[Latents, Float[Array, "latent latent"]]:
+    in_features = likelihood.in_feature_space(factor.shape[1])
+    basis = likelihood.mixed(factor) if in_features else _root(likelihood, factor)[0]
+    labels = likelihood.by_example(likelihood.labels)
+
+    def value(latents):
+        return latents @ latents / 2 - jnp.sum(law.log_likelihood(likelihood.by_example(basis @ latents), labels))
+
+    def local(latents):
+        # (examples, m), also of one output
+        chances = law.probabilities(likelihood.by_example(basis @ latents)).reshape(len(likelihood.features), -1)
+        if law.outputs == 1:
+            weights = (chances * (1 - chances))[..., None]
+        else:
+            weights = jax.vmap(jnp.diag)(chances) - chances[:, :, None] * chances[:, None, :]
+        grouped = basis.reshape(len(chances), law.outputs, -1)
+        curved = jnp.einsum("ecd,edn->ecn", weights / law.temperature**2, grouped).reshape(basis.shape)
+        return Local(value(latents), jax.grad(value)(latents), jnp.eye(len(latents)) + basis.T @ curved)
+
+    found = minimum(value, local, jnp.zeros(basis.shape[1]), NEWTON_STEPS)
+    return found.point, found.local.hessian

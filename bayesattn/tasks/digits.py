@@ -1,0 +1,105 @@
+"""Which digit is it? Ten classes of images, read patch by patch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._checks import positive, positive_integer, seed_number
+from bayesattn.classes import one_hot
+from bayesattn.tasks.dataset import Dataset, checked_heads
+from bayesattn.tasks.images import DIGITS, load_images
+
+SIDE = 8
+"""Pixels of a side of scikit-learn's digits."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Scikit-learn's 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak 1998), a token for each patch.
+
+    A token has its patch's pixels twice, in a slot of its own, which says where it is, and in one that all patches share,
+    which says what it looks like; a constant is the last of N_0 = 64 + patch^2 + 1 features. Pixels are less their mean over
+    the training images, and scaled to a mean square of 1.
+
+    Args:
+        examples: P, training images.
+        test_examples: test images, others than those.
+        patch: pixels of a patch's side: 1, 2, 4 or 8.
+        layers: heads of each layer: "similar" attends to patches that look like the asking one, "ink" to patches with much
+            ink, "uniform" evenly, "random" has random weights.
+        inverse_temperature: factor on all attention logits.
+        seed: of the choice of images and of random heads.
+
+    Raises:
+        ValueError: a size, strength or head name that makes no sense, more images than there are.
+    """
+
+    HEADS: ClassVar[tuple[str, ...]] = ("similar", "ink", "uniform", "random")
+
+    examples: int = 600
+    test_examples: int = 1000
+    patch: int = 2
+    layers: tuple[tuple[str, ...], ...] = (("similar", "ink"),)
+    inverse_temperature: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name in ("examples", "test_examples"):
+            positive_integer(name, getattr(self, name))
+        seed_number("seed", self.seed)
+        positive("inverse_temperature", self.inverse_temperature)
+        if positive_integer("patch", self.patch) not in (1, 2, 4, 8):
+            raise ValueError(f"patch must be 1, 2, 4 or 8, got {self.patch}")
+        checked_heads(self.layers, self.HEADS)
+
+    def dataset(self) -> Dataset:
+        """Images, their classes and heads; the same for the same seed.
+
+        Raises:
+            ValueError: more images than there are.
+        """
+        images = load_images(DIGITS, SIDE)
+        wanted = self.examples + self.test_examples
+        if wanted > len(images.pixels):
+            raise ValueError(f"examples and test_examples must be at most {len(images.pixels)} together, got {wanted}")
+        choice_rng, head_rng = np.random.default_rng(self.seed).spawn(2)
+        chosen = choice_rng.permutation(len(images.pixels))[:wanted]
+        training = chosen[: self.examples]
+        pixels = images.pixels - images.pixels[training].mean(0)
+        pixels /= np.sqrt(np.mean(pixels[training] ** 2))
+        inputs = self._tokens(pixels[chosen])
+        labels = one_hot(images.classes[chosen], names=range(10)).labels
+        return Dataset(
+            inputs[: self.examples],
+            labels[: self.examples],
+            inputs[self.examples :],
+            labels[self.examples :],
+            [np.stack([self._head(name, head_rng) for name in heads]) for heads in self.layers],
+            self.layers,
+            {},
+            readout="mean",
+            output_names=images.names,
+        )
+
+    def _tokens(self, pixels: Float[np.ndarray, "image side side"]) -> Float[np.ndarray, "image token feature"]:
+        count, size = len(pixels), self.patch
+        patches = (
+            pixels.reshape(count, SIDE // size, size, SIDE // size, size).swapaxes(2, 3).reshape(count, -1, size**2)
+        )
+        tokens = patches.shape[1]
+        placed = np.einsum("itp,ts->itsp", patches, np.eye(tokens)).reshape(count, tokens, -1)
+        return np.concatenate([placed, patches, np.ones((count, tokens, 1))], axis=2)
+
+    def _head(self, name: str, rng: np.random.Generator) -> Float[np.ndarray, "feature feature"]:
+        """W of a head, key on the left: logits x_key^T W x_query."""
+        shared, features = self.patch**2, SIDE**2 + self.patch**2 + 1
+        weights, slot = np.zeros((features, features)), slice(-1 - shared, -1)
+        if name == "similar":
+            weights[slot, slot] = np.eye(shared) / shared
+        elif name == "ink":
+            weights[slot, -1] = 1 / shared
+        elif name == "random":
+            weights = rng.normal(size=weights.shape) / np.sqrt(2 * shared)
+        return self.inverse_temperature * weights

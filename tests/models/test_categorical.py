@@ -1,0 +1,245 @@
+"""Labels that are classes: their law, outputs as latents, and posteriors held against weighed prior draws."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import calibration
+from bayesattn.classes import class_scores
+from bayesattn.models import categorical, path
+from bayesattn.network import effective_weights, path_readouts
+from tests.conftest import relative_error
+from tests.posteriors import two_sample_z_score, z_score
+
+NETWORKS = {
+    # heads, widths, skips, outputs, examples, features
+    "three classes": ((2,), (2, 2), (), 3, 5, 9),  # fewer labels than Z has entries
+    "a skip": ((2,), (3, 3), (1.0,), 2, 12, 2),
+    "two classes, one output": ((2, 2), (3, 2, 2), (), 1, 8, 3),
+    "a width of one": ((2,), (1, 1), (0.7,), 3, 6, 4),
+}
+LIGHT = ("three classes", "two classes, one output")
+EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
+ERRORS = 4
+
+
+def model_of_classes(name, temperature=0.5):
+    heads, widths, skips, outputs, examples, features = NETWORKS[name]
+    arch = ba.Architecture(heads, widths, (1.2,) * (len(heads) + 2), skips, outputs)
+    rng = np.random.default_rng(0)
+    labels = rng.permutation(np.arange(examples) % max(outputs, 2))
+    return ba.Model(
+        path_inputs=rng.normal(size=(examples, arch.paths, features)),
+        labels=2.0 * labels - 1 if outputs == 1 else ba.one_hot(labels).labels,
+        architecture=arch,
+        temperature=temperature,
+        observation="categorical",
+        test_path_inputs=rng.normal(size=(3, arch.paths, features)),
+    )
+
+
+@pytest.fixture(scope="module", params=EACH)
+def drawn(request):
+    """A model, and draws of it by chains that know the outputs as latents and by chains of weights."""
+    light = request.param in LIGHT
+    model, settings = model_of_classes(request.param), {"chains": 2, "warmup": 300, "draws": 1500 if light else 8000}
+    kinds = ("collapsed", "path")
+    chains = {kind: ba.sample(model, parameterisation=kind, seed=seed, **settings) for seed, kind in enumerate(kinds)}
+    return model, chains, 100_000 if light else 400_000
+
+
+def weighed_prior_draws(model, count):
+    """U and test outputs of prior draws, and the probability of each given the labels, by the law written out here."""
+    data, structure = path.data(model), path.structure(model)
+    skips = model.architecture.optional_skips
+    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        weights = path.draw_prior(key, data, structure)
+        paths = effective_weights(weights, skips)
+        return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
+
+    u, outputs = map(np.asarray, draw(jax.random.split(jax.random.key(3), count)))
+    train, test = np.split(outputs / model.temperature, [len(model.path_inputs)], axis=1)
+    if train.ndim == 2:
+        log = -np.log1p(np.exp(-train * model.labels)).sum(1)
+    else:
+        log = ((train * model.labels).sum(2) - np.log(np.exp(train).sum(2))).sum(1)
+    weights = np.exp(log - log.max())
+    return u, test * model.temperature, weights / weights.sum()
+
+
+def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(drawn):
+    model, chains, count = drawn
+    posteriors = {kind: tree["posterior"] for kind, tree in chains.items()}
+    u, test, probability = weighed_prior_draws(model, count)
+    for variable, values in (("order_parameter", u), ("prediction", test)):
+        flat = np.arcsinh(values.reshape(len(values), -1))
+        for power in (1, 2):
+            one, other = (np.arcsinh(posterior[variable]) ** power for posterior in posteriors.values())
+            assert two_sample_z_score(one, other) < ERRORS
+            mean = probability @ flat**power
+            error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
+            assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
+
+
+def test_weights_give_back_the_outputs_of_their_draws(drawn):
+    model, chains, _ = drawn
+    posterior = chains["collapsed"]["posterior"]
+    weights = ba.models.collapsed.weights(chains["collapsed"], model, thin=50)
+    skips = model.architecture.optional_skips
+    flat = {key: jnp.asarray(each.values.reshape(-1, *each.shape[2:])) for key, each in weights.data_vars.items()}
+    kept = posterior.isel(draw=slice(49, None, 50))
+    paths = np.asarray(jax.vmap(lambda one: effective_weights(one, skips))(flat))
+    u = paths @ np.swapaxes(paths, 1, 2) / paths.shape[2]
+    assert relative_error(u, kept["order_parameter"].values.reshape(u.shape)) < 1e-10
+    readouts = jax.vmap(lambda one: path_readouts(one, skips))(flat)
+    # F may be as ill conditioned as layers are narrow.
+    assert relative_error(readouts, kept["readout"].values.reshape(readouts.shape)) < 1e-8
+
+
+def test_predictions_are_those_of_the_draws(drawn):
+    model, chains, _ = drawn
+    for tree in chains.values():
+        values = tree["posterior"]["prediction"].values
+        found = ba.predict(tree, model.test_path_inputs, keep_draws=True)
+        assert relative_error(found.draws, values) < 1e-10
+        logits = values / model.temperature
+        odds = np.exp(logits if logits.ndim == 4 else np.stack([logits, 0 * logits], -1))
+        chances = (odds / odds.sum(-1, keepdims=True)).mean((0, 1))
+        assert relative_error(found.probabilities, chances if logits.ndim == 4 else chances[..., 0]) < 1e-10
+    with pytest.raises(ValueError, match="observation must be 'gaussian' for the theory"):
+        ba.validate(model, tree)
+    groups = ba.with_groups(tree, prior_draws=400)
+    pointwise, replicated = groups["log_likelihood"]["labels"], groups["posterior_predictive"]["labels"]
+    training = ba.predict(tree, model.path_inputs, keep_draws=True)
+    law = model.law.log_likelihood(jnp.asarray(training.draws), jnp.asarray(model.labels))
+    assert relative_error(pointwise, law) < 1e-10
+    share = (replicated > 0).mean(("chain", "draw")).values
+    error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
+    assert np.max(np.abs(share - training.probabilities) / error) < ERRORS
+    labels = groups["prior_predictive"]["labels"].values
+    assert set(np.unique(labels)) == {*np.unique(model.labels)}
+    assert "prediction" in groups["prior"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_outputs_have_the_covariance_that_u_gives_them(name):
+    model = model_of_classes(name)
+    kernels, width = model.kernels, model.architecture.rows
+    factor = jnp.asarray(np.random.default_rng(1).normal(size=(width, min(width, 4))))
+    size = categorical.number_of_latents(kernels, factor)
+    assert size == min(factor.shape[1] * model.path_inputs.shape[2], model.labels.size)
+    basis = jax.jacfwd(lambda latents: categorical.outputs_given(kernels, factor, latents).ravel())(jnp.zeros(size))
+    assert relative_error(basis @ basis.T, kernels.kernel(factor)) < 2 * categorical.JITTER
+    latents = jax.random.normal(jax.random.key(0), (size,))
+    seen = categorical.projection_given(jax.random.key(1), kernels, factor, latents)
+    outputs = kernels.by_example(categorical.outputs_of(kernels.features, factor @ seen, model.architecture.outputs))
+    # To the deviation of what stands on the diagonal.
+    assert relative_error(outputs, categorical.outputs_given(kernels, factor, latents)) < 1e-4
+
+
+@pytest.mark.parametrize("name", ["three classes", "two classes, one output"])
+def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
+    model = model_of_classes(name)
+    rows = model.architecture.rows
+    factor = jnp.asarray(np.random.default_rng(1).normal(size=(rows, 2)))
+
+    def potential(latents):
+        outputs = categorical.outputs_given(model.kernels, factor, latents)
+        return latents @ latents / 2 - jnp.sum(model.law.log_likelihood(outputs, jnp.asarray(model.labels)))
+
+    whitening = categorical.whitening_at(model.kernels, model.law, factor)
+    assert np.max(np.abs(jax.grad(potential)(whitening.centre))) < 1e-9
+    hessian = jax.hessian(potential)(whitening.centre)
+    assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
+def test_samplers_of_classes_are_calibrated(parameterisation, monkeypatch):
+    model = model_of_classes("a skip")
+    assert calibration.joint_test(model, parameterisation=parameterisation).holds
+    if parameterisation == "collapsed":
+        simulations = calibration.simulate(model, 200, seed=1)
+        found = calibration.calibrate(model, simulations)
+        assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+        hotter = calibration.calibrate(model.replace(temperature=1.0), simulations)
+        assert not hotter.holds
+
+
+def test_what_has_no_theory_says_so(tmp_path):
+    model = model_of_classes("three classes")
+    for use in (
+        lambda: ba.theory.solve(model),
+        lambda: ba.theory.evidence(model),
+        lambda: ba.theory.finite_width(model),
+        lambda: ba.theory.predict(np.eye(6), model),
+        lambda: ba.study.validate(model, widths=[2]),
+    ):
+        with pytest.raises(ValueError, match="observation must be 'gaussian' for the theory"):
+            use()
+    assert ba.theory.gp_order_parameter(model.architecture).shape == (6, 6)
+    plain = model.replace(observation="gaussian")
+    assert ba.theory.solve(plain).order_parameter.shape == (6, 6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        (
+            "three classes",
+            {"observation": "softmax"},
+            "observation must be one of 'gaussian', 'categorical', got 'softmax'",
+        ),
+        ("three classes", {"labels": np.full((5, 3), 1 / 3)}, "labels must be 1 at the class of each example"),
+        ("two classes, one output", {"labels": np.arange(8.0)}, r"labels must be \+1 or -1 to be classes, got 0"),
+        (
+            "two classes, one output",
+            {"test_labels": np.zeros(3)},
+            r"test_labels must be \+1 or -1 to be classes, got 0",
+        ),
+    ],
+)
+def test_labels_that_are_no_classes_are_named(name, change, message):
+    with pytest.raises(ValueError, match=message):
+        model_of_classes(name).replace(**change)
+
+
+def test_a_run_of_classes_comes_back(tmp_path):
+    model = model_of_classes("three classes")
+    run = ba.runs.sample(model, tmp_path / "run", chains=2, warmup=5, draws=5, progress=False)
+    held = ba.runs.Run(tmp_path / "run").model
+    assert held.observation == "categorical"
+    assert ba.predict(run, model.test_path_inputs).probabilities.shape == (3, 3)
+    assert "classes, by the softmax" in repr(held)
+
+
+def test_scores_of_classes():
+    rng = np.random.default_rng(0)
+    chances = rng.dirichlet(np.ones(3), size=20_000)
+    classes = (rng.random((len(chances), 1)) > np.cumsum(chances, axis=1)[:, :2]).sum(1)
+    labels = np.eye(3)[classes]
+    found = class_scores(chances, labels)
+    assert found.accuracy == np.mean(chances.argmax(1) == classes)
+    assert found.log_score == pytest.approx(np.log(chances[np.arange(len(chances)), classes]).mean())
+    assert found.by_class @ labels.mean(0) == pytest.approx(found.accuracy)
+    assert found.bins[2].sum() == len(chances)
+    # Ten bins, each a mean of |normal|: 3 deviations of their sum.
+    assert found.calibration_error < 3 * found.calibration_by_chance
+    sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
+    assert class_scores(sharper, labels).calibration_error > 10 * found.calibration_by_chance
+    two = class_scores(np.array([0.9, 0.2, 0.4]), np.array([1.0, -1.0, 1.0]))
+    assert two.accuracy == pytest.approx(2 / 3)
+    np.testing.assert_allclose(two.by_class, [1.0, 0.5])
+    assert two.calibration_error == pytest.approx((0.1 + 0.2 + 0.6) / 3)
+    with pytest.raises(
+        ValueError, match=r"probabilities must be at least 0 and add up to 1, got 0\.5 to 0\.5, sums 1\.5"
+    ):
+        class_scores(np.full((2, 3), 0.5), np.eye(3)[:2])
+    with pytest.raises(ValueError, match=r"labels must have shape \(2, 3\), got \(3,\)"):
+        class_scores(np.full((2, 3), 1 / 3), np.ones(3))

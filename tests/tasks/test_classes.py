@@ -1,0 +1,105 @@
+"""Tasks of several classes: splice junctions and digits."""
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.classes import class_scores
+from bayesattn.tasks import Digits, Splice
+from bayesattn.tasks.digits import SIDE
+from bayesattn.tasks.splice import CLASSES, TOKENS, _laws
+
+
+@pytest.fixture(scope="module")
+def sequences():
+    return Splice(examples=4000, test_examples=10).dataset()
+
+
+def test_made_sequences_have_the_laws_that_were_counted(sequences):
+    nucleotides = Splice.nucleotides(sequences.inputs)
+    for number, law in enumerate(_laws()):
+        own = nucleotides[sequences.labels[:, number] == 1]
+        shares = np.stack([(own == letter).mean(0) for letter in range(4)], axis=1)
+        error = np.sqrt(law * (1 - law) / len(own))
+        # 240 of each class, of which a few are of shares so small that their errors are no normal law's.
+        assert np.mean(np.abs(shares - law) > 2 * error) < 0.08
+        assert np.max(np.abs(shares - law) / error) < 6
+    assert _laws()[0, 30:32].argmax(1).tolist() == [2, 3]  # GT begins an intron,
+    assert _laws()[1, 28:30].argmax(1).tolist() == [0, 2]  # AG ends it.
+
+
+def test_bayes_rule_of_made_sequences_is_calibrated_and_the_best(sequences):
+    chances = Splice.probabilities(Splice.nucleotides(sequences.inputs))
+    found = class_scores(chances, sequences.labels)
+    assert found.accuracy > 0.9
+    assert found.calibration_error < 3 * found.calibration_by_chance
+    even = np.log(_laws()).mean(0)
+    assert even.shape == (TOKENS, 4)
+    sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
+    assert class_scores(sharper, sequences.labels).log_score < found.log_score
+
+
+def test_heads_of_splice_attend_as_they_say(sequences):
+    tokens = sequences.inputs[:5]
+    first, second = ba.attention.matrices(tokens, sequences.weights)
+    nucleotides = Splice.nucleotides(tokens)
+    junction, same = first[:, 0], first[:, 1]
+    assert np.min(junction[:, :, 28:32].sum(-1)) > 0.9
+    alike = nucleotides[:, :, None] == nucleotides[:, None, :]
+    assert np.min((same * alike).sum(-1)) > 0.9
+    uniform, following = second[:, 0], second[:, 1]
+    np.testing.assert_allclose(uniform, 1 / TOKENS)
+    assert np.all(following[:, np.arange(23, 36), np.arange(24, 37)] > 0.7)
+
+
+def test_digits_are_cut_into_patches_and_none_is_lost():
+    data = Digits(examples=30, test_examples=20).dataset()
+    assert data.inputs.shape == (30, 16, 69)
+    assert data.test_labels.shape == (20, 10)
+    placed, shared = data.inputs[..., :64].sum(1), data.inputs[..., 64:68]
+    np.testing.assert_array_equal(placed.reshape(30, 16, 4), shared)
+    images = shared.reshape(30, 4, 4, 2, 2).swapaxes(2, 3).reshape(30, SIDE, SIDE)
+    assert np.max(np.abs(images.mean(0))) < 1e-12
+    assert np.mean(images**2) == pytest.approx(1)
+    [patterns] = ba.attention.matrices(data.inputs, data.weights)
+    ink = shared.sum(-1)
+    asking = patterns[:, 1]
+    np.testing.assert_allclose(asking, np.broadcast_to(asking[:, :1], asking.shape))
+    order = np.take_along_axis(asking[:, 0], ink.argsort(1), axis=1)
+    assert np.all(np.diff(order) >= 0)
+
+
+@pytest.mark.parametrize("name", ["splice", "digits"])
+def test_ready_models_of_classes(name):
+    model = ba.load_model(name, task={"examples": 40, "test_examples": 30})
+    assert model.architecture.outputs == len(model.output_names) == model.labels.shape[1]
+    assert model.row_names[0].startswith("skip")
+    saddle = ba.theory.solve(model)
+    found = ba.theory.predict(saddle.order_parameter, model, model.test_path_inputs)
+    chance = 1 / model.architecture.outputs
+    assert np.mean(found.mean.argmax(1) == model.test_labels.argmax(1)) > 2 * chance
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Digits(patch=3), "patch must be 1, 2, 4 or 8, got 3"),
+        (lambda: Digits(layers=(("junction",),)), r"layers\[0\] must be one of 'similar', 'ink', 'uniform', 'random'"),
+        (lambda: Splice(layers=("same",)), "layers must hold at least one layer of at least one head"),
+        (lambda: Digits(examples=1700).dataset(), "examples and test_examples must be at most 1797 together, got 2700"),
+        (lambda: Splice(examples=0), "examples must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_settings_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_outputs_of_a_task_are_its_classes(tmp_path):
+    file = tmp_path / "model.toml"
+    text = 'temperature = 0.1\n[architecture]\nwidth = 5\noutputs = {}\n[task]\nname = "splice"\nexamples = 10\n'
+    file.write_text(text.format(2))
+    with pytest.raises(ValueError, match=r"architecture\.outputs must be 3 of task 'splice', or be left out, got 2"):
+        ba.load_model(file)
+    file.write_text('observation = "categorical"\n' + text.format(len(CLASSES)))
+    assert ba.load_model(file).observation == "categorical"
