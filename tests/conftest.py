@@ -33,7 +33,8 @@ def pytest_configure(config):
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
     if not heavy:
-        compile_quickly()  # Half of the time without a cache is XLA's.
+        # Half of the time without a cache is XLA's; notebooks draw for longer than they compile.
+        compile_quickly(1 if "notebook" in config.option.markexpr.replace("not notebook", "") else 0)
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")
     if not heavy and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:
