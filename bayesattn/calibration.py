@@ -232,7 +232,7 @@ def joint_test(
     if options.get("adapt_step_size", True) or "step_size" not in options:
         state = ready.program.start(tuning_key, ready.data)
         while (left := warmup - int(state.i)) > 0:
-            state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, ready.block)
+            state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, 1, ready.block)
         options["step_size"] = float(state.adapt_state.step_size)
     options |= {"adapt_step_size": False, "adapt_mass_matrix": False}
     data = ready.data
@@ -334,8 +334,8 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
     state = start(jax.random.split(key, len(labels)), own, ready.data)
     most = job.kept * job.thin
     for done in range(0, job.warmup, most):
-        state, _ = block(state, own, ready.data, min(most, job.warmup - done), False)
-    _, outputs = block(state, own, ready.data, job.draws, True)
+        state, _ = block(state, own, ready.data, min(most, job.warmup - done), False, job.thin)
+    _, outputs = block(state, own, ready.data, job.draws, True, job.thin)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], outputs)
 
 
@@ -350,7 +350,7 @@ def _batched(program: Program, with_labels: Callable, slots: int) -> tuple[Calla
     start = jax.vmap(lambda key, own, data: program.start(key, of_one(own, data)), (0, 0, None))
     block = jax.vmap(
         lambda state, own, data, *arguments: program.block(state, of_one(own, data), *arguments, slots),
-        (0, 0, None, None, None),
+        (0, 0, None, None, None, None),
     )
     return jax.jit(start), jax.jit(block)
 

@@ -58,7 +58,7 @@ def blocks() -> None:
     state = ready.program.start(key, ready.data)
 
     def whole():
-        return jax.block_until_ready(ready.program.block(state, ready.data, DRAWS, True, DRAWS))[1]
+        return jax.block_until_ready(ready.program.block(state, ready.data, DRAWS, True, 1, DRAWS))[1]
 
     def in_blocks():
         recorder = InMemory(job, ready.shapes)

@@ -382,7 +382,7 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
     [
         (
             ("theory", "hidden_markow"),
-            "model must be one of hidden_markov, hidden_markov_deep, hidden_markov_noisy, hidden_markov_residual",
+            "model must be one of digits, hidden_markov, hidden_markov_deep, hidden_markov_noisy, hidden_markov_residual",
         ),
         (("theory", "none.toml"), "model must be a .toml file, got 'none.toml', which is not there"),
         (

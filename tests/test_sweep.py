@@ -84,7 +84,7 @@ def test_a_list_is_crossed_with_the_grid(file):
         (SWEEP.replace("[4, 8]", '["four"]'), "width: Input should be a valid integer.*got 'four'"),
         (SWEEP.replace("[4, 8]", "[4, 4]"), "runs must differ in their settings, got 'width=4,seed=0' twice"),
         (SWEEP.replace('model = "small.toml"', ""), "model must be given in"),
-        (SWEEP.replace("small.toml", "large"), "width=4,seed=0: model must be one of hidden_markov"),
+        (SWEEP.replace("small.toml", "large"), "width=4,seed=0: model must be one of digits"),
         (
             SWEEP.replace("small.toml", "large.toml"),
             r"width=4,seed=0: model must be a .toml file, got .* which is not there",

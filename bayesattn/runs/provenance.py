@@ -29,7 +29,7 @@ SHAPING = tuple(
     PACKAGE / f"{name}.py"
     for name in (
         *("_random", "architecture", "attention", "network"),
-        *(f"models/{name}" for name in ("collapsed", "latent", "path", "posterior", "token")),
+        *(f"models/{name}" for name in ("categorical", "collapsed", "latent", "path", "posterior", "token")),
         *(
             f"samplers/{name}"
             for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run")

@@ -44,7 +44,7 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
     """
     shapes = collapsed.structure(model)
     chain = program(
-        "hmc", "collapsed", shapes, STEPS, (("num_steps", LEAPS),), ("order_parameter",), 1, None, vectorised=False
+        "hmc", "collapsed", shapes, STEPS, (("num_steps", LEAPS),), ("order_parameter",), None, vectorised=False
     )
     key = stream(0, "curvature", fingerprint(model))
     for turn in range(ROUNDS):
@@ -70,7 +70,7 @@ def _looks(chain: Program, data: dict[str, Any], shapes: Shapes, key: Key[Array,
     whitening, problem = collapsed.whitening_of(data), collapsed.problem_in(data)
     state, points = chain.start(key, data), []
     for _ in range(STEPS // BETWEEN):
-        state, _ = chain.block(state, data, BETWEEN, False, BETWEEN)
+        state, _ = chain.block(state, data, BETWEEN, False, 1, BETWEEN)
         points.append(whitening.point(state.z["whitened"]))
     hessians = [_hessian(point, problem, shapes) for point in points[-LOOKS:]]
     return np.array(points[-LOOKS:]), np.array(hessians)

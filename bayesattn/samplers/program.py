@@ -22,8 +22,8 @@ QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_paramete
 class Program(NamedTuple):
     """Compiled functions of a kind of job.
 
-    start(key, data) -> state; block(state, data, count, keep, slots) -> (state, outputs): the state `count` steps on, and
-    what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(data): what is kept of one draw.
+    start(key, data) -> state; block(state, data, count, keep, thin, slots) -> (state, outputs): the state `count` steps on,
+    and what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(data): what is kept of one draw.
     """
 
     start: Callable
@@ -55,7 +55,6 @@ def program(
     warmup: int,
     options: tuple,
     keep: tuple[str, ...],
-    thin: int,
     widths: tuple[int, ...] | None,
     vectorised: bool,
 ) -> Program:
@@ -85,7 +84,7 @@ def program(
             outputs["step_size_bias"] = described.bias(central, {name: half[name] for name in central})
         return outputs
 
-    def block(state, data, count, keep, slots):
+    def block(state, data, count, keep, thin, slots):
         transition = new_kernel()
         # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
         transition.init(state.rng_key, warmup, state.z, (data,), {})
@@ -107,12 +106,12 @@ def program(
         state, outputs = block(*arguments)
         return state, jax.tree.map(lambda leaf: leaf[None], outputs)
 
-    def block_of_all(state, data, count, keep, slots):
-        return jax.vmap(partial(block, slots=slots), (0, None, None, None))(state, data, count, keep)
+    def block_of_all(state, data, count, keep, thin, slots):
+        return jax.vmap(partial(block, slots=slots), (0, None, None, None, None))(state, data, count, keep, thin)
 
     return Program(
         jax.jit(jax.vmap(start, (0, None)) if vectorised else start),
-        jax.jit(block_of_all if vectorised else block_of_one, static_argnums=4),
+        jax.jit(block_of_all if vectorised else block_of_one, static_argnums=5),
         shapes,
     )
 

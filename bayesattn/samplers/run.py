@@ -217,7 +217,6 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
         job.warmup,
         tuple(sorted(job.options.items())),
         job.keep,
-        job.thin,
         model.architecture.widths if "weights" in job.keep and isinstance(model, Model) else None,
         job.chain_method == "vectorised",
     )
@@ -346,7 +345,7 @@ class _Runner:
             turns.append(_Turn(done, order, chains, state))
         if any(turn.done < self.job.transitions for turn in turns):
             # Compiles, lest the time of the first block mislead.
-            jax.block_until_ready(self.program.block(turns[0].state, self.data, 0, False, self.block))
+            jax.block_until_ready(self.program.block(turns[0].state, self.data, 0, False, self.job.thin, self.block))
         return turns
 
     def next_block(self, turn: _Turn) -> _Turn:
@@ -354,7 +353,9 @@ class _Runner:
         job, done, count = self.job, turn.done, self._steps(turn)
         kept, keep = (done - job.warmup) // job.thin, done >= job.warmup
         began = time.perf_counter()
-        state, outputs = jax.block_until_ready(self.program.block(turn.state, self.data, count, keep, self.block))
+        state, outputs = jax.block_until_ready(
+            self.program.block(turn.state, self.data, count, keep, job.thin, self.block)
+        )
         where = f"draws {done + 1} to {done + count} (warm-up included)"
         _require_finite((state.potential_energy, state.z_grad), where, turn.chains)
         if keep:

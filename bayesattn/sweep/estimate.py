@@ -51,7 +51,6 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
                     job.chain_method,
                     repr(job.options),
                     job.keep,
-                    job.thin,
                     job.warmup,
                 ),
                 model.path_inputs.shape,

@@ -11,6 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from bayesattn.theory.features import outputs_of
+
 HALVED_FROM = 256
 """Columns from which a Gram matrix is made by halves."""
 
@@ -116,6 +118,56 @@ def _projected(mixed, labels, temperature):
     missed = labels - mixed @ mean
     log_det = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + (examples - columns) * jnp.log(temperature)
     return log_det + missed @ missed / temperature + mean @ mean, cholesky, mean, missed / temperature
+
+
+@jax.custom_jvp
+def log_det_and_solution(matrix: Float[Array, "row row"], vector: Float[Array, " row"]) -> tuple[Array, Array]:
+    """log det M and M^{-1} b of a positive definite M."""
+    cholesky = jnp.linalg.cholesky(matrix)
+    return 2 * jnp.sum(jnp.log(jnp.diag(cholesky))), jax.scipy.linalg.cho_solve((cholesky, True), vector)
+
+
+@log_det_and_solution.defjvp
+def _log_det_and_solution_jvp(primals, tangents):
+    matrix, vector = primals
+    matrix_dot, vector_dot = tangents
+    cholesky, leaf = jnp.linalg.cholesky(matrix), _leaf(len(matrix))
+    inverse = _gram_of_lower(_lower_inverse(cholesky, leaf), leaf)
+    solution = inverse @ vector
+    log_det = 2 * jnp.sum(jnp.log(jnp.diag(cholesky)))
+    return (log_det, solution), (jnp.vdot(inverse, matrix_dot), inverse @ (vector_dot - matrix_dot @ solution))
+
+
+def energy_by_products(
+    factor: Float[Array, "row column"],
+    features: Float[Array, "example feature path"],
+    products: Float[Array, "feature path feature path"],
+    pulled: Float[Array, " latent"],
+    labels: Float[Array, " label"],
+    temperature: Any,
+    outputs: int,
+) -> Float[Array, ""]:
+    """As `projection_energy` of B = X F, with B^T B = F^T (X^T X) F and B^T Y at hand: only what is missed needs examples.
+
+    Args:
+        factor: F, its rows (path, output) pairs.
+        features: X.
+        products: X^T X.
+        pulled: B^T Y, of each feature and column of F.
+        labels: Y.
+        temperature: T.
+        outputs: m.
+    """
+    _, size, paths = features.shape
+    by_output = factor.reshape(paths, -1)
+    half = (products.reshape(-1, paths) @ by_output).reshape(size, paths, size, outputs, -1)
+    # Rows (path, output), columns (feature, feature, column of F).
+    half = jnp.moveaxis(half, (1, 3), (0, 1)).reshape(len(factor), -1)
+    gram = jnp.swapaxes((factor.T @ half).reshape(factor.shape[1], size, -1), 0, 1).reshape(len(pulled), -1)
+    log_det, mean = log_det_and_solution(gram + temperature * jnp.eye(len(gram)), pulled)
+    missed = labels - outputs_of(features, factor @ mean.reshape(size, -1).T, outputs)
+    rest = (len(labels) - len(gram)) * jnp.log(temperature)
+    return log_det + rest + missed @ missed / temperature + mean @ mean
 
 
 def _energy_and_slope(kernel, labels, temperature):

@@ -5,13 +5,17 @@ from bayesattn.theory.bartlett import layer_shapes
 
 PAIRS_BYTES = 2**30
 """Most memory that path-path kernels may take; beyond it K is formed from features."""
+PRODUCTS_BYTES = 2**27
+"""Most memory that products of features with features may take."""
 FORMS = ("pairs", "features", "feature_space")
 SIDES = {"features": "examples", "feature_space": "features"}
 """On which the matrix is formed that is decomposed, of forms that leave it open otherwise."""
 
 
-def operations(examples: int, paths: int, features: int, columns: int) -> dict[str, float]:
+def operations(examples: int, paths: int, features: int, columns: int, outputs: int = 1) -> dict[str, float]:
     """Operations that the energy and its gradient take in each form, roughly, for F of so many columns.
+
+    `examples` counts labels and `paths` rows of U, of all outputs.
 
     Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, each time as long as 16 operations take: measured from 60
     to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it.
@@ -20,8 +24,21 @@ def operations(examples: int, paths: int, features: int, columns: int) -> dict[s
     return {
         "pairs": 8 * examples**2 * paths**2 + examples**3,
         "features": 4 * examples**2 * seen + examples**3,
-        "feature_space": 4 * examples * seen**2 + seen**3,
+        "feature_space": 4 * min(examples * seen**2, _of_products(paths, features, columns, outputs)) + seen**3,
     }
+
+
+def _of_products(rows: int, features: int, columns: int, outputs: int) -> float:
+    """Operations of A^T A by the products of features: F is multiplied with them from both sides."""
+    return features**2 * rows * columns * (rows / outputs + columns)
+
+
+def by_products(examples: int, features: int, arch: Architecture) -> bool:
+    """Whether A^T A takes fewer operations by the products of features than by the examples, and they fit into memory."""
+    columns = layer_shapes(arch)[0].columns
+    direct = examples * arch.outputs * (columns * features) ** 2
+    fewer = _of_products(arch.rows, features, columns, arch.outputs) < direct
+    return fewer and columns * features < examples * arch.outputs and 8 * (features * arch.paths) ** 2 <= PRODUCTS_BYTES
 
 
 def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
@@ -35,7 +52,7 @@ def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
 
 def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
     """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`."""
-    work = operations(examples * arch.outputs, arch.paths, features, layer_shapes(arch)[0].columns)
+    work = operations(examples * arch.outputs, arch.rows, features, layer_shapes(arch)[0].columns, arch.outputs)
     pairs_bytes = 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2)
     if arch.outputs > 1 or pairs_bytes > PAIRS_BYTES:
         del work["pairs"]

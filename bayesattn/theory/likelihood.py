@@ -18,9 +18,17 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
-from bayesattn.theory.energies import gram_energy, kernel_energy, packed_energy, pairs_of, projection_energy, unpacked
+from bayesattn.theory.energies import (
+    energy_by_products,
+    gram_energy,
+    kernel_energy,
+    packed_energy,
+    pairs_of,
+    projection_energy,
+    unpacked,
+)
 from bayesattn.theory.features import blocks, mixed, of_outputs, outputs_of, scaled_features
-from bayesattn.theory.forms import FORMS, SIDES, cheapest_form
+from bayesattn.theory.forms import FORMS, SIDES, by_products, cheapest_form
 from bayesattn.theory.kernels import checked_labels, checked_path_inputs
 
 Factor = Float[Array, "row column"]
@@ -77,6 +85,8 @@ class Likelihood:
             product of matrices.
         labels: Y of shape (P m,), the outputs of the first example first.
         temperature: T.
+        products: of features with features over all examples, X^T X of shape (N_0, Pi, N_0, Pi), where A^T A takes fewer
+            operations by them.
         side: of A = `features` F, P rows and r N_0 columns, on which A A^T + T I or A^T A + T I is formed: "examples" or
             "features", by default the shorter one.
         unseen: further examples that no U gives an output, if there are any.
@@ -89,6 +99,7 @@ class Likelihood:
     side: str | None = field(default=None, kw_only=True, metadata={"static": True})
     outputs: int = field(default=1, kw_only=True, metadata={"static": True})
     unseen: Unseen | None = field(default=None, kw_only=True)
+    products: Float[Array, "feature path feature path"] | None = field(default=None, kw_only=True)
 
     def at(self, temperature: Any) -> "Likelihood":
         """The same at another temperature."""
@@ -136,7 +147,12 @@ class Likelihood:
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
-        energy = projection_energy if self.in_feature_space(factor.shape[1]) else gram_energy
+        in_features = self.in_feature_space(factor.shape[1])
+        if in_features and self.products is not None:
+            pulled = (factor.T @ self._pulled(self.labels)).T.reshape(-1)
+            known = (self.products, pulled, self.labels, self.temperature)
+            return energy_by_products(factor, self.features, *known, self.outputs) + self._of_unseen()
+        energy = projection_energy if in_features else gram_energy
         return energy(self.mixed(factor), self.labels, self.temperature) + self._of_unseen()
 
     def in_feature_space(self, columns: int) -> bool:
@@ -397,7 +413,10 @@ def likelihood(
         if arch.outputs > 1:
             raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
         return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
-    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen, outputs=arch.outputs)
+    products = None
+    if form != "features" and by_products(examples, features, arch):
+        products = jnp.tensordot(scaled, scaled, (0, 0))
+    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen, outputs=arch.outputs, products=products)
 
 
 def likelihood_of(

@@ -70,7 +70,7 @@ def theory_is(monkeypatch):
 COMMANDS = {
     "no model": (("theory", "nowhere.toml"), "model must be a .toml file, got 'nowhere.toml', which is not there"),
     "a misspelt model": (("theory", "hidden_markow"), "did you mean 'hidden_markov'?"),
-    "a folder for a model": (("theory", "."), "model must be one of hidden_markov, "),
+    "a folder for a model": (("theory", "."), "model must be one of digits, "),
     "a misspelt command": (("theroy", "small.toml"), "No such command 'theroy'. Did you mean 'theory'?"),
     "a misspelt option": (("theory", "small.toml", "--widht", "3"), "--width"),
     "width 0": (

@@ -934,6 +934,7 @@ def test_modules_that_shape_a_draw_are_those_that_sampling_imports():
     handing = {
         "_checks",
         "_files",
+        "classes",
         "statistics",
         "_progress",
         "_text",

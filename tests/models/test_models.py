@@ -130,7 +130,7 @@ def test_a_bad_model_file_is_explained(tmp_path, text, message):
 
 
 def test_an_unknown_model_is_named():
-    with pytest.raises(ValueError, match=r"model must be one of hidden_markov, .* got 'hidden_markow'"):
+    with pytest.raises(ValueError, match=r"model must be one of digits, .* got 'hidden_markow'"):
         ba.load_model("hidden_markow")
 
 

@@ -171,3 +171,45 @@ def test_what_is_not_known_is_named(two_layers):
     other = likelihood(two_layers.path_inputs[:3], two_layers.labels[:3], *arrays[2:])
     with pytest.raises(ValueError, match=r"likelihood must be of these path_inputs, of shape .* got \(3, "):
         ba.theory.solve(*arrays, likelihood=other)
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize("temperature", [0.3, 1e-9])
+def test_products_of_features_change_nothing(outputs, temperature):
+    """Energy, slopes in F, labels and T, and the curvature along a direction, with and without them."""
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((2,), (3, 3), (1.2, 1.0, 0.8), (0.7,), outputs)
+    inputs, labels = rng.normal(size=(60, 3, 4)), rng.normal(size=(60, outputs))
+    found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
+    assert found.products is not None
+    plain = dataclasses.replace(found, products=None)
+    factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
+    assert found.in_feature_space(3)
+
+    def derivatives(which):
+        energy = lambda factor, labels, t: dataclasses.replace(which, labels=labels, temperature=t).energy(factor)  # noqa: E731
+        at = factor, which.labels, which.temperature
+        slopes = jax.grad(energy, (0, 1, 2))
+        bent = jax.jvp(lambda factor: slopes(factor, *at[1:])[0], (factor,), (jnp.ones_like(factor),))[1]
+        return energy(*at), *slopes(*at), bent
+
+    ours, theirs = jax.jit(derivatives)(found), jax.jit(derivatives)(plain)
+    assert relative_error(ours[0], theirs[0]) < 1e-9
+    for one, other in zip(ours, theirs, strict=True):
+        # As exact as the condition of K + T I allows.
+        assert relative_error(one, other) < 1000 * np.finfo(float).eps / temperature
+
+
+def test_products_of_features_are_made_where_they_take_fewer_operations():
+    """Of many examples, and not of paths so many that the products are more than the features."""
+    rng = np.random.default_rng(0)
+
+    def of(examples, paths, features, width):
+        arch = ba.Architecture((paths,), (width, width), (1.0, 1.0, 1.0))
+        return likelihood(
+            rng.normal(size=(examples, paths, features)), np.ones(examples), arch, 0.3, form="feature_space"
+        )
+
+    assert of(200, 4, 10, 20).products is not None
+    assert of(30, 4, 10, 20).products is None
+    assert of(70, 30, 20, 3).products is None
