@@ -102,7 +102,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         if not min(run.done) > run.job.warmup:
             raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
         draws = run.draws().load()
-        if isinstance(run.model, Model) and too_many(layer_shapes(run.model.architecture, full=True)):
+        if isinstance(run.model, Model) and not _has_theory(run.model):
             parts.append(_part(name, run, draws, *_not_held(run.model, draws)))
         elif isinstance(run.model, Model):
             same = _posterior(run.model)
@@ -118,6 +118,11 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     out.parent.mkdir(parents=True, exist_ok=True)
     replace_file(out, page(parts, pictures).encode())
     return out
+
+
+def _has_theory(model: Model) -> bool:
+    """Whether draws can be held against theory to first order in 1/N."""
+    return model.law is None and not too_many(layer_shapes(model.architecture, full=True))
 
 
 def _posterior(model: Model) -> str:
@@ -275,11 +280,13 @@ def _held(validation: Validation) -> tuple[str, bool | None, list[dict[str, str]
 
 
 def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[str, str]]]:
-    """Of more paths than the expansion of the theory is for: its greatest diagonal entries of U by the draws."""
-    said = (
-        "Draws were not held against the theory: its expansion to first order in 1/N is for at most"
-        f" {MOST_COORDINATES:,} coordinates of the order parameters."
+    """Of labels that the theory is not for, or more paths: the greatest diagonal entries of U by the draws."""
+    reason = (
+        f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
+        if model.law is None
+        else "it is for the Gaussian likelihood, and these labels are classes"
     )
+    said = f"Draws were not held against the theory: {reason}."
     if "order_parameter" not in draws["posterior"]:
         return said, None, []
     own = xr.DataArray(

@@ -33,6 +33,8 @@ from bayesattn.theory.kernels import checked_labels, checked_path_inputs
 
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
+MANY_LABELS = 1500
+"""From which on searches look at the triangle of the examples in their place."""
 LEAST_PIVOT = 1e4
 """Times that a pivot must be above the rounding of K: with 40 and 100 examples and K of rank 6 and 10, from about 1000 times
 down (T = 3e-11 and less), the search of the saddle point ended at wrong points as if it had converged."""
@@ -108,6 +110,28 @@ class Likelihood:
     def with_labels(self, labels: Float[Array, " *labels"]) -> "Likelihood":
         """The same of other labels, of shape (P,) or (P, m)."""
         return replace(self, labels=jnp.ravel(labels))
+
+    def condensed(self) -> "Likelihood":
+        """The same of fewer examples, where they are many: those that the triangle R of [X Y] = Q R makes, and unseen ones.
+
+        What needs the curvature takes a matrix of the labels' size apart at every step of its search.
+        """
+        examples, features, paths = self.features.shape
+        columns = features * paths
+        if len(self.labels) < MANY_LABELS or examples < 2 * columns:
+            return self
+        triangle = jnp.linalg.qr(jnp.column_stack([self.flat, self.labels.reshape(examples, -1)]), mode="r")
+        more = Unseen(0, 0.0) if self.unseen is None else self.unseen
+        left = jnp.sum(triangle[columns:, columns:] ** 2)
+        return Likelihood(
+            features=triangle[:columns, :columns].reshape(columns, features, paths),
+            labels=triangle[:columns, columns:].reshape(-1),
+            temperature=self.temperature,
+            side=self.side,
+            outputs=self.outputs,
+            unseen=Unseen(more.examples + examples - columns, more.square + left),
+            products=self.products,
+        )
 
     def kernel(self, factor: Factor) -> Float[Array, "label label"]:
         """K(U)."""

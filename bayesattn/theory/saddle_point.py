@@ -168,6 +168,7 @@ def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> SaddlePoint:
     """With a leading batch axis."""
+    likelihood = likelihood.condensed()
     shapes = layer_shapes(networks[0], full=True)
     widths = jnp.array([network.widths for network in networks], float)
     variances = jnp.array([network.variances for network in networks])

@@ -213,3 +213,22 @@ def test_products_of_features_are_made_where_they_take_fewer_operations():
     assert of(200, 4, 10, 20).products is not None
     assert of(30, 4, 10, 20).products is None
     assert of(70, 30, 20, 3).products is None
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_many_examples_are_condensed_to_the_same_density(outputs):
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((2,), (3, 3), (1.2, 1.0, 0.8), (0.7,), outputs)
+    inputs, labels = rng.normal(size=(1600, 3, 4)), rng.normal(size=(1600, outputs))
+    found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, 0.3)
+    few = found.condensed()
+    assert len(few.labels) == 12 * outputs
+    factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
+    assert relative_error(few.log_density(factor), found.log_density(factor)) < 1e-12
+    assert relative_error(few.expansion(factor).slope, found.expansion(factor).slope) < 1e-10
+    u = factor @ factor.T
+    assert relative_error(few.readout_of(u), found.readout_of(u)) < 1e-10
+    if outputs == 1:
+        by_pairs = likelihood(inputs, labels[:, 0], arch, 0.3, form="pairs").condensed()
+        assert relative_error(by_pairs.log_density(factor), found.log_density(factor)) < 1e-12
+    assert few.condensed() is few
