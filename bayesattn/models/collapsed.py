@@ -69,8 +69,12 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     found = {"centre": centre, "scale": scale}
     if model.law is None:
         return found
-    factor = problem_of(model.kernels, model.architecture).factor(centre, shapes)
-    outputs = categorical.whitening_at(model.kernels, model.law, factor)
+    problem = problem_of(model.kernels, model.architecture)
+    if bartlett.narrow(shapes):
+        # Of the Gaussian likelihood: which paths matter is much the same, and only the order of rows is taken from it.
+        problem = find_mode(model.kernels, model.architecture)[1]
+        found |= {} if problem.order is None else {"order": problem.order}
+    outputs = categorical.whitening_at(model.kernels, model.law, problem.factor(centre, shapes))
     return found | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
 
 
@@ -312,7 +316,7 @@ def weights(
             raise ValueError("draws of a model of classes must hold posterior['readout'], got draws without")
         kept = draws["posterior"]["readout"].isel(draw=slice(thin - 1, None, thin)).values
         readouts = jnp.asarray(kept).reshape(-1, *kept.shape[2:])
-    drawn = _weights(flat, readouts, keys, data(model, **prepare(model, "prior")), arch.widths, shapes)
+    drawn = _weights(flat, readouts, keys, data(model), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
     import xarray
 

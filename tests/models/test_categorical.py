@@ -19,6 +19,7 @@ NETWORKS = {
     "a skip": ((2,), (3, 3), (1.0,), 2, 12, 2),
     "two classes, one output": ((2, 2), (3, 2, 2), (), 1, 8, 3),
     "a width of one": ((2,), (1, 1), (0.7,), 3, 6, 4),
+    "a weak first path": ((2,), (1, 1), (), 1, 10, 3),
 }
 LIGHT = ("three classes", "two classes, one output")
 EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
@@ -29,9 +30,14 @@ def model_of_classes(name, temperature=0.5):
     heads, widths, skips, outputs, examples, features = NETWORKS[name]
     arch = ba.Architecture(heads, widths, (1.2,) * (len(heads) + 2), skips, outputs)
     rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(examples, arch.paths, features))
     labels = rng.permutation(np.arange(examples) % max(outputs, 2))
+    if name == "a weak first path":
+        # Labels that the other tells leave open which sign it has beside that.
+        inputs[:, 0] *= 0.03
+        labels, temperature = (inputs[:, 1, 0] > 0).astype(int), 0.1
     return ba.Model(
-        path_inputs=rng.normal(size=(examples, arch.paths, features)),
+        path_inputs=inputs,
         labels=2.0 * labels - 1 if outputs == 1 else ba.one_hot(labels).labels,
         architecture=arch,
         temperature=temperature,
