@@ -29,6 +29,7 @@ PREDICTOR_DRAWS = 1000
 BATCHES = 4
 """Of each chain."""
 RESAMPLES, RESAMPLING_BLOCKS = 1000, 50
+MOST_ALIGNED = 2000
 ALIGNED_DRAWS = 100
 """Draws of U whose kernels are aligned with the labels: each takes the eigenvectors of a matrix of P rows."""
 ALIGNED_EIGENVECTORS = 100
@@ -314,7 +315,8 @@ def alignment_over_draws(
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
 
-    Labels that are all zero have none, and of a model of statistics it is not known: its kernel is that of other examples.
+    Labels that are all zero have none; of a model of statistics, whose kernel is that of other examples, and of more labels
+    than `MOST_ALIGNED`, whose eigenvectors would take hours, it is not known.
 
     Args:
         model: the posterior.
@@ -322,7 +324,7 @@ def alignment_over_draws(
         order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at.
     """
     labels, likelihood = model.labels.ravel(), model.likelihood
-    if model.statistics is not None or not np.any(labels):
+    if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
     def aligned(kernel: Any) -> np.ndarray:
@@ -379,7 +381,8 @@ def mean_predictor(
     model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
 ) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples given U, all outputs of the first example first."""
-    return outputs_of(model, np.asarray(readouts(order_parameter[None], model.likelihood, model.architecture)))[0]
+    of_one = readouts(order_parameter[None], model.likelihood.condensed(), model.architecture)
+    return outputs_of(model, np.asarray(of_one))[0]
 
 
 def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -> Float[np.ndarray, "batch test_label"]:
@@ -397,5 +400,5 @@ def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndar
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    per_draw = np.asarray(readouts(chosen, model.likelihood, model.architecture))
+    per_draw = np.asarray(readouts(chosen, model.likelihood.condensed(), model.architecture))
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)

@@ -136,11 +136,13 @@ def predict(
             drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains, arch.outputs)
             _require_finite("prediction", drawn)
             return _of_classes(drawn, model.law, keep_draws)
-        outputs = _outputs(flat, model.likelihood, scaled_features(block, arch.input_variance), keys)
+        outputs = _outputs(flat, likelihood, scaled_features(block, arch.input_variance), keys)
         mean, variance, sampled = (_by_chain(values, chains, arch.outputs) for values in outputs)
         _require_finite("prediction", mean, variance)
         return _over_draws(mean, np.maximum(variance, 0), sampled, signs)
 
+    # In place of many labels, which each draw would take a matrix of apart.
+    likelihood = model.kernels.condensed()
     blocks = []
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]

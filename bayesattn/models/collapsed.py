@@ -314,7 +314,7 @@ def weights(
     if model.law is not None:
         if "readout" not in draws["posterior"]:
             raise ValueError("draws of a model of classes must hold posterior['readout'], got draws without")
-        kept = draws["posterior"]["readout"].isel(draw=slice(thin - 1, None, thin)).values
+        kept = np.asarray(draws["posterior"]["readout"].isel(draw=slice(thin - 1, None, thin)))
         readouts = jnp.asarray(kept).reshape(-1, *kept.shape[2:])
     drawn = _weights(flat, readouts, keys, data(model), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}
@@ -334,7 +334,11 @@ def weights(
 
 @partial(jax.jit, static_argnames=("widths", "shapes"))
 def _weights(points, readouts, keys, data, widths: tuple[int, ...], shapes: Structure) -> Sites:
-    return jax.lax.map(lambda draw: _weights_of_draw(*draw, data, widths, shapes), (points, readouts, keys))
+    def one(draw):
+        point, readout, key = draw
+        return _weights_of_draw(point, readout, key, data, widths, shapes)
+
+    return jax.lax.map(one, (points, readouts, keys))
 
 
 def _weights_of_draw(point, readout, key, data, widths, shapes) -> Sites:

@@ -234,8 +234,9 @@ def _prepared(model: Model | LatentModel, job: Job) -> dict[str, Any]:
     """What has to be computed before sampling begins."""
     module = PARAMETERISATIONS[job.parameterisation]
     found = module.prepare(model)
-    collapsed = isinstance(model, Model) and job.parameterisation == "collapsed" and model.law is None
-    if collapsed and curvature.serves(module.structure(model)):
+    if not isinstance(model, Model) or job.parameterisation != "collapsed" or model.law is not None:
+        return found
+    if curvature.serves(module.structure(model)):
         return curvature.whitened_by_mean_curvature(model, found)
     return found
 

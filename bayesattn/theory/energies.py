@@ -138,6 +138,18 @@ def _log_det_and_solution_jvp(primals, tangents):
     return (log_det, solution), (jnp.vdot(inverse, matrix_dot), inverse @ (vector_dot - matrix_dot @ solution))
 
 
+def gram_by_products(
+    factor: Float[Array, "row column"], products: Float[Array, "feature path feature path"], outputs: int
+) -> Float[Array, "latent latent"]:
+    """B^T B = F^T (X^T X) F of B = X F, a row for each feature and column of F; rows of F are (path, output) pairs."""
+    size, paths = products.shape[:2]
+    half = (products.reshape(-1, paths) @ factor.reshape(paths, -1)).reshape(size, paths, size, outputs, -1)
+    # Rows (path, output), columns (feature, feature, column of F).
+    half = jnp.moveaxis(half, (1, 3), (0, 1)).reshape(len(factor), -1)
+    columns = factor.shape[1]
+    return jnp.swapaxes((factor.T @ half).reshape(columns, size, -1), 0, 1).reshape(size * columns, -1)
+
+
 def energy_by_products(
     factor: Float[Array, "row column"],
     features: Float[Array, "example feature path"],
@@ -158,12 +170,8 @@ def energy_by_products(
         temperature: T.
         outputs: m.
     """
-    _, size, paths = features.shape
-    by_output = factor.reshape(paths, -1)
-    half = (products.reshape(-1, paths) @ by_output).reshape(size, paths, size, outputs, -1)
-    # Rows (path, output), columns (feature, feature, column of F).
-    half = jnp.moveaxis(half, (1, 3), (0, 1)).reshape(len(factor), -1)
-    gram = jnp.swapaxes((factor.T @ half).reshape(factor.shape[1], size, -1), 0, 1).reshape(len(pulled), -1)
+    size = features.shape[1]
+    gram = gram_by_products(factor, products, outputs)
     log_det, mean = log_det_and_solution(gram + temperature * jnp.eye(len(gram)), pulled)
     missed = labels - outputs_of(features, factor @ mean.reshape(size, -1).T, outputs)
     rest = (len(labels) - len(gram)) * jnp.log(temperature)

@@ -20,6 +20,7 @@ from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.energies import (
     energy_by_products,
+    gram_by_products,
     gram_energy,
     kernel_energy,
     packed_energy,
@@ -347,9 +348,13 @@ class Likelihood:
     def _projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
         """Posterior mean of Z given labels."""
         if self.in_feature_space(factor.shape[1]):
-            mixed = self.mixed(factor)
-            cholesky = self._cholesky(mixed.T @ mixed)
-            return jax.scipy.linalg.cho_solve((cholesky, True), mixed.T @ labels).reshape(-1, factor.shape[1]).T
+            if self.products is None:
+                mixed = self.mixed(factor)
+                gram = mixed.T @ mixed
+            else:
+                gram = gram_by_products(factor, self.products, self.outputs)
+            pulled = (factor.T @ self._pulled(labels)).T.reshape(-1)
+            return jax.scipy.linalg.cho_solve((self._cholesky(gram), True), pulled).reshape(-1, factor.shape[1]).T
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)
         return factor.T @ self._pulled(coefficients)
 
