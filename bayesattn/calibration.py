@@ -225,7 +225,8 @@ def joint_test(
         stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
-    # Whitening by the prior does not depend on the labels, as the transition may not either.
+    # Whitening may not depend on the labels that are drawn, as the transition may not: it is the prior's, and of outputs,
+    # where labels are classes, by the model's own labels.
     prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
     ready = plan(simulated, job, prepared)
     options = dict(job.options)

@@ -73,6 +73,7 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
         confident, found = (np.bincount(place, values, BINS) / sizes for values in (confidence, right))
         by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
         logs = np.log(np.sum(given * of_labels, axis=1))
+        spread = logs.std(ddof=1) if count > 1 else float("nan")
     # The mean of |x| for a normal x is sqrt(2 / pi) of its deviation.
     chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), BINS))
     return ClassScores(
@@ -80,7 +81,7 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
         accuracy_error=float(np.sqrt(right.mean() * (1 - right.mean()) / count)),
         by_class=by_class,
         log_score=float(logs.mean()),
-        log_score_error=float(logs.std(ddof=1) / np.sqrt(count)) if count > 1 else float("nan"),
+        log_score_error=float(spread / np.sqrt(count)),
         calibration_error=float(np.nansum(np.abs(confident - found) * sizes) / count),
         calibration_by_chance=float(chance.sum() / count),
         bins=np.array([confident, found, sizes]),

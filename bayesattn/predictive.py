@@ -121,28 +121,32 @@ def predict(
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
     seed_number("seed", seed)
     chains, count = order_parameters.shape[:2]
-    if keep_draws:
-        require_memory("draws of f", 8 * chains * count * len(inputs), "raise thin, or predict fewer inputs at a time")
     arch = model.architecture
+    if keep_draws:
+        needed = 8 * chains * count * len(inputs) * arch.outputs
+        require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
     flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
     signs = model.labels.ndim == 1 and np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
     # Entries for each input, of its kernels with the labels and of its features times U.
-    entries = max(len(flat), len(model.labels), inputs[0].size)
+    entries = max(arch.outputs * len(flat), model.labels.size, inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
+    law = model.law
+    # In place of many labels, which each draw would take a matrix of apart.
+    likelihood = None if law is not None else model.likelihood.condensed()
+
     def of_block(block: Any) -> PosteriorPrediction:
-        if model.law is not None:
+        if law is not None:
             drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains, arch.outputs)
             _require_finite("prediction", drawn)
-            return _of_classes(drawn, model.law, keep_draws)
+            return _of_classes(drawn, law, keep_draws)
+        assert likelihood is not None
         outputs = _outputs(flat, likelihood, scaled_features(block, arch.input_variance), keys)
         mean, variance, sampled = (_by_chain(values, chains, arch.outputs) for values in outputs)
         _require_finite("prediction", mean, variance)
         return _over_draws(mean, np.maximum(variance, 0), sampled, signs)
 
-    # In place of many labels, which each draw would take a matrix of apart.
-    likelihood = model.kernels.condensed()
     blocks = []
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]
@@ -350,14 +354,20 @@ def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | No
 
 def _of_classes(drawn: np.ndarray, law: Categorical, keep_draws: bool) -> PosteriorPrediction:
     """From draws of f, shape (chain, draw, example) or (chain, draw, example, output)."""
-    chances = jax.lax.map(law.probabilities, jnp.asarray(drawn).reshape(-1, *drawn.shape[2:]))
+    chances = _chances(law, drawn.reshape(-1, *drawn.shape[2:]))
     return PosteriorPrediction(
         mean=drawn.mean((0, 1)),
         variance=drawn.var((0, 1)),
         error=_error_of_mean(drawn),
-        probabilities=np.asarray(chances.mean(0)),
+        probabilities=np.asarray(chances),
         draws=drawn if keep_draws else None,
     )
+
+
+@jax.jit
+def _chances(law: Categorical, drawn) -> Array:
+    """Of classes, over draws."""
+    return law.probabilities(drawn).mean(0)
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:

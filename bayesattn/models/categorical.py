@@ -19,6 +19,7 @@ from bayesattn.theory.whitening import Whitening
 
 JITTER = 1e-10
 """Variance added to each output where K is decomposed, in units of the mean of its diagonal: K may be singular."""
+LEAST_JITTER = 1e-150
 MOST_LATENTS = 2000
 """For whitening by their curvature: beyond it they have the prior's scale."""
 NEWTON_STEPS = 50
@@ -92,7 +93,8 @@ def _projection(latents: Latents, factor: Factor) -> Float[Array, "column featur
 def _root(likelihood: Likelihood, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
     """Cholesky factor of K, with a little on its diagonal, and how much that is."""
     kernel = likelihood.kernel(factor)
-    jitter = JITTER * jnp.mean(jnp.diag(kernel))
+    # The least of it is for inputs that are all zero.
+    jitter = JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
     return jnp.linalg.cholesky(kernel + jitter * jnp.eye(len(kernel))), jitter
 
 

@@ -1,10 +1,11 @@
 """Collapsed parameterisation: V_0 integrated out, order parameters by their Bartlett factors (THEORY section 3).
 
 The dimension and the cost do not depend on the widths, and neither does the compiled program. Sampled coordinates are
-whitened, by default around the mode with the Laplace covariance, which is the metric a sampler
-wants; this changes no probability.
+whitened, by default around the mode with the Laplace covariance, which is the metric a sampler wants; this changes no
+probability. Where labels are classes, those of order parameters have the prior's scale, and outputs are sampled too.
 """
 
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from bayesattn.theory.features import outputs_of
 from bayesattn.theory.kernels import input_scale
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
-from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
+from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
 from bayesattn.theory.whitening import Whitening
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def structure(model: Model) -> Structure:
 
 def options(shapes: Structure) -> dict[str, Any]:
     """Whitened coordinates are their own metric, but where a layer is narrow: there the posterior is far from Gaussian.
+
+    It is so of classes too, of which the structure does not tell.
 
     A metric for each of many coordinates would have to be told from fewer draws than they are, and trees of the first steps
     of warm-up, which are small, take a minute each (1,231 coordinates, 144 paths).
@@ -72,7 +75,8 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     problem = problem_of(model.kernels, model.architecture)
     if bartlett.narrow(shapes):
         # Of the Gaussian likelihood: which paths matter is much the same, and only the order of rows is taken from it.
-        problem = find_mode(model.kernels, model.architecture)[1]
+        with suppress(NotConverged):
+            problem = find_mode(model.kernels, model.architecture)[1]
         found |= {} if problem.order is None else {"order": problem.order}
     outputs = categorical.whitening_at(model.kernels, model.law, problem.factor(centre, shapes))
     return found | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
@@ -276,7 +280,7 @@ def weights(
     From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame, which begins
     with that of the layer above where a skip copies its path vectors (EXTENSIONS section 1); values
     V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1} and W_l;
-    V_0 by Matheron's rule.
+    V_0 by Matheron's rule; of classes as in the prior, given what is known of it, F Z.
 
     Args:
         draws: result of `sample` with parameterisation "collapsed".

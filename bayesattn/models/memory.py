@@ -23,7 +23,7 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     if parameterisation == "collapsed":
         form, shapes = cheapest_form(examples, features, arch), layer_shapes(arch)
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
-        rows = shapes[0].columns * features if form == "feature_space" else examples
+        rows = shapes[0].columns * features if form == "feature_space" else examples * arch.outputs
         held = cost.bytes_needed(examples, paths, features, form, shapes)
         if model.law is not None:
             # The scale of the outputs, its inverse, and the Hessian it is made of.

@@ -22,7 +22,7 @@ from bayesattn.classes import checked_classes
 from bayesattn.models.categorical import Categorical
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
-from bayesattn.theory.forms import cheapest_form
+from bayesattn.theory.forms import by_products, cheapest_form
 from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
 from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood
 
@@ -386,10 +386,11 @@ class Model(Described):
         return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
 
     @property
-    def _form(self) -> str:
-        """Of the likelihood."""
+    def _form(self) -> tuple[str, bool]:
+        """Of the likelihood, and whether it holds products of features."""
         examples, _, features = self.path_inputs.shape
-        return cheapest_form(examples, features, self.architecture)
+        sizes = (examples, features, self.architecture)
+        return cheapest_form(*sizes), by_products(*sizes)
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickled and copied without kernels, which may be a thousand times larger."""

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from bayesattn._random import branch
 from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
+from bayesattn.network import path_readouts
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names
 
@@ -75,6 +76,8 @@ def program(
         if "weights" in keep:
             weights = module.network_weights(state.z, data, structure, widths, branch(state.rng_key, "weights"))
             values |= weights
+            if "readout" in values:
+                values["readout"] = path_readouts(weights, data["skips"])
             if "prediction" in values:
                 values["prediction"] = path.network(weights, data["test_path_inputs"], data["skips"])
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}

@@ -15,7 +15,7 @@ from bayesattn.tasks.dataset import Dataset, checked_heads
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)
-"""Of the classes, as in the sequences that were counted."""
+"""Of the classes, nearly as in the sequences that were counted."""
 COUNTS = Path(__file__).parent / "splice.csv"
 TOKENS, NUCLEOTIDES = 60, 4
 WINDOW = range(23, 37)

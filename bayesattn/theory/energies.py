@@ -133,7 +133,8 @@ def _log_det_and_solution_jvp(primals, tangents):
     matrix_dot, vector_dot = tangents
     cholesky, leaf = jnp.linalg.cholesky(matrix), _leaf(len(matrix))
     inverse = _gram_of_lower(_lower_inverse(cholesky, leaf), leaf)
-    solution = inverse @ vector
+    # A product with the inverse loses more digits.
+    solution = jax.scipy.linalg.cho_solve((cholesky, True), vector)
     log_det = 2 * jnp.sum(jnp.log(jnp.diag(cholesky)))
     return (log_det, solution), (jnp.vdot(inverse, matrix_dot), inverse @ (vector_dot - matrix_dot @ solution))
 

@@ -21,11 +21,19 @@ def operations(examples: int, paths: int, features: int, columns: int, outputs: 
     to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it.
     """
     seen = columns * features
+    direct = examples * seen**2
+    if _fit(paths, features, outputs):
+        direct = min(direct, _of_products(paths, features, columns, outputs))
     return {
         "pairs": 8 * examples**2 * paths**2 + examples**3,
         "features": 4 * examples**2 * seen + examples**3,
-        "feature_space": 4 * min(examples * seen**2, _of_products(paths, features, columns, outputs)) + seen**3,
+        "feature_space": 4 * direct + seen**3,
     }
+
+
+def _fit(rows: int, features: int, outputs: int) -> bool:
+    """Whether products of features with features fit into `PRODUCTS_BYTES`."""
+    return 8 * (features * rows / outputs) ** 2 <= PRODUCTS_BYTES
 
 
 def _of_products(rows: int, features: int, columns: int, outputs: int) -> float:
@@ -38,7 +46,7 @@ def by_products(examples: int, features: int, arch: Architecture) -> bool:
     columns = layer_shapes(arch)[0].columns
     direct = examples * arch.outputs * (columns * features) ** 2
     fewer = _of_products(arch.rows, features, columns, arch.outputs) < direct
-    return fewer and columns * features < examples * arch.outputs and 8 * (features * arch.paths) ** 2 <= PRODUCTS_BYTES
+    return fewer and columns * features < examples * arch.outputs and _fit(arch.rows, features, arch.outputs)
 
 
 def expands_in_factor(examples: int, paths: int, columns: int) -> bool:

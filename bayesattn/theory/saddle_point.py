@@ -168,7 +168,7 @@ def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> SaddlePoint:
     """With a leading batch axis."""
-    likelihood = likelihood.condensed()
+    whole, likelihood = likelihood, likelihood.condensed()
     shapes = layer_shapes(networks[0], full=True)
     widths = jnp.array([network.widths for network in networks], float)
     variances = jnp.array([network.variances for network in networks])
@@ -182,7 +182,7 @@ def _solved(
         solution = _solve_batch(likelihood, widths, variances, skips, jnp.array(temperatures, float), shapes, max_steps)
     solution = solution._replace(converged=np.asarray(solution.converged))
     if throw and not solution.converged.all():
-        worst, coldest = float(np.max(solution.gradient_norm)), likelihood.at(min(temperatures))
+        worst, coldest = float(np.max(solution.gradient_norm)), whole.at(min(temperatures))
         batched = solution if len(solution.converged) > 1 else _first(solution)
         raise NotConverged(
             f"the saddle point was not found: relative gradient {worst:.1e}"

@@ -133,6 +133,14 @@ def test_predictions_are_those_of_the_draws(drawn):
     assert "prediction" in groups["prior"]
 
 
+def test_a_readout_is_that_of_the_weights_kept_beside_it():
+    model = model_of_classes("three classes")
+    keep = ("order_parameter", "prediction", "weights")
+    tree = ba.sample(model, chains=1, warmup=5, draws=5, keep=keep, progress=False)
+    found = ba.predict(tree, model.test_path_inputs, keep_draws=True)
+    assert relative_error(found.draws, tree["posterior"]["prediction"].values) < 1e-10
+
+
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_have_the_covariance_that_u_gives_them(name):
     model = model_of_classes(name)
