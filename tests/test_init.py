@@ -106,7 +106,8 @@ def test_every_other_key_stands_with_its_default():
     own = text[: text.index("# Instead of your own data")]
     # What is commented out reads like what is not, but for sentences.
     shown = tomllib.loads(re.sub(r"(?m)^# (\w+ = .*)$", r"\1", own))
-    assert shown.keys() == {"temperature", "architecture", "task", "validate"}
+    assert shown.keys() == {"temperature", "observation", "architecture", "task", "validate"}
+    assert shown["observation"] == files.ModelTable.model_fields["observation"].default
     assert shown["architecture"].keys() == files.ArchitectureTable.model_fields.keys()
     assert shown["task"].keys() == files.ArraysTable.model_fields.keys()
     assert files.ValidateTable(**shown["validate"]) == files.ValidateTable()
