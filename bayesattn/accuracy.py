@@ -316,7 +316,7 @@ def alignment_over_draws(
     """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
 
     Labels that are all zero have none; of a model of statistics, whose kernel is that of other examples, and of more labels
-    than `MOST_ALIGNED`, whose eigenvectors would take hours, it is not known.
+    than `MOST_ALIGNED`, whose kernel's eigenvectors each draw would need, it is not known.
 
     Args:
         model: the posterior.

@@ -37,9 +37,8 @@ def keep_compiled() -> None:
 def compile_quickly(level: int = 1) -> None:
     """Tell XLA, which has compiled nothing yet, to optimise little: for commands that compile more than they run.
 
-    It compiles in less than half of the time, to the same functions but for rounding; at level 0 in two thirds of that, and
-    sampling then takes 40 % longer. Other versions, which may not know these settings, are left alone, and so are the user's
-    own settings.
+    It compiles in less than half of the time, to the same functions but for rounding; at level 0 faster still, to slower
+    ones. Other versions, which may not know these settings, are left alone, and so are the user's own settings.
     """
     if version("jaxlib").startswith("0.10."):
         os.environ.setdefault(

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import one_of
+from bayesattn._checks import one_of, positive, positive_integer, seed_number
 
 
 class Dataset(NamedTuple):
@@ -38,3 +38,12 @@ def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -
     for layer, heads in enumerate(layers):
         for head in heads:
             one_of(f"layers[{layer}]", head, known)
+
+
+def checked_settings(task: Any, heads: tuple[str, ...]) -> None:
+    """Raise ValueError for numbers of examples, layers, an inverse temperature or a seed that make no sense."""
+    for name in ("examples", "test_examples"):
+        positive_integer(name, getattr(task, name))
+    seed_number("seed", task.seed)
+    positive("inverse_temperature", task.inverse_temperature)
+    checked_heads(task.layers, heads)

@@ -6,9 +6,9 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import positive, positive_integer, seed_number
+from bayesattn._checks import positive_integer
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import Dataset, checked_heads
+from bayesattn.tasks.dataset import Dataset, checked_settings
 from bayesattn.tasks.images import DIGITS, load_images
 
 SIDE = 8
@@ -46,13 +46,9 @@ class Digits:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("examples", "test_examples"):
-            positive_integer(name, getattr(self, name))
-        seed_number("seed", self.seed)
-        positive("inverse_temperature", self.inverse_temperature)
         if positive_integer("patch", self.patch) not in (1, 2, 4, 8):
             raise ValueError(f"patch must be 1, 2, 4 or 8, got {self.patch}")
-        checked_heads(self.layers, self.HEADS)
+        checked_settings(self, self.HEADS)
 
     def dataset(self) -> Dataset:
         """Images, their classes and heads; the same for the same seed.

@@ -9,9 +9,9 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from bayesattn._checks import positive, positive_integer, require_memory, seed_number
+from bayesattn._checks import require_memory
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import Dataset, checked_heads
+from bayesattn.tasks.dataset import Dataset, checked_settings
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)
@@ -53,11 +53,7 @@ class Splice:
     seed: int = 0
 
     def __post_init__(self):
-        for name in ("examples", "test_examples"):
-            positive_integer(name, getattr(self, name))
-        seed_number("seed", self.seed)
-        positive("inverse_temperature", self.inverse_temperature)
-        checked_heads(self.layers, self.HEADS)
+        checked_settings(self, self.HEADS)
 
     def dataset(self) -> Dataset:
         """Sequences, their classes and heads; the same for the same seed.

@@ -175,7 +175,7 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("parameterisation", ["collapsed", "path"])
-def test_samplers_of_classes_are_calibrated(parameterisation, monkeypatch):
+def test_samplers_of_classes_are_calibrated(parameterisation):
     model = model_of_classes("a skip")
     assert calibration.joint_test(model, parameterisation=parameterisation).holds
     if parameterisation == "collapsed":
@@ -186,7 +186,7 @@ def test_samplers_of_classes_are_calibrated(parameterisation, monkeypatch):
         assert not hotter.holds
 
 
-def test_what_has_no_theory_says_so(tmp_path):
+def test_what_has_no_theory_says_so():
     model = model_of_classes("three classes")
     for use in (
         lambda: ba.theory.solve(model),

@@ -33,8 +33,6 @@ def test_bayes_rule_of_made_sequences_is_calibrated_and_the_best(sequences):
     found = class_scores(chances, sequences.labels)
     assert found.accuracy > 0.9
     assert found.calibration_error < 3 * found.calibration_by_chance
-    even = np.log(_laws()).mean(0)
-    assert even.shape == (TOKENS, 4)
     sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
     assert class_scores(sharper, sequences.labels).log_score < found.log_score
 
