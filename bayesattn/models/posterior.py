@@ -223,6 +223,7 @@ class Model(Described):
     ) -> "Model":
         """The posterior of a network that reads a task's dataset; all parameterisations can sample it.
 
+        With readout "all" labels have a row for each token that is no padding, and there is no token parameterisation.
         Groups of paths are those of the dataset, without the paths that skips add.
         """
         shape = (tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
@@ -230,30 +231,37 @@ class Model(Described):
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
             raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
-        options: dict[str, Any] = {"readout": data.readout, "nonlinearity": data.nonlinearity}
-        options["skips"] = [skip > 0 for skip in arch.skips]
+        asked = partial(
+            attention.path_inputs,
+            weights=data.weights,
+            readout=data.readout,
+            nonlinearity=data.nonlinearity,
+            causal=data.causal,
+            skips=[skip > 0 for skip in arch.skips],
+        )
+        patterns = partial(attention.matrices, data.inputs, data.weights, data.nonlinearity, data.causal, data.mask)
+        each = data.readout == attention.EACH
+        tokens = None if each else Tokens(data.inputs, patterns, data.readout, data.mask)
         plain = Architecture(*shape)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
             for heads in plain.path_heads()
         ]
         return cls(
-            path_inputs=attention.path_inputs(data.inputs, data.weights, **options),
+            path_inputs=asked(data.inputs, mask=data.mask),
             labels=data.labels,
             architecture=arch,
             temperature=temperature,
-            test_path_inputs=attention.path_inputs(data.test_inputs, data.weights, **options),
+            test_path_inputs=asked(data.test_inputs, mask=data.test_mask),
             test_labels=data.test_labels,
             validation_path_inputs=None
             if data.validation_inputs is None
-            else attention.path_inputs(data.validation_inputs, data.weights, **options),
+            else asked(data.validation_inputs, mask=data.validation_mask),
             validation_labels=data.validation_labels,
             head_names=data.head_names,
             output_names=data.output_names or None,
             path_groups={name: tuple(places[path] for path in paths) for name, paths in data.path_groups.items()},
-            tokens=Tokens(
-                data.inputs, partial(attention.matrices, data.inputs, data.weights, data.nonlinearity), data.readout
-            ),
+            tokens=tokens,
             name=name,
         )
 

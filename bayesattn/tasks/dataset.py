@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from bayesattn._checks import one_of, positive, positive_integer, seed_number
 
@@ -14,7 +14,8 @@ class Dataset(NamedTuple):
 
     `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them (arrays, or pairs of queries and
     keys); `head_names` names them, and `path_groups` names groups of paths whose own GP limit is worth a comparison, as
-    indices of paths. Of classes, more than two, labels have a column for each and `output_names` names them.
+    indices of paths. Of classes, more than two, labels have a column for each and `output_names` names them. `causal` and
+    the masks, of one truth value for each token, are those of `path_inputs`.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
@@ -29,6 +30,10 @@ class Dataset(NamedTuple):
     validation_inputs: Float[np.ndarray, "validation_example token feature"] | None = None
     validation_labels: Float[np.ndarray, "*validation_example_and_output"] | None = None
     output_names: tuple[str, ...] = ()
+    causal: bool = False
+    mask: Bool[np.ndarray, "example token"] | None = None
+    test_mask: Bool[np.ndarray, "test_example token"] | None = None
+    validation_mask: Bool[np.ndarray, "validation_example token"] | None = None
 
 
 def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -> None:

@@ -13,6 +13,7 @@ from bayesattn.models import collapsed, path, token
 from bayesattn.models.posterior import Tokens
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
+from bayesattn.tasks.dataset import Dataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.likelihood import likelihood
 from bayesattn.theory.predictor import readouts, right
@@ -362,6 +363,39 @@ def test_a_run_holds_skips_outputs_names_and_padding(tmp_path):
     found = ba.predict(run, model.test_path_inputs)
     assert found.mean.shape == found.error.shape == (2, 2)
     assert found.probabilities is None
+
+
+@pytest.mark.parametrize("readout", ["last", "all"])
+def test_a_dataset_may_be_causal_and_padded(readout):
+    rng = np.random.default_rng(0)
+    inputs, mask, weights = rng.normal(size=(3, 4, 2)), np.ones((3, 4), bool), [rng.normal(size=(2, 2, 2))]
+    mask[0, 2:] = False
+    count = mask.sum() if readout == "all" else 3
+    labels, names = rng.normal(size=count), (("first", "second"),)
+    tests = {"test_inputs": inputs[:1], "test_labels": labels[: 2 if readout == "all" else 1], "test_mask": mask[:1]}
+    data = Dataset(
+        inputs,
+        labels,
+        weights=weights,
+        head_names=names,
+        path_groups={},
+        readout=readout,
+        causal=True,
+        mask=mask,
+        **tests,
+    )
+    model = ba.Model.from_dataset(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
+    alone = [
+        ba.attention.path_inputs(x[real][None], weights, readout, causal=True, skips=(True,))
+        for x, real in zip(inputs, mask, strict=True)
+    ]
+    np.testing.assert_allclose(model.path_inputs, np.concatenate(alone), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(model.test_path_inputs, alone[0], rtol=0, atol=1e-12)
+    if readout == "all":
+        assert model.tokens is None
+    else:
+        assert np.all(np.triu(model.tokens.matrices[0], 1) == 0)
+        assert np.all(model.tokens.matrices[0][0, :, :2, 2:] == 0)
 
 
 def test_classes_become_outputs():
