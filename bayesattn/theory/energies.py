@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn.theory.features import outputs_of
+from bayesattn.theory.forms import mixes_pairs
 
 HALVED_FROM = 256
 """Columns from which a Gram matrix is made by halves."""
@@ -143,11 +144,15 @@ def gram_by_products(
     factor: Float[Array, "row column"], products: Float[Array, "feature path feature path"], outputs: int
 ) -> Float[Array, "latent latent"]:
     """B^T B = F^T (X^T X) F of B = X F, a row for each feature and column of F; rows of F are (path, output) pairs."""
-    size, paths = products.shape[:2]
+    (size, paths), columns = products.shape[:2], factor.shape[1]
+    if mixes_pairs(len(factor), columns, outputs):
+        by_path = factor.reshape(paths, outputs, columns)
+        pairs = jnp.einsum("pok,qol->pqkl", by_path, by_path).reshape(paths**2, -1)
+        mixed = jnp.swapaxes(products, 1, 2).reshape(-1, paths**2) @ pairs
+        return jnp.swapaxes(mixed.reshape(size, size, columns, columns), 1, 2).reshape(size * columns, -1)
     half = (products.reshape(-1, paths) @ factor.reshape(paths, -1)).reshape(size, paths, size, outputs, -1)
     # Rows (path, output), columns (feature, feature, column of F).
     half = jnp.moveaxis(half, (1, 3), (0, 1)).reshape(len(factor), -1)
-    columns = factor.shape[1]
     return jnp.swapaxes((factor.T @ half).reshape(columns, size, -1), 0, 1).reshape(size * columns, -1)
 
 

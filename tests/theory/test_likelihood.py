@@ -11,7 +11,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.theory import energies
 from bayesattn.theory import features as features_module
-from bayesattn.theory.forms import FORMS
+from bayesattn.theory.forms import FORMS, mixes_pairs
 from bayesattn.theory.likelihood import likelihood
 from tests.conftest import relative_error
 
@@ -173,18 +173,19 @@ def test_what_is_not_known_is_named(two_layers):
         ba.theory.solve(*arrays, likelihood=other)
 
 
-@pytest.mark.parametrize("outputs", [1, 3])
+@pytest.mark.parametrize(("outputs", "heads", "columns"), [(1, 2, 3), (3, 2, 3), (1, 12, 6)])
 @pytest.mark.parametrize("temperature", [0.3, 1e-9])
-def test_products_of_features_change_nothing(outputs, temperature):
+def test_products_of_features_change_nothing(outputs, heads, columns, temperature):
     """Energy, slopes in F, labels and T, and the curvature along a direction, with and without them."""
     rng = np.random.default_rng(0)
-    arch = ba.Architecture((2,), (3, 3), (1.2, 1.0, 0.8), (0.7,), outputs)
-    inputs, labels = rng.normal(size=(60, 3, 4)), rng.normal(size=(60, outputs))
+    arch = ba.Architecture((heads,), (columns, columns), (1.2, 1.0, 0.8), (0.7,), outputs)
+    assert mixes_pairs(arch.rows, columns, outputs) == (heads == 2)
+    inputs, labels = rng.normal(size=(60, heads + 1, 4)), rng.normal(size=(60, outputs))
     found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
     assert found.products is not None
     plain = dataclasses.replace(found, products=None)
-    factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
-    assert found.in_feature_space(3)
+    factor = jnp.asarray(rng.normal(size=(arch.rows, columns)))
+    assert found.in_feature_space(columns)
 
     def derivatives(which):
         energy = lambda factor, labels, t: dataclasses.replace(which, labels=labels, temperature=t).energy(factor)  # noqa: E731
