@@ -37,7 +37,7 @@ def _fit(rows: int, features: int, outputs: int) -> bool:
 
 
 def mixes_pairs(rows: int, columns: int, outputs: int) -> bool:
-    """Whether products of features are multiplied with sums over outputs of F's entries in pairs, not with F from both sides.
+    """Whether products of features are multiplied with sums of pairs of entries of F, not with F from both sides.
 
     From both sides intermediate arrays are larger: measured, an operation takes some three times as long (20 to 128
     features, 3 to 30 paths, 4 to 18 columns; of ten outputs, A^T A took 25 ms from both sides and 3.5 ms by pairs).
