@@ -32,6 +32,8 @@ SHORTER = {
 }
 """What is added to a command that begins so; later options stand in for earlier ones."""
 OUTPUT = "text"
+FEW_EXAMPLES = {"networks": (12, 6)}
+"""Examples and features of a page whose blocks take minutes of more: outputs of classes are sampled, one for each label."""
 PAGES = [
     page for page in [ROOT / "docs/index.md", *(ROOT / "docs/howto").glob("*.md")] if "```python" in page.read_text()
 ]
@@ -56,18 +58,20 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture
-def names(run, tmp_path, monkeypatch):
+def names(run, tmp_path, monkeypatch, request):
     """What a reader has: inputs, patterns, labels, a mask, classes; queries, keys, values; the arrays of mine.npz; a run.
 
-    There are as many examples and features as in hidden_markov, so that its compiled programs serve them too.
+    There are as many examples and features as in hidden_markov, so that its compiled programs serve them too, or few.
     """
+    page = getattr(request.node, "callspec", None)
+    examples, features = FEW_EXAMPLES.get(page.params["page"].stem if page else "", (100, 231))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run.path, "out/run-10")
     rng = np.random.default_rng(0)
-    inputs, labels = rng.normal(size=(100, 5, 231)), rng.choice([-1.0, 1.0], 100)
-    matrices = [rng.dirichlet(np.ones(5), size=(100, 2, 5)) for _ in range(2)]
+    inputs, labels = rng.normal(size=(examples, 5, features)), rng.choice([-1.0, 1.0], examples)
+    matrices = [rng.dirichlet(np.ones(5), size=(examples, 2, 5)) for _ in range(2)]
     batches = [(np.asarray(ba.attention.paths_from_matrices(inputs, matrices)), labels)]
-    tests = {"test_path_inputs": rng.normal(size=(1000, 4, 231)), "test_labels": rng.choice([-1.0, 1.0], 1000)}
+    tests = {"test_path_inputs": rng.normal(size=(1000, 4, features)), "test_labels": rng.choice([-1.0, 1.0], 1000)}
     np.savez("mine.npz", path_inputs=batches[0][0], labels=labels, **tests)
     keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
     values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
