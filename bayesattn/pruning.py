@@ -99,6 +99,15 @@ def right_without(
     return np.asarray(right(output, model.test_labels), float)
 
 
+def require_prunable(model: Model) -> None:
+    """Raise ValueError unless heads can be scored and removed: Gaussian labels, test examples, one output, no skips."""
+    if model.test_path_inputs is None or model.test_labels is None:
+        raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
+    if model.architecture.extensions:
+        raise ValueError(f"pruning is of networks of one output and without skips, got {model.architecture!r}")
+    model.require_gaussian()
+
+
 def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:
     """Remove heads one by one, and from the lowest score up.
 
@@ -111,11 +120,8 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
     Raises:
         ValueError: no test examples and labels, scores that do not fit, several outputs or skips.
     """
-    if model.test_path_inputs is None or model.test_labels is None:
-        raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
+    require_prunable(model)
     arch, heads = model.architecture, heads_of(model.architecture)
-    if arch.extensions:
-        raise ValueError(f"pruning is of networks of one output and without skips, got {arch!r}")
     for name, layers in scores.items():
         if tuple(map(len, layers)) != arch.heads:
             raise ValueError(
@@ -197,9 +203,10 @@ def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | No
         seed: of the random orders.
 
     Raises:
-        ValueError: no test examples, shapes that do not fit.
+        ValueError: no test examples, shapes that do not fit, several outputs, skips, labels that are classes.
         NotConverged: the saddle point was not found.
     """
+    require_prunable(model)
     arch = model.architecture
     draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.rows, arch.rows))
     saddle = theory.solve(model).order_parameter

@@ -130,7 +130,8 @@ def validate(
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no widths, one twice, examples elsewhere that do not fit, settings that make no sense.
+        ValueError: no widths, one twice, examples elsewhere that do not fit, settings that make no sense, labels that are
+            classes.
         NotConverged: a solver failed.
     """
     # All that can be known to be wrong is found before any theory is solved.
@@ -139,7 +140,8 @@ def validate(
         raise ValueError("widths must hold at least one width, got none")
     if len({*widths}) < len(widths):
         raise ValueError(f"widths must differ, got {', '.join(map(str, widths))}")
-    cases = [_model("model", model).replace(width=width) for width in widths]
+    _model("model", model).require_gaussian()
+    cases = [model.replace(width=width) for width in widths]
     _require_examples("also_on", also_on, model)
     positive("margin", margin)
     refuse_many("an expansion to first order in 1/N", layer_shapes(cases[0].architecture, full=True))
@@ -219,7 +221,8 @@ def prune(
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no models, one without test examples, weights that do not fit, settings that make no sense.
+        ValueError: no models, one without test examples, of several outputs, with skips or of classes, weights that do not
+            fit, settings that make no sense.
         NotConverged: a solver failed.
     """
     job, comparisons, first = _job(settings), [], None
@@ -229,12 +232,9 @@ def prune(
             raise ValueError(
                 f"models[{number}] must have the heads of the first one, and weights of a trained network if that has some"
             )
-        if model.test_labels is None:
-            raise ValueError(
-                f"model must have test examples with labels, which pruning is judged by, got {model.name} without"
-            )
+        # What does not fit is found before any draw.
+        pruning.require_prunable(model)
         if weights is not None:
-            # What does not fit is found before any draw.
             features = pruning.trained_readout(weights, model.architecture).shape[1]
             if features != model.path_inputs.shape[2]:
                 raise ValueError(

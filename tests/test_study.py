@@ -142,6 +142,13 @@ def weights(model, more=0):
     return {name: rng.normal(size=shape) for name, shape in shapes.items()}
 
 
+def skipped(model):
+    """The same network with a skip, which reads the first path's inputs."""
+    arch = ba.Architecture((2,), (8, 8), model.architecture.variances, skips=(1.0,))
+    more = {name: getattr(model, name)[:, [0, 0, 1]] for name in ("path_inputs", "test_path_inputs")}
+    return ba.Model(**more, labels=model.labels, test_labels=model.test_labels, architecture=arch, temperature=0.5)
+
+
 @pytest.mark.parametrize(
     ("models", "message"),
     [
@@ -149,7 +156,9 @@ def weights(model, more=0):
         (lambda model: model, "models must be pairs of a model and the weights of its trained network, or None, got "),
         (lambda model: [model], "models must be pairs of a model and the weights"),
         (lambda model: [("digits", None)], r"models\[0\]\[0\] must be a bayesattn.Model, got 'digits'"),
-        (lambda model: [(model.replace(test_labels=None), None)], "must have test examples with labels"),
+        (lambda model: [(model.replace(test_labels=None), None)], "pruning needs test_path_inputs and test_labels"),
+        (lambda model: [(model.replace(observation="categorical", labels=np.sign(model.labels)), None)], "'gaussian'"),
+        (lambda model: [(skipped(model), None)], "pruning is of networks of one output and without skips, got "),
         (lambda model: [(model, weights(model, 1))], "V_0 must have as many features as path_inputs, 4, got 5"),
     ],
 )
