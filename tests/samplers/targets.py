@@ -63,5 +63,7 @@ def chains(kernel, start, warmup, draws, count=4, seed=0, spread=1.0):
         # One scan of warm-up and draws, so that the kernel is compiled once.
         return jax.tree.map(lambda leaf: leaf[warmup:], jax.lax.scan(step, state, None, length=warmup + draws)[1])
 
-    states = jax.jit(jax.vmap(chain))(jax.random.split(jax.random.key(seed), count))
+    # It runs for longer than it takes to compile.
+    optimised = {"xla_backend_optimization_level": 2}
+    states = jax.jit(jax.vmap(chain), compiler_options=optimised)(jax.random.split(jax.random.key(seed), count))
     return np.asarray(states.z), states
