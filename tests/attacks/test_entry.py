@@ -195,7 +195,7 @@ def test_pruning_without_test_examples_is_refused_before_any_draw(run, tmp_path,
     )
     status, _, err = run("prune", "mine.toml")
     assert status == 2
-    assert "model must have test examples with labels" in err
+    assert "pruning needs test_path_inputs and test_labels" in err
 
 
 def test_networks_to_prune_have_the_same_heads(run, monkeypatch):
