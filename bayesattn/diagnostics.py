@@ -9,7 +9,7 @@ from typing import Any
 import arviz_stats
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from bayesattn._text import with_error
 from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
@@ -146,6 +146,11 @@ class Diagnostics:
         return cls(**restored)
 
 
+def watched_examples(examples: int) -> Int[np.ndarray, " watched"]:
+    """Test examples, of so many, whose predictions are looked at; of those alone all are."""
+    return np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
+
+
 def diagnose(draws: xr.DataTree) -> Diagnostics:
     """Diagnostics of a DataTree with groups posterior and, for those of the sampler, sample_stats.
 
@@ -164,9 +169,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
             watched["order_parameter"] = on_and_below_diagonal(watched["order_parameter"])
         if "prediction" in posterior:
             axis = posterior["prediction"].dims[2]
-            examples = posterior.sizes[axis]
-            chosen = np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
-            watched["prediction"] = posterior["prediction"].isel({axis: chosen})
+            watched["prediction"] = posterior["prediction"].isel({axis: watched_examples(posterior.sizes[axis])})
         watched = {name: values.compute() for name, values in watched.items()}
         mixing = {name: _mixing(values) for name, values in watched.items()}
         constant = [name for name, values in watched.items() if _constant(values).any()]

@@ -109,26 +109,19 @@ def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, f
     ours = likelihood(held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, unseen=held.statistics.unseen)
     theirs = likelihood(data[0], data[1], ARCH, TEMPERATURE, form="features")
     test = scaled_features(data[2], 1.0)
+
+    @jax.jit
+    def known(one, factor):
+        u = factor @ factor.T
+        found = [jax.value_and_grad(function)(factor) for function in (one.energy, one.log_density)]
+        found += [one.expansion(factor), jax.grad(lambda t: one.at(t).energy(factor))(TEMPERATURE)]
+        found += [one.energy_of(u), one.prediction_of(u, test), one.readout_of(u)]
+        return [*jax.tree.leaves(found), one._projection(factor, one.labels)]
+
     for columns in (3, 6):
         factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
-        for function in ("energy", "log_density"):
-            (value, slope), (value_0, slope_0) = (
-                jax.value_and_grad(getattr(one, function))(factor) for one in (ours, theirs)
-            )
-            assert relative_error(value, value_0) < 1e-10
-            assert relative_error(slope, slope_0) < 1e-10
-        for one, other in zip(ours.expansion(factor), theirs.expansion(factor), strict=True):
-            assert relative_error(one, other) < 1e-10
-        by_temperature = (
-            jax.grad(lambda t, f=factor, one=one: one.at(t).energy(f))(TEMPERATURE) for one in (ours, theirs)
-        )
-        assert relative_error(*by_temperature) < 1e-10
-        u = factor @ factor.T
-        assert relative_error(ours.energy_of(u), theirs.energy_of(u)) < 1e-10
-        for one, other in zip(ours.prediction_of(u, test), theirs.prediction_of(u, test), strict=True):
-            assert relative_error(one, other) < 1e-10
-        assert relative_error(ours.readout_of(u), theirs.readout_of(u)) < 1e-10
-        assert relative_error(ours._projection(factor, ours.labels), theirs._projection(factor, theirs.labels)) < 1e-10
+        for value, expected in zip(known(ours, factor), known(theirs, factor), strict=True):
+            assert relative_error(value, expected) < 1e-10
 
 
 def test_draws_of_weights_are_those_of_every_form(models):

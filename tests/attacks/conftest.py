@@ -9,6 +9,8 @@ from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter
 
 JOB = {"chains": 2, "warmup": 20, "draws": 60, "seed": 3}
+QUICK = JOB | {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}}
+"""One that a process of its own begins in half of the time: nothing has to be prepared."""
 
 
 @pytest.fixture(scope="session")
@@ -21,15 +23,25 @@ def _small_blocks(monkeypatch):
     monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
 
 
-@pytest.fixture(scope="session")
-def whole(tmp_path_factory, model):
-    """A complete run of JOB, in blocks of 20 draws, not to be touched."""
-    folder = tmp_path_factory.mktemp("whole") / "run"
+def complete(model, folder, job):
+    """A complete run, in blocks of 20 draws, not to be touched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
-        runs.sample(model, folder, **JOB)
+        runs.sample(model, folder, **job)
         runs.overview(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory, model):
+    """A complete run of JOB."""
+    return complete(model, tmp_path_factory.mktemp("whole") / "run", JOB)
+
+
+@pytest.fixture(scope="session")
+def whole_quick(tmp_path_factory, model):
+    """A complete run of QUICK."""
+    return complete(model, tmp_path_factory.mktemp("quick") / "run", QUICK)
 
 
 @pytest.fixture

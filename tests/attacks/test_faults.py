@@ -12,7 +12,7 @@ import pytest
 from bayesattn import runs
 from bayesattn._input_files import read_arrays
 from bayesattn.tasks import OneShot, training
-from tests.attacks.conftest import JOB
+from tests.attacks.conftest import QUICK
 from tests.disk import Disk, dying, failing
 from tests.posteriors import tiny_model
 from tests.processes import Started
@@ -220,17 +220,17 @@ MOMENTS = {"it is begun": "0/7/1", "it goes on": "0/90/1", "it takes the place o
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, moment):
+def test_a_process_killed_at_a_write_loses_nothing(model, whole_quick, tmp_path, moment):
     """Killed while a run is so far, and this process goes on with it."""
-    out, job = tmp_path / "run", JOB
+    out, job = tmp_path / "run", QUICK
     if MOMENTS[moment] == "moved":
-        runs.sample(model, out, **JOB | {"seed": 9})
-        job = JOB | {"overwrite": True}
+        runs.sample(model, out, **QUICK | {"seed": 9})
+        job = QUICK | {"overwrite": True}
     status, _, err = run_process(out, job, MOMENTS[moment])
     assert status == -signal.SIGKILL, err
     assert not runs.is_run(out) or not runs.Run(out).complete
     runs.sample(model, out, **job)
-    assert contents(out) == contents(whole)
+    assert contents(out) == contents(whole_quick)
     assert leftovers(tmp_path) == []
 
 
@@ -280,18 +280,18 @@ def two(function, *arguments, **environment):
     return [out.splitlines() for _, out, _ in ended]
 
 
-def test_two_processes_at_one_run(model, whole, tmp_path):
+def test_two_processes_at_one_run(model, whole_quick, tmp_path):
     """At a new run, then at some that are replaced: one of them draws each."""
     replaced = [tmp_path / f"replaced-{number}" for number in range(4)]
-    runs.sample(model, replaced[0], **JOB | {"seed": 9})
+    runs.sample(model, replaced[0], **QUICK | {"seed": 9})
     for out in replaced[1:]:
         shutil.copytree(replaced[0], out)
-    jobs = {str(tmp_path / "new"): JOB} | {str(out): JOB | {"overwrite": True} for out in replaced}
+    jobs = {str(tmp_path / "new"): QUICK} | {str(out): QUICK | {"overwrite": True} for out in replaced}
     for said in zip(*two(make_runs, jobs), strict=True):
         assert "done" in said
         assert set(said) <= {"busy", "done"}
     for out in jobs:
-        assert runs.Run(out).draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
+        assert runs.Run(out).draws()["posterior"].equals(runs.Run(whole_quick).draws()["posterior"])
     assert leftovers(tmp_path) == []
 
 

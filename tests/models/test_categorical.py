@@ -1,5 +1,7 @@
 """Labels that are classes: their law, outputs as latents, and posteriors held against weighed prior draws."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -151,13 +153,14 @@ def test_outputs_have_the_covariance_that_u_gives_them(name):
     by_labels = model.labels.ndim == 1 and entries > 4 * model.labels.size
     assert size == (model.labels.size if by_labels else entries)
     assert by_labels == (name == "two classes, one output")
-    basis = jax.jacfwd(lambda latents: categorical.outputs_given(kernels, factor, latents).ravel())(jnp.zeros(size))
+    given = jax.jit(partial(categorical.outputs_given, kernels, factor))
+    basis = jax.jit(jax.jacfwd(lambda latents: given(latents).ravel()))(jnp.zeros(size))
     assert relative_error(basis @ basis.T, kernels.kernel(factor)) < 2 * categorical.JITTER
     latents = jax.random.normal(jax.random.key(0), (size,))
-    seen = categorical.projection_given(jax.random.key(1), kernels, factor, latents)
+    seen = jax.jit(categorical.projection_given)(jax.random.key(1), kernels, factor, latents)
     outputs = kernels.by_example(categorical.outputs_of(kernels.features, factor @ seen, model.architecture.outputs))
     # To the deviation of what stands on the diagonal.
-    assert relative_error(outputs, categorical.outputs_given(kernels, factor, latents)) < 1e-4
+    assert relative_error(outputs, given(latents)) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["three classes", "two classes, one output"])
@@ -171,8 +174,8 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
         return latents @ latents / 2 - jnp.sum(model.law.log_likelihood(outputs, jnp.asarray(model.labels)))
 
     whitening = categorical.whitening_at(model.kernels, model.law, factor)
-    assert np.max(np.abs(jax.grad(potential)(whitening.centre))) < 1e-9
-    hessian = jax.hessian(potential)(whitening.centre)
+    slope, hessian = jax.jit(lambda at: (jax.grad(potential)(at), jax.hessian(potential)(at)))(whitening.centre)
+    assert np.max(np.abs(slope)) < 1e-9
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
 
 

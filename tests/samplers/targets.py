@@ -64,6 +64,6 @@ def chains(kernel, start, warmup, draws, count=4, seed=0, spread=1.0):
         return jax.tree.map(lambda leaf: leaf[warmup:], jax.lax.scan(step, state, None, length=warmup + draws)[1])
 
     # It runs for longer than it takes to compile.
-    optimised = {"xla_backend_optimization_level": 2}
+    optimised = {"xla_backend_optimization_level": 1}
     states = jax.jit(jax.vmap(chain), compiler_options=optimised)(jax.random.split(jax.random.key(seed), count))
     return np.asarray(states.z), states
