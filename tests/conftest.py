@@ -1,6 +1,8 @@
 import gc
+import itertools
 import os
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,16 +30,20 @@ OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
 
 
-def pytest_configure(config):
-    """Before anything is compiled, in this process and in those that it begins."""
+MARKS = [marks for option, marks in itertools.pairwise(sys.argv) if option == "-m"]
+"""Asked for on the command line; processes that test inherit what comes of it."""
+HEAVY, NOTEBOOKS = (any(mark in marks.replace(f"not {mark}", "") for marks in MARKS) for mark in ("heavy", "notebook"))
+if not HEAVY:
+    # Half of the time without a cache is XLA's; notebooks draw for longer than they compile. Before anything is compiled,
+    # also by what tests import: runs begun here and in other processes have the same bits.
+    compile_quickly(1 if NOTEBOOKS else 0)
+
+
+def pytest_configure():
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
-    heavy = "heavy" in config.option.markexpr.replace("not heavy", "")
-    if not heavy:
-        # Half of the time without a cache is XLA's; notebooks draw for longer than they compile.
-        compile_quickly(1 if "notebook" in config.option.markexpr.replace("not notebook", "") else 0)
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")
-    if not heavy and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:
+    if not HEAVY and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ROOM:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
