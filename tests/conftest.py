@@ -30,9 +30,11 @@ OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "mean"}
 
 
-MARKS = [marks for option, marks in itertools.pairwise(sys.argv) if option == "-m"]
-"""Asked for on the command line; processes that test inherit what comes of it."""
-HEAVY, NOTEBOOKS = (any(mark in marks.replace(f"not {mark}", "") for marks in MARKS) for mark in ("heavy", "notebook"))
+MARKS = os.environ.setdefault(
+    "BAYESATTN_TEST_MARKS", " ".join(marks for option, marks in itertools.pairwise(sys.argv) if option == "-m")
+)
+"""Asked for on the command line, of which the processes that test are told so."""
+HEAVY, NOTEBOOKS = (mark in MARKS.replace(f"not {mark}", "") for mark in ("heavy", "notebook"))
 if not HEAVY:
     # Half of the time without a cache is XLA's; notebooks draw for longer than they compile. Before anything is compiled,
     # also by what tests import: runs begun here and in other processes have the same bits.

@@ -133,11 +133,9 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
                 "prepared": sum_of(ready.prepared),
             } | described(model, job.parameterisation == "token")
             root = zarr.create_group(new, zarr_format=3)
-            _write_groups(root, model, job, ready)
+            arrays = _write_groups(root, model, job, ready)
             write_arrays(new / FOLDER / PREPARED, ready.prepared)
-            members = consolidated(new)
-            arrays = {name: zarr.open_array(new / name, mode="r") for name in members if "/" in name}
-            _describe(new, description | {"sums": fixed_sums(arrays, job.kept)}, job, members)
+            _describe(new, description | {"sums": fixed_sums(arrays, job.kept)}, job, consolidated(new))
             try:
                 new.rename(out)
             except OSError as error:
@@ -285,9 +283,9 @@ def bytes_of(about: Mapping[str, Any], shape: Sequence[int]) -> int:
     return math.prod(shape) * np.dtype(about["data_type"]).itemsize
 
 
-def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
-    """ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
-    dims = model.dims()
+def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> dict[str, Any]:
+    """ArviZ's groups: data as they are, arrays of draws allocated and still empty. All arrays, by group and name."""
+    dims, arrays = model.dims(), {}
     names = model.coords() | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
 
     def add(group: zarr.Group, name: str, values: Any, axes: list[str]) -> None:
@@ -296,6 +294,7 @@ def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready:
         dtype = "string" if text else values.dtype
         array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=axes)
         array[...] = values.astype(np.dtypes.StringDType()) if text else values
+        arrays[f"{group.basename}/{name}"] = array
 
     def add_coords(group: zarr.Group, sizes: dict[str, int]) -> None:
         for dim, size in sizes.items():
@@ -312,7 +311,7 @@ def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready:
         for variable, like in variables.items():
             chunks = (1, min(ready.block, job.kept), *like.shape)
             large = np.prod(chunks) * like.dtype.itemsize >= COMPRESS_BELOW
-            group.create_array(
+            arrays[f"{name}/{variable}"] = group.create_array(
                 variable,
                 shape=(job.chains, job.kept, *like.shape),
                 chunks=chunks,
@@ -323,6 +322,7 @@ def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready:
             )
             sizes |= dict(zip(dims.get(variable, []), like.shape, strict=True))
         add_coords(group, sizes)
+    return arrays
 
 
 def named(chains: Chains) -> str:
