@@ -18,10 +18,12 @@ from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
 FEW_LABELS = 4
-"""Times that Z has as many entries as there are labels before K is decomposed; with several outputs it never is. Where K is
-nearly singular at some U, as it is in narrow networks of several outputs, its Cholesky factor turns fast with U: of two neurons
-and three outputs a draw took 370 gradients, and 15 by Z. One output, 100 labels and 924 entries took 63 at T = 0.05 both ways,
-those of the factor half of the time."""
+"""Times that Z has as many entries as there are labels before K is decomposed; with several outputs it never is.
+
+Where K is nearly singular at some U, as in narrow networks of several outputs, its Cholesky factor turns fast with U: of two
+neurons and three outputs a draw took 370 gradients, and 15 by Z. One output, 100 labels and 924 entries took 63 at T = 0.05
+both ways, those of the factor half of the time.
+"""
 JITTER = 1e-10
 """Variance added to each output where K is decomposed, in units of the mean of its diagonal: K may be singular."""
 LEAST_JITTER = 1e-150
@@ -65,22 +67,24 @@ class Categorical:
         return jax.nn.one_hot(jax.random.categorical(key, logits), self.outputs, dtype=logits.dtype)
 
 
-def are_projection(likelihood: Likelihood, factor: Factor) -> bool:
-    """Whether latents are the entries of Z, not coefficients of the columns of the Cholesky factor of K."""
-    entries = factor.shape[1] * likelihood.features.shape[1]
-    return likelihood.outputs > 1 or entries <= FEW_LABELS * len(likelihood.labels)
+def are_projection(entries: int, labels: int, outputs: int) -> bool:
+    """Whether latents are the entries of Z, so many, not coefficients of the columns of the Cholesky factor of K."""
+    return outputs > 1 or entries <= FEW_LABELS * labels
 
 
-def number_of_latents(likelihood: Likelihood, factor: Factor) -> int:
+def number_of_latents(entries: int, labels: int, outputs: int) -> int:
     """Of the entries of Z, or of the columns of the Cholesky factor of K."""
-    if are_projection(likelihood, factor):
-        return factor.shape[1] * likelihood.features.shape[1]
-    return len(likelihood.labels)
+    return entries if are_projection(entries, labels, outputs) else labels
+
+
+def _sizes(likelihood: Likelihood, factor: Factor) -> tuple[int, int, int]:
+    """Entries of Z, labels, outputs."""
+    return factor.shape[1] * likelihood.features.shape[1], len(likelihood.labels), likelihood.outputs
 
 
 def outputs_given(likelihood: Likelihood, factor: Factor, latents: Latents) -> Outputs:
     """f on the training examples."""
-    if are_projection(likelihood, factor):
+    if are_projection(*_sizes(likelihood, factor)):
         found = outputs_of(likelihood.features, factor @ _projection(latents, factor), likelihood.outputs)
     else:
         found = _root(likelihood, factor)[0] @ latents
@@ -91,7 +95,7 @@ def projection_given(
     key: Key[Array, ""], likelihood: Likelihood, factor: Factor, latents: Latents
 ) -> Float[Array, "column feature"]:
     """Z, or an exact draw of it given the outputs on the training examples (Matheron's rule)."""
-    if are_projection(likelihood, factor):
+    if are_projection(*_sizes(likelihood, factor)):
         return _projection(latents, factor)
     cholesky, jitter = _root(likelihood, factor)
     return likelihood.at(jitter).with_labels(cholesky @ latents).sample_projection(key, factor)
@@ -115,7 +119,7 @@ def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Wh
     The log posterior of latents is concave, so that Newton's method finds its only mode (Rasmussen and Williams 2006,
     section 3.4).
     """
-    size = number_of_latents(likelihood, factor)
+    size = number_of_latents(*_sizes(likelihood, factor))
     if size > MOST_LATENTS:
         return Whitening(jnp.zeros(size), jnp.ones(size))
     mode, hessian = _laplace(likelihood, law, factor)
@@ -124,7 +128,7 @@ def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Wh
 
 @jax.jit
 def _laplace(likelihood: Likelihood, law: Categorical, factor: Factor) -> tuple[Latents, Float[Array, "latent latent"]]:
-    basis = likelihood.mixed(factor) if are_projection(likelihood, factor) else _root(likelihood, factor)[0]
+    basis = likelihood.mixed(factor) if are_projection(*_sizes(likelihood, factor)) else _root(likelihood, factor)[0]
     labels = likelihood.by_example(likelihood.labels)
 
     def value(latents):

@@ -3,7 +3,7 @@
 import jax
 
 from bayesattn._checks import memory_limit
-from bayesattn.models.categorical import MOST_LATENTS
+from bayesattn.models.categorical import MOST_LATENTS, number_of_latents
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
@@ -27,7 +27,7 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
         held = cost.bytes_needed(examples, paths, features, form, shapes)
         if model.law is not None:
             # The scale of the outputs, its inverse, and the Hessian it is made of.
-            latents = min(shapes[0].columns * features, examples * arch.outputs)
+            latents = number_of_latents(shapes[0].columns * features, examples * arch.outputs, arch.outputs)
             held += 8 * (3 * latents**2 if latents <= MOST_LATENTS else 0)
         return held + 8 * (data - model.path_inputs.size + (chains - 1) * 2 * rows**2)
     if parameterisation == "token" and model.tokens is not None:

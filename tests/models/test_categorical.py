@@ -148,8 +148,8 @@ def test_outputs_have_the_covariance_that_u_gives_them(name):
     model = model_of_classes(name)
     kernels, width = model.kernels, model.architecture.rows
     factor = jnp.asarray(np.random.default_rng(1).normal(size=(width, min(width, 4))))
-    size = categorical.number_of_latents(kernels, factor)
     entries = factor.shape[1] * model.path_inputs.shape[2]
+    size = categorical.number_of_latents(entries, model.labels.size, model.architecture.outputs)
     by_labels = model.labels.ndim == 1 and entries > 4 * model.labels.size
     assert size == (model.labels.size if by_labels else entries)
     assert by_labels == (name == "two classes, one output")
