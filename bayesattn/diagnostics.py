@@ -147,7 +147,7 @@ class Diagnostics:
 
 
 def watched_examples(examples: int) -> Int[np.ndarray, " watched"]:
-    """Test examples, of so many, whose predictions are looked at; of those alone all are."""
+    """Test examples, of so many, whose predictions are looked at: evenly spaced, all where they are few."""
     return np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
 
 

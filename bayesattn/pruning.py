@@ -118,7 +118,7 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
         seed: of the random orders.
 
     Raises:
-        ValueError: no test examples and labels, scores that do not fit, several outputs or skips.
+        ValueError: no test examples and labels, scores that do not fit, several outputs or skips, labels that are classes.
     """
     require_prunable(model)
     arch, heads = model.architecture, heads_of(model.architecture)

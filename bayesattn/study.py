@@ -373,7 +373,7 @@ def _model(name: str, value: Any) -> Model:
 def _watched(model: Model) -> Model:
     """The same posterior, with no test examples but those whose predictions diagnostics look at.
 
-    All that is compared comes from draws of U: predictions of 1000 examples would be a third of the time of drawing.
+    All that is compared comes from draws of U.
     """
     if model.test_path_inputs is None:
         return model

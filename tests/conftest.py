@@ -33,7 +33,7 @@ READOUTS = {"last_token": "last", "first_token": "first", "average_pooling": "me
 MARKS = os.environ.setdefault(
     "BAYESATTN_TEST_MARKS", " ".join(marks for option, marks in itertools.pairwise(sys.argv) if option == "-m")
 )
-"""Asked for on the command line, of which the processes that test are told so."""
+"""Marks asked for on the command line; processes that test read them from the environment."""
 HEAVY, NOTEBOOKS = (mark in MARKS.replace(f"not {mark}", "") for mark in ("heavy", "notebook"))
 if not HEAVY:
     # Half of the time without a cache is XLA's; notebooks draw for longer than they compile. Before anything is compiled,
@@ -41,7 +41,14 @@ if not HEAVY:
     compile_quickly(1 if NOTEBOOKS else 0)
 
 
-def pytest_configure():
+def pytest_configure(config):
+    if "PYTEST_XDIST_WORKER" not in os.environ and any(
+        asked != (mark in config.option.markexpr.replace(f"not {mark}", ""))
+        for asked, mark in ((HEAVY, "heavy"), (NOTEBOOKS, "notebook"))
+    ):
+        raise pytest.UsageError(
+            f"write marks as -m {config.option.markexpr!r}, got {MARKS!r} before anything was compiled"
+        )
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")

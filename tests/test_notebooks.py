@@ -6,8 +6,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"), reverse=True)
-"""The longest are among the last: begun first, no worker waits for another."""
+NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
 MOST_BYTES = 2**20
 MOST_LINES = 25
 

@@ -33,7 +33,7 @@ SHORTER = {
 """What is added to a command that begins so; later options stand in for earlier ones."""
 OUTPUT = "text"
 FEW_EXAMPLES = {"networks": (12, 6)}
-"""Examples and features of a page whose blocks take minutes of more: outputs of classes are sampled, one for each label."""
+"""Examples and features of a page that samples 6,237 coordinates of classes with as many as the others have."""
 PAGES = [
     page for page in [ROOT / "docs/index.md", *(ROOT / "docs/howto").glob("*.md")] if "```python" in page.read_text()
 ]
@@ -63,8 +63,8 @@ def names(run, tmp_path, monkeypatch, request):
 
     There are as many examples and features as in hidden_markov, so that its compiled programs serve them too, or few.
     """
-    page = getattr(request.node, "callspec", None)
-    examples, features = FEW_EXAMPLES.get(page.params["page"].stem if page else "", (100, 231))
+    call = getattr(request.node, "callspec", None)
+    examples, features = FEW_EXAMPLES.get(call.params["page"].stem if call else "", (100, 231))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run.path, "out/run-10")
     rng = np.random.default_rng(0)

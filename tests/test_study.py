@@ -16,7 +16,9 @@ SETTINGS = {"chains": 2, "warmup": 100, "draws": 200, "seed": 3}
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_model(temperature=0.5, heads=(2,), widths=(8, 8))
+    rng, network = np.random.default_rng(5), tiny_model(temperature=0.5, heads=(2,), widths=(8, 8))
+    # More test examples than diagnostics look at.
+    return network.replace(test_path_inputs=rng.normal(size=(30, 2, 4)), test_labels=rng.choice([-1.0, 1.0], 30))
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +63,9 @@ def test_each_width_is_validated_as_it_would_be_alone(model, found):
     np.testing.assert_array_equal(found.validations[1].order_parameter, alone.order_parameter)
     assert found.validations[1].verdict == alone.verdict
     assert found.validations[1].bound == alone.bound
+    # Predictions of fewer examples may round otherwise.
+    ours, theirs = found.validations[1].diagnostics.to_dict(), alone.diagnostics.to_dict()
+    assert ours == {key: pytest.approx(value) if isinstance(value, float) else value for key, value in theirs.items()}
 
 
 def test_it_knows_what_the_command_prints(found):

@@ -108,7 +108,7 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
     heads = pruning.heads_of(compared[0].model.architecture)
     temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(comparison.model.temperature for comparison in compared))
     seeds = f"{len(compared)} seeds" if len(compared) > 1 else "1 seed"
-    table = new_table("layer.head", "by theory", "by draws", *(f"lost, {name}" for name in networks))
+    table = new_table("head", "by theory", "by draws", *(f"lost, {name}" for name in networks))
     for number, (layer, head) in enumerate(heads):
         scores = [
             [np.concatenate(comparison.scores[name])[number] for comparison in compared] for name in ("theory", "draws")
@@ -130,9 +130,9 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
     print_table("Accuracy (%), and how many heads go in which order", table)
     errors = f"; ±: standard error over {seeds}" if len(compared) > 1 else ""
     say(
-        "by theory, by draws: head scores; lost: points of test accuracy without the head alone; rank corr.: Spearman's, of"
-        f" the theory's score and what is lost; last columns: how many of {len(heads)} heads go before more than"
-        f" {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
+        "head: its layer and number; by theory, by draws: head scores; lost: points of test accuracy without the head alone;"
+        " rank corr.: Spearman's, of the theory's score and what is lost; last columns: how many of"
+        f" {len(heads)} heads go before more than {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
     )
     say_where(f"figure and results in {folder}")
 

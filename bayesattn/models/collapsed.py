@@ -58,7 +58,8 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     """Centre and scale of the whitened coordinates.
 
     `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
-    posterior. Where labels are classes it is the prior's of order parameters, and Laplace's of the outputs.
+    posterior. Where labels are classes it is the prior's of order parameters, and Laplace's of the outputs,
+    if these are at most `categorical.MOST_LATENTS` coordinates.
     Raises ValueError if it is something else.
     """
     one_of("whitening", whitening, ("laplace", "prior"))

@@ -10,7 +10,7 @@ import pytest
 import bayesattn as ba
 from bayesattn import calibration
 from bayesattn.classes import class_scores
-from bayesattn.models import categorical, path
+from bayesattn.models import categorical, collapsed, path
 from bayesattn.network import effective_weights, path_readouts
 from tests.conftest import relative_error
 from tests.posteriors import two_sample_z_score, z_score
@@ -166,8 +166,10 @@ def test_outputs_have_the_covariance_that_u_gives_them(name):
 @pytest.mark.parametrize("name", ["three classes", "two classes, one output"])
 def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     model = model_of_classes(name)
-    rows = model.architecture.rows
-    factor = jnp.asarray(np.random.default_rng(1).normal(size=(rows, 2)))
+    shape = model.architecture.rows, collapsed.structure(model)[0].columns
+    factor = jnp.asarray(np.random.default_rng(1).normal(size=shape))
+    sizes = shape[1] * model.path_inputs.shape[2], model.labels.size, model.architecture.outputs
+    assert categorical.are_projection(*sizes) == (name == "three classes")
 
     def potential(latents):
         outputs = categorical.outputs_given(model.kernels, factor, latents)
