@@ -25,7 +25,7 @@ from bayesattn.models import LatentModel
 from bayesattn.runs import places, provenance, store
 from bayesattn.samplers import job as job_module
 from bayesattn.samplers import run as block_runner
-from tests.attacks.conftest import JOB, QUICK
+from tests.attacks.conftest import JOB
 from tests.disk import Disk, failing
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter, contents, cut, edit_description, edit_environment
@@ -694,7 +694,7 @@ def test_a_run_that_is_written_is_not_replaced(model, run):
 # More draws
 
 
-OTHERWISE = QUICK | {"thin": 5, "chain_method": "vectorised"}
+OTHERWISE = {"thin": 5, "chain_method": "vectorised", "sampler": "hmc", "options": {"num_steps": 3}}
 
 
 @pytest.mark.parametrize("changes", [{}, OTHERWISE], ids=["by default", "thinned, vectorised"])

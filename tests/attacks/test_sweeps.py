@@ -298,7 +298,7 @@ def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
 
 
 def test_two_processes_at_one_sweep(file, tmp_path):
-    file("seed = [0]")
+    file("seed = [0, 1]")
     request = (run_command, "sweep", "sweep.toml", "--workers", "1")
     first = Started(*request, cwd=tmp_path)
     lock = tmp_path / "out" / "sweep" / ".lock"
