@@ -19,6 +19,7 @@ come in the order of a pivoted Cholesky factor of U_l at the saddle point, stron
 """
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -135,6 +136,7 @@ def unwhiten(
     return jnp.concatenate(parts)
 
 
+@partial(jax.jit, static_argnames="shapes")
 def stretched(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) -> tuple[Array, Array]:
     """Coordinates where whitened ones are 0, and the factors by which these are stretched."""
     zeros = jnp.zeros(sum(shape.size for shape in shapes))
@@ -209,7 +211,8 @@ def narrowed(
     layer is narrow, its rows come in the order of a pivoted Cholesky factor.
     """
     factor, parts, orders = np.ones((1, 1)), [], []
-    targets = [*map(np.asarray, cholesky_factors(point, shapes, widths, variances, skips=skips)), factor]
+    factors = jax.jit(cholesky_factors, static_argnames="shapes")(point, shapes, widths, variances, skips=skips)
+    targets = [*map(np.asarray, factors), factor]
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]
         mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])

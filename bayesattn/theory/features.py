@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -20,8 +21,12 @@ def blocks(columns: Float[Array, "example feature column"], paths: int) -> Float
 
 def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "example feature path"]:
     """Path inputs of shape (P, Pi, N_0) as `Likelihood` holds them."""
-    scale = input_scale(input_variance, *path_inputs.shape[1:])
-    return jnp.swapaxes(jnp.asarray(path_inputs), 1, 2) * scale
+    return _scaled(path_inputs, input_scale(input_variance, *path_inputs.shape[1:]))
+
+
+@jax.jit
+def _scaled(path_inputs: Any, scale: Any) -> Array:
+    return jnp.swapaxes(path_inputs, 1, 2) * scale
 
 
 def mixed(
