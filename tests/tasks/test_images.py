@@ -44,7 +44,9 @@ def test_digits():
     assert images.pixels.shape == (1797, 32, 32)
     assert 0 <= images.pixels.min() < images.pixels.max() <= 1
     assert images.names == tuple("0123456789")
-    alone = Image.fromarray((load_digits().images[100] / 16).astype(np.float32)).resize((32, 32), Image.Resampling.BILINEAR)
+    alone = Image.fromarray((load_digits().images[100] / 16).astype(np.float32)).resize(
+        (32, 32), Image.Resampling.BILINEAR
+    )
     np.testing.assert_array_equal(images.pixels[100], np.asarray(alone))
     some = load_images("digits[3-5]", 16)
     assert some.names == ("3", "4", "5")
