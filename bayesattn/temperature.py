@@ -41,24 +41,27 @@ class Candidate(NamedTuple):
     gp_test_accuracy: float | None
 
 
-def candidates(model: Model, temperatures: Sequence[float] = TEMPERATURES, seed: int = 0) -> list[Candidate]:
+def candidates(
+    model: Model, temperatures: Sequence[float] = TEMPERATURES, seed: int = 0, particles: int | None = None
+) -> list[Candidate]:
     """Evidence and accuracy of a model at each of some temperatures.
 
     Args:
         model: whose own temperature does not matter.
         temperatures: to be tried.
         seed: of the draws that the evidence takes.
+        particles: of the evidence, as in `bayesattn.theory.evidence`: fewer are quicker, and their error is larger.
 
     Raises:
-        ValueError: no temperatures, or one that is not above 0.
+        ValueError: no temperatures, one that is not above 0, particles that are no multiple of 8.
     """
     checked = [positive("temperature", temperature) for temperature in temperatures]
     evidences: list[theory.Evidence | str]
     try:
         # All in one run.
-        evidences = [evidence or TOO_COLD for evidence in competing(model, checked, seed=seed)]
+        evidences = [evidence or TOO_COLD for evidence in competing(model, checked, seed=seed, particles=particles)]
     except theory.NotConverged:
-        evidences = [_evidence(model, temperature, seed) for temperature in checked]
+        evidences = [_evidence(model, temperature, seed, particles) for temperature in checked]
     return [_candidate(model, *pair) for pair in zip(checked, evidences, strict=True)]
 
 
@@ -107,10 +110,10 @@ def _or_least(log_evidence: float | None) -> float:
     return -np.inf if log_evidence is None else log_evidence
 
 
-def _evidence(model: Model, temperature: float, seed: int) -> theory.Evidence | str:
+def _evidence(model: Model, temperature: float, seed: int, particles: int | None) -> theory.Evidence | str:
     """Evidence at one temperature, or why there is none."""
     try:
-        return theory.evidence(model, temperature=temperature, seed=seed)
+        return theory.evidence(model, temperature=temperature, seed=seed, particles=particles)
     except theory.NotConverged as failure:
         return str(failure)
 

@@ -83,5 +83,7 @@ def test_bad_temperatures_are_named(model):
         temperature.candidates(model, [])
     with pytest.raises(ValueError, match="temperature must be a finite number above 0, got -1"):
         temperature.candidates(model, [-1.0])
+    with pytest.raises(ValueError, match="particles must be a multiple of 8, got 12"):
+        temperature.candidates(model, [1.0], particles=12)
     with pytest.raises(ValueError, match="validation_labels need validation_path_inputs"):
         model.replace(validation_path_inputs=None)

@@ -143,8 +143,6 @@ def evidences(
     ValueError if there is no temperature.
     """
     checked = _checked(temperatures)
-    if particles is not None and positive_integer("particles", particles) % MOVES:
-        raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
     given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
     estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles)
     return [estimates[temperature] for temperature in checked]
@@ -158,6 +156,7 @@ def competing(
     temperatures: Sequence[Checked],
     *,
     seed: int = 0,
+    particles: int | None = None,
     likelihood: Likelihood | None = None,
 ) -> list[Evidence | None]:
     """`evidences` for a choice among temperatures, None for those too cold to compete.
@@ -167,7 +166,7 @@ def competing(
     """
     checked = _checked(temperatures)
     given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
-    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, within=FAR)
+    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles, within=FAR)
     return [estimates.get(temperature) for temperature in checked]
 
 
@@ -192,6 +191,8 @@ def _found(
     within: float = np.inf,
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without those that annealing has given up."""
+    if particles is not None and positive_integer("particles", particles) % MOVES:
+        raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
     shapes = layer_shapes(arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     key = stream(seed_number("seed", seed), "evidence", posterior)
