@@ -134,19 +134,14 @@ def solve(
             "networks solved in one call must have the same heads, outputs and input variance s_0^2, and skips in the same"
             " layers"
         )
-    solution = _solved(
-        likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood),
-        networks,
-        temperatures,
-        max_steps,
-        throw,
-    )
-    return solution if batched else _first(solution)
+    given = likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood)
+    solutions = _solved(given, networks, temperatures, max_steps, throw)
+    return _stacked(solutions) if batched else solutions[0]
 
 
 def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True) -> SaddlePoint:
     """`solve` of one network at the likelihood's own temperature."""
-    return _first(_solved(likelihood, [arch], [likelihood.temperature], max_steps, throw))
+    return _solved(likelihood, [arch], [likelihood.temperature], max_steps, throw)[0]
 
 
 def rough_saddle_point(
@@ -159,38 +154,31 @@ def rough_saddle_point(
     return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH)
 
 
-def _first(batch: SaddlePoint) -> SaddlePoint:
-    first = jax.tree.map(lambda leaf: leaf[0], batch)
-    return first._replace(converged=bool(first.converged))
+def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
+    """With a leading batch axis."""
+    stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *solutions)
+    return stacked._replace(converged=np.asarray(stacked.converged))
 
 
 def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
-) -> SaddlePoint:
-    """With a leading batch axis."""
+) -> list[SaddlePoint]:
+    """One after the other: together every problem would wait for the slowest, and each number of them be compiled."""
     whole, likelihood = likelihood, likelihood.condensed()
     shapes = layer_shapes(networks[0], full=True)
-    widths = jnp.array([network.widths for network in networks], float)
-    variances = jnp.array([network.variances for network in networks])
-    each = zip(*(network.optional_skips for network in networks), strict=True)
-    skips = tuple(None if None in layer else jnp.array(layer) for layer in each)
-    if sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN:
-        problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
-        each = [_solve_large(problem, shapes, max_steps) for problem in problems]
-        solution = jax.tree.map(lambda *leaves: jnp.stack(leaves), *each)
-    else:
-        solution = _solve_batch(likelihood, widths, variances, skips, jnp.array(temperatures, float), shapes, max_steps)
-    solution = solution._replace(converged=np.asarray(solution.converged))
-    if throw and not solution.converged.all():
-        worst, coldest = float(np.max(solution.gradient_norm)), whole.at(min(temperatures))
-        batched = solution if len(solution.converged) > 1 else _first(solution)
+    search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
+    problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
+    found = (search(problem, shapes, max_steps) for problem in problems)
+    solutions = [solution._replace(converged=bool(solution.converged)) for solution in found]
+    if throw and not all(solution.converged for solution in solutions):
+        worst = float(np.max([solution.gradient_norm for solution in solutions]))
+        steps = max(int(solution.iterations) for solution in solutions)
         raise NotConverged(
-            f"the saddle point was not found: relative gradient {worst:.1e}"
-            f" after {int(np.max(solution.iterations))} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
-            f" {likely_cause(coldest, networks[0])}",
-            batched,
+            f"the saddle point was not found: relative gradient {worst:.1e} after {steps} steps, expected at most"
+            f" {GRADIENT_TOLERANCE:.0e}; {likely_cause(whole.at(min(temperatures)), networks[0])}",
+            _stacked(solutions) if len(solutions) > 1 else solutions[0],
         )
-    return solution
+    return solutions
 
 
 def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
@@ -210,16 +198,6 @@ def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     if excess > LARGE_LABELS:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
     return "raise max_steps or the temperature"
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _solve_batch(likelihood: Likelihood, widths, variances, skips, temperatures, shapes, max_steps) -> SaddlePoint:
-    def one(case):
-        *network, temperature = case
-        return _solve_one(Problem(likelihood.at(temperature), *network), shapes, max_steps)
-
-    # One after the other: in a vmap every problem would wait for the slowest.
-    return jax.lax.map(one, (widths, variances, None, skips, temperatures))
 
 
 @jax.custom_jvp
@@ -254,7 +232,8 @@ def whitened_action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
     return _energy(whitened, problem, shapes) + _entropy(whitened, shapes, problem.widths, problem.variances)
 
 
-def _solve_one(problem: Problem, shapes, max_steps) -> SaddlePoint:
+@partial(jax.jit, static_argnames="shapes")
+def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
     def factor(whitened):
         return problem.factor(unwhiten(whitened, shapes, problem.widths), shapes)
 
