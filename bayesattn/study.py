@@ -149,7 +149,7 @@ def validate(
     job = _job(settings)
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):
-        given = {} if choose_temperature else {"temperatures": [model.temperature]}
+        given: dict[str, Any] = {} if choose_temperature else {"temperatures": [model.temperature]}
         for width in sorted({*widths, *theory_widths}):
             if solving is not None:
                 solving(width)
