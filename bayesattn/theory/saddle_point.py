@@ -163,7 +163,7 @@ def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
 def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> list[SaddlePoint]:
-    """One after the other: together every problem would wait for the slowest, and each number of them be compiled."""
+    """Of each network, by one program for any number of them; together every problem would wait for the slowest."""
     whole, likelihood = likelihood, likelihood.condensed()
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
