@@ -50,12 +50,13 @@ def candidates(
         model: whose own temperature does not matter.
         temperatures: to be tried.
         seed: of the draws that the evidence takes.
-        particles: of the evidence, as in `bayesattn.theory.evidence`: fewer are quicker, and their error is larger.
+        particles: of the evidence, as in `bayesattn.theory.evidence`, which anneals at every width then: fewer are quicker,
+            and their error is larger.
 
     Raises:
         ValueError: no temperatures, one that is not above 0, particles that are no multiple of 8.
     """
-    checked = [positive("temperature", temperature) for temperature in temperatures]
+    checked = [positive("temperature", temperature) for temperature in np.atleast_1d(temperatures)]
     evidences: list[theory.Evidence | str]
     try:
         # All in one run.

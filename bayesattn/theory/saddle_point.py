@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import positive
+from bayesattn._checks import positive, positive_integer, shown
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
@@ -116,8 +116,12 @@ def solve(
         ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
         NotConverged: the relative gradient stayed above 1e-8.
     """
-    batched = not isinstance(arch, Architecture) or np.ndim(temperature) > 0
-    networks = [arch] if isinstance(arch, Architecture) else list(arch)
+    positive_integer("max_steps", max_steps)
+    networks = list(arch) if isinstance(arch, Sequence) else [arch]
+    batched = isinstance(arch, Sequence) or np.ndim(temperature) > 0
+    for network in networks:
+        if not isinstance(network, Architecture):
+            raise ValueError(f"arch must be a bayesattn.Architecture or a list of them, got {shown(network)}")
     temperatures = [positive("temperature", t) for t in np.ravel(temperature)]
     if (
         not networks
@@ -171,12 +175,15 @@ def _solved(
     found = (search(problem, shapes, max_steps) for problem in problems)
     solutions = [solution._replace(converged=bool(solution.converged)) for solution in found]
     if throw and not all(solution.converged for solution in solutions):
-        worst = float(np.max([solution.gradient_norm for solution in solutions]))
-        steps = max(int(solution.iterations) for solution in solutions)
+        worst = int(
+            np.argmax([-1 if each.converged else np.nan_to_num(each.gradient_norm, nan=np.inf) for each in solutions])
+        )
+        failed, which = solutions[worst], f" of network {worst + 1} of {len(solutions)}" if len(solutions) > 1 else ""
         raise NotConverged(
-            f"the saddle point was not found: relative gradient {worst:.1e} after {steps} steps, expected at most"
-            f" {GRADIENT_TOLERANCE:.0e}; {likely_cause(whole.at(min(temperatures)), networks[0])}",
-            _stacked(solutions) if len(solutions) > 1 else solutions[0],
+            f"the saddle point{which} was not found: relative gradient {float(failed.gradient_norm):.1e} after"
+            f" {int(failed.iterations)} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
+            f" {likely_cause(whole.at(temperatures[worst]), networks[worst])}",
+            _stacked(solutions) if len(solutions) > 1 else failed,
         )
     return solutions
 

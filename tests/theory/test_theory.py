@@ -3,6 +3,7 @@
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -350,6 +351,16 @@ def test_failure_to_converge_is_raised_and_can_be_had_as_data(two_layers):
     assert ba.theory.solve(*arguments, max_steps=1, throw=False).converged is False
 
 
+def test_of_several_networks_the_one_that_failed_is_named_with_its_own_cause(two_layers):
+    """Both as in a call of its own."""
+    huge = replace(two_layers.arch, variances=(two_layers.arch.variances[0], 1e12, 1e12, 1e12))
+    double = [np.concatenate([array, array]) for array in (two_layers.path_inputs, two_layers.labels)]
+    with pytest.raises(ba.theory.NotConverged, match=r"^the saddle point was not found: .* K \+ T I is singular"):
+        ba.theory.solve(*double, huge, 1e-3)
+    with pytest.raises(ba.theory.NotConverged, match=r"point of network 2 of 2 was not found: .* K \+ T I is singular"):
+        ba.theory.solve(*double, [two_layers.arch, huge], [1.0, 1e-3])
+
+
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
 XI, Y = np.ones((3, 2, 4)), np.ones(3)
 
@@ -364,6 +375,10 @@ XI, Y = np.ones((3, 2, 4)), np.ones(3)
         (lambda: ba.theory.solve(XI, Y, ARCH, -1), "temperature must be .* got -1"),
         (lambda: ba.theory.solve(XI, Y, [ARCH] * 3, [0.1, 0.2]), "got 3 networks and 2 temperatures"),
         (lambda: ba.theory.solve(XI, Y, [], 0.1), "got 0 networks"),
+        (
+            lambda: ba.theory.solve(XI, Y, ARCH, 0.1, max_steps=0),
+            "max_steps must be a whole number of at least 1, got 0",
+        ),
         (lambda: ba.theory.action([np.eye(3)], XI, Y, ARCH, 0.1), r"order_parameters\[0\] must have shape \(2, 2\)"),
         (lambda: ba.theory.action([-np.eye(2)], XI, Y, ARCH, 0.1), "must be positive definite, got smallest eig"),
         (lambda: ba.theory.action([np.tri(2)], XI, Y, ARCH, 0.1), "must be symmetric"),
