@@ -175,9 +175,8 @@ def _solved(
     found = (search(problem, shapes, max_steps) for problem in problems)
     solutions = [solution._replace(converged=bool(solution.converged)) for solution in found]
     if throw and not all(solution.converged for solution in solutions):
-        worst = int(
-            np.argmax([-1 if each.converged else np.nan_to_num(each.gradient_norm, nan=np.inf) for each in solutions])
-        )
+        failures = [number for number, solution in enumerate(solutions) if not solution.converged]
+        worst = max(failures, key=lambda number: np.nan_to_num(float(solutions[number].gradient_norm), nan=np.inf))
         failed, which = solutions[worst], f" of network {worst + 1} of {len(solutions)}" if len(solutions) > 1 else ""
         raise NotConverged(
             f"the saddle point{which} was not found: relative gradient {float(failed.gradient_norm):.1e} after"
