@@ -8,7 +8,7 @@ from numpyro.infer.util import potential_energy
 from timing import interleaved_seconds
 
 import bayesattn as ba
-from bayesattn.models import PARAMETERISATIONS, path
+from bayesattn.models import PARAMETERISATIONS
 
 
 def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
@@ -17,12 +17,7 @@ def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
     structure = module.structure(model)
     program, data = module.program(structure), module.data(model, **module.prepare(model))
     key = jax.random.key(0)
-    sites = module.initial(key, data)
-    if sites is None:
-        from numpyro.handlers import seed
-
-        with seed(rng_seed=key):
-            sites = path.sample_weights(structure, model.path_inputs.shape[2], data["variances"])
+    sites = module.initial(key, data, structure)
 
     @jax.jit
     def many(sites, data):

@@ -1,6 +1,5 @@
 """Pages of the site that are made: of notebooks as executed, of commands from their help, of both papers from results."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from bayesattn import papers
 from bayesattn.cli import app
 from bayesattn.papers.figures import figure
 from bayesattn.papers.page import markdown
+from bayesattn.plots.style import png
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 RESULTS = Path(__file__).parent / "papers"
@@ -46,11 +46,9 @@ def _papers() -> dict[str, str | bytes]:
     results, pages, images = papers.read(RESULTS), {}, {}
     for name, result in results.items():
         if (drawn := figure(result)) is not None:
-            content = io.BytesIO()
-            drawn.savefig(content, format="png", dpi=110)
-            plt.close(drawn)
             images[name] = f"papers/{papers.file_of(name)}.png"
-            pages[images[name]] = content.getvalue()
+            pages[images[name]] = png(drawn, resolution=110)
+            plt.close(drawn)
     return pages | {"papers.md": markdown(results, images)}
 
 

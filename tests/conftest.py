@@ -34,18 +34,16 @@ MARKS = os.environ.setdefault(
     "BAYESATTN_TEST_MARKS", " ".join(marks for option, marks in itertools.pairwise(sys.argv) if option == "-m")
 )
 """Marks asked for on the command line; processes that test read them from the environment."""
-HEAVY, NOTEBOOKS = (mark in MARKS.replace(f"not {mark}", "") for mark in ("heavy", "notebook"))
+HEAVY = "heavy" in MARKS.replace("not heavy", "")
 if not HEAVY:
-    # Half of the time without a cache is XLA's; notebooks draw for longer than they compile. Before anything is compiled,
-    # also by what tests import: runs begun here and in other processes have the same bits.
-    compile_quickly(1 if NOTEBOOKS else 0)
+    # Half of the time without a cache is XLA's. Before anything is compiled, also by what tests import: runs begun here and
+    # in other processes have the same bits, and notebooks find what tests compiled.
+    compile_quickly(0)
 
 
 def pytest_configure(config):
-    if "PYTEST_XDIST_WORKER" not in os.environ and any(
-        asked != (mark in config.option.markexpr.replace(f"not {mark}", ""))
-        for asked, mark in ((HEAVY, "heavy"), (NOTEBOOKS, "notebook"))
-    ):
+    asked = "heavy" in config.option.markexpr.replace("not heavy", "")
+    if "PYTEST_XDIST_WORKER" not in os.environ and asked != HEAVY:
         raise pytest.UsageError(
             f"write marks as -m {config.option.markexpr!r}, got {MARKS!r} before anything was compiled"
         )
@@ -58,6 +56,8 @@ def pytest_configure(config):
 
 def pytest_collection_modifyitems(items):
     """The longest file first, lest one worker be at it when the other has nothing left."""
+    gc.collect()
+    gc.freeze()  # What libraries made when they were imported is there until the end.
     items.sort(key=lambda item: item.path.name != "test_readme.py")
 
 

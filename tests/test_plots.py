@@ -1,6 +1,8 @@
 """Figures: what they show is inside the picture, apart from each other and from the data, and what the draws say."""
 
 import dataclasses
+import functools
+import io
 import itertools
 from types import SimpleNamespace
 
@@ -122,6 +124,14 @@ FIGURES = (
 )
 
 
+@functools.cache
+def laid_out(name):
+    """A figure of `FIGURES`, as it would be drawn."""
+    figure = FIGURES[name]()
+    figure.draw_without_rendering()
+    return figure
+
+
 def drawn(kind, draws, heads=None):
     figure = plt.figure(figsize=(13, 4), layout="constrained")
     draw(figure, kind, draws, scalars(draws), heads)
@@ -142,8 +152,7 @@ def test_of_many_paths_the_greatest_are_named_and_all_are_on_a_map_of_heads():
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_legends_and_labels_are_inside_the_picture_and_cover_nothing(name):
-    figure = FIGURES[name]()
-    figure.canvas.draw()
+    figure = laid_out(name)
     axes, legends = figure.findobj(Axes), figure.findobj(Legend)
     picture = figure.bbox.padded(1)
     for legend in legends:
@@ -180,8 +189,7 @@ def counts_in(name):
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_what_is_counted_has_whole_ticks(name):
-    figure = FIGURES[name]()
-    figure.canvas.draw()
+    figure = laid_out(name)
     for axes in figure.findobj(Axes):
         for axis in (axes.xaxis, axes.yaxis):
             if axis.get_label_text().startswith(COUNTED):
@@ -401,3 +409,14 @@ def test_long_names_keep_both_ends():
     assert shown.startswith("attends_")
     assert shown.endswith("over_all")
     assert style.short("$x$") == r"\$x\$"
+
+
+def test_a_picture_is_what_matplotlib_saves_and_leaves_the_figure_as_it_was():
+    saved, figure = io.BytesIO(), drawn("U", posterior())
+    canvas, resolution = figure.canvas, figure.dpi
+    picture = plt.imread(io.BytesIO(style.png(figure, 150)))
+    assert figure.canvas is canvas
+    assert figure.dpi == resolution
+    drawn("U", posterior()).savefig(saved, format="png", dpi=150)
+    saved.seek(0)
+    np.testing.assert_array_equal(picture, plt.imread(saved))

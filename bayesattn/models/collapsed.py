@@ -204,7 +204,7 @@ def program(shapes: Structure):
     return collapsed_program
 
 
-def initial(key: Key[Array, ""], data: dict[str, Any]) -> Sites:
+def initial(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
     """Where a chain starts: a draw of the Gaussian that whitening takes the posterior for."""
     if data["observation"] is None:
         return {"whitened": jax.random.normal(key, data["centre"].shape)}

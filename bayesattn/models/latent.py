@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array
+from jaxtyping import Array, Key
 
 from bayesattn._checks import finite_array, positive
 from bayesattn._text import Described
@@ -144,9 +145,9 @@ def program(structure: tuple[int, int]):
     return latent_program
 
 
-def initial(key: Any, data: dict[str, Any]) -> None:
-    """Chains start at a draw from the prior."""
-    return None
+def initial(key: Key[Array, ""], data: dict[str, Any], structure: tuple[int, int]) -> Sites:
+    """A draw from the prior."""
+    return {"latent": data["prior"] * jax.random.normal(key, structure)}
 
 
 def quantities(sites: Sites, data: dict[str, Any], structure: tuple[int, int], key: Any) -> Sites:

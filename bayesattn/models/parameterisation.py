@@ -33,8 +33,8 @@ class Parameterisation(Protocol):
         """The NumPyro program of the data."""
         ...
 
-    def initial(self, key: Any, data: dict[str, Any], /) -> Sites | None:
-        """Where a chain starts, None for a prior draw."""
+    def initial(self, key: Any, data: dict[str, Any], structure: Any, /) -> Sites:
+        """Where a chain starts."""
         ...
 
     def quantities(self, sites: Sites, data: dict[str, Any], structure: Any, key: Any, /) -> dict[str, Any]:

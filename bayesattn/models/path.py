@@ -54,11 +54,6 @@ def structure(model: Model) -> Structure:
     return model.architecture.heads, model.architecture.widths, model.architecture.outputs
 
 
-def initial(key: Any, data: dict[str, Any]) -> None:
-    """Chains start at a draw from the prior."""
-    return None
-
-
 def program(structure: Structure):
     """NumPyro program of `data`: V_0, V_1, .., V_L, a with Gaussian priors, labels with Gaussian likelihood."""
 
@@ -84,6 +79,9 @@ def draw_prior(key: Key[Array, ""], data: dict[str, Any], structure: Structure) 
     """Sites drawn from the prior."""
     with numpyro.handlers.seed(rng_seed=key):
         return sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
+
+
+initial = draw_prior
 
 
 def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], structure: Structure) -> Array:

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -154,9 +155,30 @@ def save(figure: Figure, file: str | Path, *, overwrite: bool = False) -> Path:
         FileExistsError: there is such a file.
     """
     file = checked_file("file", file, overwrite)
-    suffix, content = file.suffix.lower(), io.BytesIO()
-    with plt.rc_context({"svg.hashsalt": "bayesattn"}):
-        figure.savefig(content, format=suffix[1:], dpi=RESOLUTION, metadata=dict(UNDATED.get(suffix, {})))
+    suffix = file.suffix.lower()
+    if suffix == ".png":
+        content = png(figure, RESOLUTION)
+    else:
+        with plt.rc_context({"svg.hashsalt": "bayesattn"}), io.BytesIO() as stream:
+            figure.savefig(stream, format=suffix[1:], dpi=RESOLUTION, metadata=dict(UNDATED[suffix]))
+            content = stream.getvalue()
     file.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(file, content.getvalue())
+    replace_file(file, content)
     return file
+
+
+def png(figure: Figure, resolution: float) -> bytes:
+    """A figure as PNG, drawn once; `savefig` draws twice what is laid out by constraints.
+
+    Args:
+        figure: any of matplotlib's.
+        resolution: pixels per inch; the figure keeps its own, and its canvas.
+    """
+    content, canvas, own = io.BytesIO(), figure.canvas, figure.dpi
+    try:
+        figure.set_dpi(resolution)
+        FigureCanvasAgg(figure).print_png(content)
+    finally:
+        figure.set_canvas(canvas)
+        figure.set_dpi(own)
+    return content.getvalue()

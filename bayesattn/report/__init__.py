@@ -1,7 +1,6 @@
 """One self-contained HTML page about runs: what was run, the verdict, figures, diagnostics, warnings, provenance."""
 
 import base64
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +10,6 @@ import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
@@ -23,6 +21,7 @@ from bayesattn.diagnostics import Diagnostics, Scalar, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Heads, draw, heads_of, lacking
+from bayesattn.plots.style import png
 from bayesattn.runs import Run
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import MOST_COORDINATES, too_many
@@ -182,12 +181,10 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
                 figure.set_layout_engine("none")
                 for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
                     part.set_position(place)
-            content = io.BytesIO()
-            figure.set_dpi(RESOLUTION)
-            FigureCanvasAgg(figure).print_png(content)  # `savefig` draws twice.
+            content = png(figure, RESOLUTION)
             places = [part.get_position() for part in [*figure.axes, *figure.texts]]
             plt.close(figure)
-        drawn[scheme] = "data:image/png;base64," + base64.b64encode(content.getvalue()).decode()
+        drawn[scheme] = "data:image/png;base64," + base64.b64encode(content).decode()
     return Picture(**drawn, caption=caption, alternative=alternative)
 
 

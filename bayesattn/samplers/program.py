@@ -67,7 +67,7 @@ def program(
 
     def start(key, data):
         init_key, start_key = jax.random.split(key)
-        return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data), (data,), {}))
+        return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data, structure), (data,), {}))
 
     def describe(state, data):
         # Streams of their own for each draw, which the chain itself never uses.

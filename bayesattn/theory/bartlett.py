@@ -217,24 +217,33 @@ def narrowed(
         shape = fewer[layer]
         mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])
         bartlett = np.linalg.lstsq(mixing, targets[layer][-len(mixing) :], rcond=None)[0]
-        copied = np.zeros((shape.rows, 0))
-        if shape.skip:
-            # Columns of the layer above in terms of those that were kept of it.
-            turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0])
-            copied = bartlett[:, : turned.shape[1]] @ turned.T
-            bartlett[:, : turned.shape[1]] -= copied @ turned
-        left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
-        # B B^T determines U; of its factors the triangular one is wanted.
-        kept = (left * singular)[:, : shape.diagonal].T
-        *_, order = scipy.linalg.qr(kept, pivoting=True) if narrow(fewer) else (np.arange(shape.rows),)
-        lower = np.linalg.qr(kept[:, order])[1].T
-        lower *= np.where(np.diag(lower) < 0, -1, 1)
-        diagonal = np.diag(lower)
-        lower = np.concatenate([copied[order], lower], axis=1)
+        # Columns of the layer above in terms of those that were kept of it.
+        turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0]) if shape.skip else None
+        lower, diagonal, order = _narrowed_layer(bartlett, turned, shape, narrow(fewer))
         factor = np.asarray(_with_skip(jnp.asarray(mixing[:, order] @ lower), jnp.asarray(factor), shape, skips, layer))
         parts.insert(0, np.concatenate([np.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
         orders.insert(0, order)
     return jnp.asarray(np.concatenate(parts)), jnp.asarray(np.concatenate(orders)) if narrow(fewer) else None
+
+
+def _narrowed_layer(
+    bartlett: np.ndarray, turned: np.ndarray | None, shape: LayerShape, pivoted: bool
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """B_l of `shape` close to `bartlett`, the diagonal of its triangular part, and the order of its rows.
+
+    Its first columns are a skip's, where columns of the layer above are `turned` ones of those that were kept of it.
+    """
+    copied = np.zeros((shape.rows, 0))
+    if turned is not None:
+        copied = bartlett[:, : turned.shape[1]] @ turned.T
+        bartlett[:, : turned.shape[1]] -= copied @ turned
+    left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
+    # B B^T determines U; of its factors the triangular one is wanted.
+    kept = (left * singular)[:, : shape.diagonal].T
+    *_, order = scipy.linalg.qr(kept, pivoting=True) if pivoted else (np.arange(shape.rows),)
+    lower = np.linalg.qr(kept[:, order])[1].T
+    lower *= np.where(np.diag(lower) < 0, -1, 1)
+    return np.concatenate([copied[order], lower], axis=1), np.diag(lower), order
 
 
 def log_prior(
