@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import xarray as xr
+from matplotlib.figure import Figure
 from rich.console import Console
 
 import bayesattn as ba
@@ -397,8 +398,7 @@ def test_json_is_json(run, theory_is, tmp_path, number):
     [row] = strict(out)
     assert row["energy"] is None
     assert row["evidence"] == {"error": None, "all": [1.5, [None, 2]]}
-    figure = SimpleNamespace(savefig=lambda *_, **__: None)
-    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, lambda: figure)
+    screen.save_results(tmp_path / "out", {"bound": number, "holds": None}, Figure)
     assert strict((tmp_path / "out" / "result.json").read_text()) == {"bound": None, "holds": None}
 
 
