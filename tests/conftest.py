@@ -37,7 +37,7 @@ MARKS = os.environ.setdefault(
 HEAVY = "heavy" in MARKS.replace("not heavy", "")
 if not HEAVY:
     # Half of the time without a cache is XLA's. Before anything is compiled, also by what tests import: runs begun here and
-    # in other processes have the same bits, and notebooks find what tests compiled.
+    # in other processes have the same bits.
     compile_quickly(0)
 
 

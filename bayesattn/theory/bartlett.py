@@ -235,8 +235,9 @@ def _narrowed_layer(
     """
     copied = np.zeros((shape.rows, 0))
     if turned is not None:
-        copied = bartlett[:, : turned.shape[1]] @ turned.T
-        bartlett[:, : turned.shape[1]] -= copied @ turned
+        seen, rest = np.split(bartlett, [turned.shape[1]], axis=1)
+        copied = seen @ turned.T
+        bartlett = np.concatenate([seen - copied @ turned, rest], axis=1)
     left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
     # B B^T determines U; of its factors the triangular one is wanted.
     kept = (left * singular)[:, : shape.diagonal].T
