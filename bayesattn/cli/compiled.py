@@ -9,7 +9,7 @@ from pathlib import Path
 
 import platformdirs
 
-SECONDS = "0.2"
+SECONDS = "0.03"
 """What compiled faster than that is not kept."""
 BYTES = str(2**30)
 """Most that is kept: what was not used for longest goes first."""
