@@ -22,7 +22,6 @@ from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
 from bayesattn.comparison import Compared
-from bayesattn.models import collapsed
 from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.samplers import pilot
 from bayesattn.theory import problem
@@ -117,7 +116,7 @@ def test_what_theory_costs_is_told_before(run, monkeypatch):
 @pytest.mark.parametrize("most", [10**6, 1], ids=["by some seconds", "by a gradient"])
 def test_what_sampling_costs_is_told_before(run, tmp_path, monkeypatch, most):
     monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.2)
-    monkeypatch.setattr(collapsed, "MOST_FOR_HESSIAN", most)
+    monkeypatch.setattr(pilot, "MOST_FOR_HESSIAN", most)
     status, out, _ = run("sample", "small.toml", "--out", "draws", *QUICK, "--dry-run")
     assert status == 0
     assert fits(out)

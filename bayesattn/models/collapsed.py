@@ -38,22 +38,8 @@ Sites = dict[str, Array]
 
 
 def structure(model: Model) -> Structure:
-    """Shapes of the Bartlett factors: all that the compiled program depends on.
-
-    Those of narrow layers are dense where coordinates are many.
-    """
-    shapes = bartlett.layer_shapes(model.architecture)
-    return bartlett.layer_shapes(model.architecture, dense=model.law is None and many(shapes))
-
-
-def many(shapes: Structure) -> bool:
-    """Whether coordinates are so many that draws of warm-up can't tell a metric of them."""
-    return sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN
-
-
-def dense(shapes: Structure) -> bool:
-    """Whether some layer has dense coordinates, and so the posterior no mode."""
-    return any(shape.dense for shape in shapes)
+    """Shapes of the Bartlett factors: all that the compiled program depends on."""
+    return bartlett.layer_shapes(model.architecture)
 
 
 def options(shapes: Structure) -> dict[str, Any]:
@@ -64,9 +50,8 @@ def options(shapes: Structure) -> dict[str, Any]:
     A metric for each of many coordinates would have to be told from fewer draws than they are, and trees of the first steps
     of warm-up, which are small, take a minute each (1,231 coordinates, 144 paths).
     """
-    if many(shapes):
-        return {"adapt_mass_matrix": False, "max_tree_depth": DEPTHS}
-    return {"adapt_mass_matrix": bartlett.narrow(shapes)}
+    many = sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN
+    return {"adapt_mass_matrix": bartlett.narrow(shapes) and not many} | ({"max_tree_depth": DEPTHS} if many else {})
 
 
 def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
@@ -74,16 +59,16 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
 
     `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
     posterior. Where labels are classes it is the prior's of order parameters, and Laplace's of the outputs,
-    if these are at most `categorical.MOST_LATENTS` coordinates. Dense coordinates have the prior's always, around 0.
+    if these are at most `categorical.MOST_LATENTS` coordinates.
     Raises ValueError if it is something else.
     """
     one_of("whitening", whitening, ("laplace", "prior"))
-    shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
-    if model.law is None and whitening == "laplace" and not dense(shapes):
+    if model.law is None and whitening == "laplace":
         mode, problem = find_mode(model.likelihood, model.architecture)
         order = {} if problem.order is None else {"order": problem.order}
         arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
         return arrays | order
+    shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
     centre, scale = bartlett.stretched(shapes, widths)
     found = {"centre": centre, "scale": scale}
     if model.law is None:
@@ -220,9 +205,7 @@ def program(shapes: Structure):
 
 
 def initial(key: Key[Array, ""], data: dict[str, Any], shapes: Structure) -> Sites:
-    """Where a chain starts: a draw of the Gaussian that whitening takes the posterior for, or of the prior if dense."""
-    if dense(shapes):
-        return draw_prior(key, data, shapes)
+    """Where a chain starts: a draw of the Gaussian that whitening takes the posterior for."""
     if data["observation"] is None:
         return {"whitened": jax.random.normal(key, data["centre"].shape)}
     point_key, latents_key = jax.random.split(key)
@@ -236,7 +219,7 @@ def quantities(sites: Sites, data: dict[str, Any], shapes: Structure, key: Key[A
     """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
     point = _point(sites, data)
     factor = problem_in(data).factor(point, shapes)
-    if data["order"] is not None or dense(shapes):
+    if data["order"] is not None:
         point = bartlett.in_order(bartlett.bartlett_factors(point, shapes, data["order"]), shapes)
     result = {"bartlett": point, "order_parameter": factor @ factor.T}
     test, classes = data["test_path_inputs"], data["observation"] is not None
@@ -318,7 +301,7 @@ def weights(
     seed_number("seed", seed)
     if "bartlett" not in draws["posterior"]:
         raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
-    arch, shapes = model.architecture, bartlett.layer_shapes(model.architecture)
+    arch, shapes = model.architecture, structure(model)
     points = draws["posterior"]["bartlett"].isel(draw=slice(thin - 1, None, thin))
     if points.shape[-1] != sum(shape.size for shape in shapes):
         raise ValueError(

@@ -10,7 +10,9 @@ from bayesattn.models import LatentModel, Model, collapsed
 from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.run import advance, bytes_per_draw, plan
-from bayesattn.theory.cost import COMPILATION, cost_of_mode, seconds_of
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.cost import cost_of_mode, seconds_of
+from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
 
 PILOT_SECONDS = 3.0
 GRADIENTS_A_STEP = 31
@@ -39,18 +41,16 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     """`pilot`, but of many coordinates by the time of a gradient: to prepare the chain takes minutes there."""
     if job.parameterisation != "collapsed" or not isinstance(model, Model):
         return pilot(model, job)
-    shapes = collapsed.structure(model)
-    if model.law is not None or not collapsed.many(shapes):
+    shapes = layer_shapes(model.architecture)
+    if model.law is not None or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
         return pilot(model, job)
-    gradient, hessian = seconds_of(model.likelihood, model.architecture, shapes)
-    short_chain = curvature.STEPS * curvature.LEAPS * gradient
-    if collapsed.dense(shapes):
-        seconds = COMPILATION + short_chain
-    else:
-        seconds = cost_of_mode(model.likelihood, model.architecture).seconds
-        seconds += curvature.ROUNDS * (short_chain + curvature.LOOKS * hessian) if curvature.serves(shapes) else 0.0
+    cost = cost_of_mode(model.likelihood, model.architecture)
+    seconds = cost.seconds
+    if curvature.serves(shapes):
+        gradient, hessian = seconds_of(model.likelihood, model.architecture, shapes)
+        seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
     ready = plan(model, job, collapsed.prepare(model, "prior"))
-    return Pilot(gradients_a_step(job) * gradient, seconds, bytes_per_draw(ready.shapes), measured=False)
+    return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)
 
 
 def pilot(model: Model | LatentModel, job: Job) -> Pilot:

@@ -237,7 +237,7 @@ def _prepared(model: Model | LatentModel, job: Job) -> dict[str, Any]:
     if not isinstance(model, Model) or job.parameterisation != "collapsed" or model.law is not None:
         return found
     if curvature.serves(module.structure(model)):
-        return curvature.whitened_by_short_chains(model, found)
+        return curvature.whitened_by_mean_curvature(model, found)
     return found
 
 

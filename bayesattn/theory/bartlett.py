@@ -44,7 +44,7 @@ class LayerShape(NamedTuple):
     """Shape of one Bartlett factor: `heads` of the layer, `rows` = heads x columns of the layer above, `columns`.
 
     `freedom` are the degrees of freedom of the last column, or `FREE` if there are more; `skip` says whether the layer has a
-    skip connection, `dense` whether the entries of B above its diagonal are coordinates too.
+    skip connection.
     """
 
     heads: int
@@ -52,7 +52,6 @@ class LayerShape(NamedTuple):
     columns: int
     freedom: int = FREE
     skip: bool = False
-    dense: bool = False
 
     @property
     def copied(self) -> int:
@@ -68,20 +67,19 @@ class LayerShape(NamedTuple):
     def logs(self) -> int:
         """Diagonal entries whose logarithm is a coordinate: all, but for one that takes either sign.
 
-        An only entry, such as the readout's, scales all of U, and its sign turns nothing round. A dense factor has none.
+        An only entry, such as the readout's, scales all of U, and its sign turns nothing round.
         """
-        return 0 if self.dense else self.diagonal - (self.freedom == 1 and self.rows > 1)
+        return self.diagonal - (self.freedom == 1 and self.rows > 1)
 
     @property
     def below(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row and column indices of the entries below the diagonal, copied columns among them; if dense, above it too."""
-        beside = np.arange(self.columns) - self.copied - np.arange(self.rows)[:, None]
-        rows, columns = np.nonzero(beside if self.dense else beside < 0)
+        """Row and column indices of the entries below the diagonal, the copied columns among them."""
+        rows, columns = np.nonzero(np.arange(self.columns) - self.copied < np.arange(self.rows)[:, None])
         return rows, columns
 
     @property
     def places(self) -> np.ndarray:
-        """Which coordinate each entry of B is; those that are no coordinates the one after the last, a zero.
+        """Which coordinate each entry of B is; those above the diagonal the one after the last, a zero.
 
         To gather entries compiles in less time than to scatter coordinates.
         """
@@ -97,19 +95,15 @@ class LayerShape(NamedTuple):
         return self.diagonal + len(self.below[0])
 
 
-def layer_shapes(arch: Architecture, full: bool = False, dense: bool = False) -> tuple[LayerShape, ...]:
-    """Shapes of B_1, .., B_L, B_a. `full` keeps all columns, as the theory at large width does.
-
-    `dense` makes those dense whose columns are as many as the layer is wide.
-    """
+def layer_shapes(arch: Architecture, full: bool = False) -> tuple[LayerShape, ...]:
+    """Shapes of B_1, .., B_L, B_a. `full` keeps all columns, as the theory at large width does."""
     shapes, columns = [], 1
     heads, skips = (*arch.heads, arch.outputs), (*(skip > 0 for skip in arch.skips), False)
     for count, width, skip in zip(reversed(heads), reversed(arch.widths), reversed(skips), strict=True):
         rows, copied = count * columns, columns if skip else 0
         columns = copied + rows if full else min(copied + rows, width)
         wide = full or columns == copied
-        freedom = FREE if wide else min(width - columns + 1, FREE)
-        shapes.append(LayerShape(count, rows, columns, freedom, skip, dense and freedom == 1 and rows > 1))
+        shapes.append(LayerShape(count, rows, columns, FREE if wide else min(width - columns + 1, FREE), skip))
     return tuple(reversed(shapes))
 
 
@@ -289,14 +283,12 @@ def sample_prior(
 
 
 def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Point:
-    """Point of the same U's, of triangular B's whose rows are in their own order and diagonals above 0.
+    """Point of the same U's with rows in their own order and diagonals above 0, from the readout down by QR.
 
-    From the readout down by QR: B_l B_l^T keeps its U_l, and the rotation that makes B_l triangular turns the rows that
-    B_{l-1} has for each head.
+    B_l B_l^T keeps its U_l; the rotation that makes B_l triangular turns the rows that B_{l-1} has for each head.
     """
     turn, parts = jnp.ones((1, 1)), []
     for shape, bartlett in zip(reversed(shapes), reversed(bartletts), strict=True):
-        shape = shape._replace(dense=False)
         blocks = bartlett.reshape(shape.heads, -1, shape.columns)
         turned = jnp.einsum("ij,hjc->hic", turn, blocks).reshape(bartlett.shape)
         orthogonal, upper = jnp.linalg.qr(turned[:, shape.copied :].T)
