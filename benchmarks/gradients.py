@@ -10,9 +10,12 @@ from timing import interleaved_seconds
 import bayesattn as ba
 from bayesattn.models import PARAMETERISATIONS
 
+REPEATS = 100
+"""Gradients of each call: begun with many arrays, it takes as long as some of them."""
 
-def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
-    """A function that evaluates the gradient `repeats` times, from the first point of a chain."""
+
+def gradient(model: ba.Model, parameterisation: str):
+    """A function that evaluates the gradient `REPEATS` times, from the first point of a chain."""
     module = PARAMETERISATIONS[parameterisation]
     structure = module.structure(model)
     program, data = module.program(structure), module.data(model, **module.prepare(model))
@@ -23,7 +26,7 @@ def gradient(model: ba.Model, parameterisation: str, repeats: int = 20):
     def many(sites, data):
         slope = jax.grad(lambda z: potential_energy(program, (data,), {}, z))
         step = lambda _, z: jax.tree.map(lambda a, b: a - 1e-9 * b, z, slope(z))  # noqa: E731
-        return jax.lax.fori_loop(0, repeats, step, sites)
+        return jax.lax.fori_loop(0, REPEATS, step, sites)
 
     return lambda: many(sites, data)
 
@@ -36,7 +39,7 @@ def main() -> None:
     for width in (10, 100):
         wide = model.replace(width=width)
         seconds = interleaved_seconds({name: gradient(wide, name) for name in model.parameterisations}, repeats=9)
-        each = {name: 1e3 * value / 20 for name, value in seconds.items()}
+        each = {name: 1e3 * value / REPEATS for name, value in seconds.items()}
         ratios = (each["token"] / each["path"], each["token"] / each["collapsed"])
         print(f"| {width} | " + " | ".join(f"{each[name]:.3f} ms" for name in ("token", "path", "collapsed")), end="")
         print(f" | {ratios[0]:.0f} | {ratios[1]:.0f} |")
