@@ -11,7 +11,7 @@ import bayesattn as ba
 from bayesattn.models import PARAMETERISATIONS
 
 REPEATS = 100
-"""Gradients of each call: begun with many arrays, it takes as long as some of them."""
+"""Gradients of each call, so that what the call itself takes counts little."""
 
 
 def gradient(model: ba.Model, parameterisation: str):
