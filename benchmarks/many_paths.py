@@ -1,6 +1,6 @@
 """Effective sample sizes of the ten greatest diagonal entries of U: 144 paths, P = 1000, N_0 = 64, N = 10, T = 0.1.
 
-Run with `uv run python benchmarks/many_paths.py planted 1150`: labels, and draws of each of two chains; about half an hour.
+Run with `uv run python benchmarks/many_paths.py planted 1150 0`: labels, draws of each of two chains, seed; about half an hour.
 Path inputs are independent normal numbers. Labels "planted" are the sign of a linear function of the inputs of ten paths,
 the same function of each but for its size and sign; labels "random" are independent of the inputs, and fitted all the same.
 """
@@ -18,7 +18,7 @@ HEADS, EXAMPLES, FEATURES, WIDTH, STRONG = 12, 1000, 64, 10, 10
 CHAINS, WARMUP, STEPS = 2, 100, 24
 
 
-def model_of(labels: str, seed: int = 0) -> ba.Model:
+def model_of(labels: str, seed: int) -> ba.Model:
     """The posterior, for labels "planted" or "random"."""
     rng = np.random.default_rng(seed)
     path_inputs = rng.standard_normal((EXAMPLES, HEADS**2, FEATURES))
@@ -32,10 +32,10 @@ def model_of(labels: str, seed: int = 0) -> ba.Model:
     return ba.Model(path_inputs=path_inputs, labels=signs[labels], architecture=arch, temperature=0.1)
 
 
-def main(labels: str, draws: int) -> None:
+def main(labels: str, draws: int, seed: int) -> None:
     """Print what was drawn in what time."""
-    model, began = model_of(labels), time.perf_counter()
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "options": {"num_steps": STEPS}}
+    model, began = model_of(labels, seed), time.perf_counter()
+    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "options": {"num_steps": STEPS}}
     tree = ba.sample(model, "hmc", keep=("order_parameter",), **settings)
     minutes = (time.perf_counter() - began) / 60
     entries = xr.DataArray(np.einsum("cdpp->cdp", tree["posterior"]["order_parameter"]), dims=("chain", "draw", "path"))
@@ -52,4 +52,4 @@ def main(labels: str, draws: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

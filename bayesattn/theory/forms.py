@@ -46,11 +46,15 @@ def mixes_pairs(rows: int, columns: int, outputs: int) -> bool:
 
 
 def _of_products(rows: int, features: int, columns: int, outputs: int) -> float:
-    """Operations of A^T A by the products of features."""
+    """Operations of A^T A by the products of features; from both sides each takes as long as four by the examples.
+
+    Measured with 48 and 50 features, 600 to 2000 examples and 4 to 16 columns: 16 to 81 paths, of which those from 49 on
+    took up to three times as long by products as by 600 examples.
+    """
     paths = rows / outputs
     if mixes_pairs(rows, columns, outputs):
         return (features * paths * columns) ** 2
-    return features**2 * rows * columns * (paths + columns)
+    return 4 * features**2 * rows * columns * (paths + columns)
 
 
 def by_products(examples: int, features: int, arch: Architecture) -> bool:

@@ -180,7 +180,7 @@ def test_products_of_features_change_nothing(outputs, heads, columns, temperatur
     rng = np.random.default_rng(0)
     arch = ba.Architecture((heads,), (columns, columns), (1.2, 1.0, 0.8), (0.7,), outputs)
     assert mixes_pairs(arch.rows, columns, outputs) == (heads == 2)
-    inputs, labels = rng.normal(size=(60, heads + 1, 4)), rng.normal(size=(60, outputs))
+    inputs, labels = rng.normal(size=(180, heads + 1, 4)), rng.normal(size=(180, outputs))
     found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
     assert found.products is not None
     plain = dataclasses.replace(found, products=None)
@@ -214,6 +214,8 @@ def test_products_of_features_are_made_where_they_take_fewer_operations():
     assert of(200, 4, 10, 20).products is not None
     assert of(30, 4, 10, 20).products is None
     assert of(70, 30, 20, 3).products is None
+    # Fewer operations, but slower ones.
+    assert of(300, 20, 5, 6).products is None
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
