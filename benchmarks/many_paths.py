@@ -1,6 +1,6 @@
 """Effective sample sizes of the ten greatest diagonal entries of U: 144 paths, P = 1000, N_0 = 64, N = 10, T = 0.1.
 
-Run with `uv run python benchmarks/many_paths.py planted 1150 0`: labels, draws of each of two chains, seed; about half an hour.
+Run with `uv run python benchmarks/many_paths.py planted 1150 0`: labels, draws of each of two chains, seed; half an hour.
 Path inputs are independent normal numbers. Labels "planted" are the sign of a linear function of the inputs of ten paths,
 the same function of each but for its size and sign; labels "random" are independent of the inputs, and fitted all the same.
 """

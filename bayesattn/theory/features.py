@@ -11,12 +11,12 @@ from bayesattn.theory.kernels import input_scale
 BLOCK_BYTES = 2**27
 
 
-def blocks(columns: Float[Array, "example feature column"], paths: int) -> Float[Array, "block example few column"]:
+def blocks(columns: Float[Array, "example column feature"], paths: int) -> Float[Array, "block example column few"]:
     """Features in blocks: the Gram matrix of all columns of all paths may not fit into memory."""
-    examples, features, _ = columns.shape
+    examples, number, features = columns.shape
     count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
-    padded = jnp.pad(columns, ((0, 0), (0, -features % count), (0, 0)))
-    return jnp.moveaxis(padded.reshape(examples, -1, count, columns.shape[2]), 1, 0)
+    padded = jnp.pad(columns, ((0, 0), (0, 0), (0, -features % count)))
+    return jnp.moveaxis(padded.reshape(examples, number, -1, count), 2, 0)
 
 
 def scaled_features(path_inputs: Any, input_variance: Any) -> Float[Array, "example feature path"]:

@@ -20,6 +20,7 @@ from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.energies import (
     energy_by_products,
+    gram,
     gram_by_products,
     gram_energy,
     kernel_energy,
@@ -136,8 +137,7 @@ class Likelihood:
 
     def kernel(self, factor: Factor) -> Float[Array, "label label"]:
         """K(U)."""
-        mixed = self.mixed(factor)
-        return mixed @ mixed.T
+        return gram(self.mixed(factor))
 
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
         """The same of any symmetric U; where U is nearly singular a factor keeps more digits."""
@@ -232,13 +232,15 @@ class Likelihood:
         examples, _, paths = whitened.shape
         energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
         slope = jnp.einsum("efp,efq->pq", whitened, whitened) - weighted.T @ weighted
+        # Features last: pairs of paths are then in front of pairs of features without single numbers being moved.
+        by_path = jnp.swapaxes(whitened, 1, 2)
 
         def add(traces, block):
-            rows = jnp.einsum("efp,egq->pqfg", whitened, block).reshape(paths**2, -1)
+            rows = jnp.einsum("epf,eqg->pqfg", by_path, block).reshape(paths**2, -1)
             return traces + rows @ rows.T, None
 
         # Rows (q, r) and columns (p, s).
-        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks(whitened, paths))
+        traces, _ = jax.lax.scan(add, jnp.zeros((paths**2, paths**2)), blocks(by_path, paths))
         trace_term = jnp.einsum("qrps->pqrs", traces.reshape((paths,) * 4)).reshape(traces.shape)
         # Z_q v_p
         pulled = jnp.einsum("efq,fp->pqe", whitened, weighted).reshape(paths**2, examples)
@@ -260,18 +262,19 @@ class Likelihood:
         energy = 2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + labels @ labels + self._of_unseen()
         slope = 2 * (jnp.einsum("efp,efq->pq", whitened, mixed) - weighted.T @ read)
         entries = paths * columns
+        by_path, by_column = jnp.swapaxes(whitened, 1, 2), jnp.swapaxes(mixed, 1, 2)
 
         def add(sums, block):
             alike, crossed = sums
             outer, inner = block
-            of_paths = jnp.einsum("efp,egr->prfg", whitened, outer).reshape(paths**2, -1)
-            of_columns = jnp.einsum("efq,egs->qsfg", mixed, inner).reshape(columns**2, -1)
-            there = jnp.einsum("efp,egs->psfg", whitened, inner).reshape(entries, -1)
-            back = jnp.einsum("efq,egr->rqfg", mixed, outer).reshape(entries, -1)
+            of_paths = jnp.einsum("epf,erg->prfg", by_path, outer).reshape(paths**2, -1)
+            of_columns = jnp.einsum("eqf,esg->qsfg", by_column, inner).reshape(columns**2, -1)
+            there = jnp.einsum("epf,esg->psfg", by_path, inner).reshape(entries, -1)
+            back = jnp.einsum("eqf,erg->rqfg", by_column, outer).reshape(entries, -1)
             return (alike + of_paths @ of_columns.T, crossed + there @ back.T), None
 
         nothing = jnp.zeros((paths**2, columns**2)), jnp.zeros((entries, entries))
-        (alike, crossed), _ = jax.lax.scan(add, nothing, (blocks(whitened, paths), blocks(mixed, paths)))
+        (alike, crossed), _ = jax.lax.scan(add, nothing, (blocks(by_path, paths), blocks(by_column, paths)))
         # tr(A^{-1} dA A^{-1} dA') / 2 of entries (p, q) and (r, s)
         traces = jnp.einsum("prqs->pqrs", alike.reshape(paths, paths, columns, columns))
         traces += jnp.einsum("psrq->pqrs", crossed.reshape(paths, columns, paths, columns))
@@ -349,12 +352,11 @@ class Likelihood:
         """Posterior mean of Z given labels."""
         if self.in_feature_space(factor.shape[1]):
             if self.products is None:
-                mixed = self.mixed(factor)
-                gram = mixed.T @ mixed
+                found = gram(self.mixed(factor).T)
             else:
-                gram = gram_by_products(factor, self.products, self.outputs)
+                found = gram_by_products(factor, self.products, self.outputs)
             pulled = (factor.T @ self._pulled(labels)).T.reshape(-1)
-            return jax.scipy.linalg.cho_solve((self._cholesky(gram), True), pulled).reshape(-1, factor.shape[1]).T
+            return jax.scipy.linalg.cho_solve((self._cholesky(found), True), pulled).reshape(-1, factor.shape[1]).T
         coefficients = jax.scipy.linalg.cho_solve((self._cholesky(self.kernel(factor)), True), labels)
         return factor.T @ self._pulled(coefficients)
 

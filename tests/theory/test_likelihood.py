@@ -117,11 +117,11 @@ def test_the_energy_expansion_in_a_factor_is_the_automatic_one(case, monkeypatch
     assert relative_error(expansion.curvature, jax.jit(jax.hessian(energy))(factor.reshape(-1))) < 1e-10
 
 
-@pytest.mark.parametrize("columns", [128, 257, 600])
-def test_a_gram_matrix_by_halves_is_the_product(columns):
-    matrix = np.random.default_rng(0).normal(size=(40, columns))
+@pytest.mark.parametrize("rows", [128, 257, 600])
+def test_a_gram_matrix_by_halves_is_the_product(rows):
+    matrix = np.random.default_rng(0).normal(size=(rows, 40))
     product = energies.gram(jnp.asarray(matrix))
-    assert relative_error(product, matrix.T @ matrix) < 1e-14
+    assert relative_error(product, matrix @ matrix.T) < 1e-14
     np.testing.assert_array_equal(product, product.T)
 
 
