@@ -228,7 +228,7 @@ def joint_test(
     # Whitening may not depend on the labels that are drawn, as the transition may not: it is the prior's, and of outputs,
     # where labels are classes, by the model's own labels.
     prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
-    ready = plan(simulated, job, prepared)
+    ready = plan(simulated, job, prepared, other_labels=True)
     options = dict(job.options)
     if options.get("adapt_step_size", True) or "step_size" not in options:
         state = ready.program.start(tuning_key, ready.data)
@@ -331,7 +331,7 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
     module = JOINT[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]
     prepared = [module.prepare(case) for case in models]
-    ready = plan(models[0], job, prepared[0])
+    ready = plan(models[0], job, prepared[0], other_labels=True)
     own = jnp.asarray(labels), {name: jnp.stack([arrays[name] for arrays in prepared]) for name in prepared[0]}
     start, block = _batched(ready.program, module.with_labels, job.kept)
     state = start(jax.random.split(key, len(labels)), own, ready.data)

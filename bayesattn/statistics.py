@@ -30,7 +30,9 @@ from bayesattn.theory.kernels import checked_path_inputs
 from bayesattn.theory.likelihood import Unseen
 
 BLOCK_BYTES = 2**23
-"""Of examples that are taken into R at a time, on top of four times as many rows as R has, if those are more."""
+"""Of examples that are taken into R at a time, or four times as many rows as R has, if those are more."""
+LARGE_BLOCK_BYTES = 2**29
+"""Beyond it as many rows as R has are taken at a time."""
 STORE_SECONDS = 30.0
 """Between two times that a store is written."""
 FAN = 8
@@ -65,8 +67,9 @@ class Statistics(Described):
 
         Args:
             batches: pairs (path inputs (n, Pi, N_0), labels (n,)) from any iterable; or one pair of arrays, which are read
-                block by block where they lie on disk (NumPy's memory maps, Zarr, HDF5); or a pair of Dask arrays; or a Dask
-                bag of such pairs. Dask's are gathered where Dask computes: on the default client's workers, if there is one.
+                block by block where they lie on disk (NumPy's memory maps, Zarr, HDF5); or both by their names path_inputs
+                and labels, as in a Zarr group or an npz file, whose arrays are read whole; or a pair of Dask arrays; or a
+                Dask bag of pairs. Dask's are gathered where Dask computes: on the default client's workers, if there is one.
             arch: the network; only the number of its paths matters.
             store: a file in which what was gathered is kept, every half minute and at the end. If it is there, as many
                 examples as it holds are left out at the beginning, so that gathering goes on where it was interrupted.
@@ -77,6 +80,7 @@ class Statistics(Described):
         """
         if not isinstance(arch, Architecture):
             raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
+        batches = _by_place(batches)
         if _of_dask(batches):
             if store is not None:
                 raise ValueError("store must be None with Dask, which itself does again what a lost worker had done")
@@ -112,8 +116,8 @@ class Statistics(Described):
         rows = np.column_stack([np.reshape(path_inputs, (held, -1)), labels])
         if unseen.examples:
             # Of what no function of the path inputs explains only the square counts.
-            rows = np.vstack([rows, np.zeros(rows.shape[1])])
-            rows[-1, paths * features] = np.sqrt(unseen.square)
+            rows = np.vstack([rows, np.zeros((min(outputs, unseen.examples), rows.shape[1]))])
+            rows[held, paths * features] = np.sqrt(unseen.square)
         return cls(rows, held + unseen.examples, paths, features, outputs)
 
     def __add__(self, other: Any) -> "Statistics":
@@ -201,6 +205,16 @@ class Rows(NamedTuple):
         return Statistics(_triangle(self.rows), len(self.rows), *self.shape)
 
 
+def _by_place(batches: Any) -> Any:
+    """A pair of arrays that were given by their names."""
+    if not hasattr(batches, "keys"):
+        return batches
+    names = sorted(map(str, batches.keys()))
+    if not {"path_inputs", "labels"} <= {*names}:
+        raise ValueError(f"batches must hold path_inputs and labels by these names, got {', '.join(names) or 'none'}")
+    return batches["path_inputs"], batches["labels"]
+
+
 def _pairs(batches: Any) -> Iterator[tuple[str, Any]]:
     """Pairs of inputs and labels, none of them large, with the names that errors give them."""
     if _is_pair(batches):
@@ -259,9 +273,10 @@ def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
     for rows, shape in parts:
         held.append(rows)
         columns = rows.shape[1]
-        if sum(map(len, held)) >= max(4 * columns, BLOCK_BYTES // (8 * columns)):
-            yield Rows(np.concatenate(held), shape)
-            held = []
+        some, many = (size // (8 * columns) for size in (BLOCK_BYTES, LARGE_BLOCK_BYTES))
+        if sum(map(len, held)) >= max(some, columns, min(4 * columns, many)):
+            block, held = Rows(np.concatenate(held), shape), []
+            yield block
     if shape is not None and sum(map(len, held)):
         yield Rows(np.concatenate(held), shape)
 
@@ -283,7 +298,8 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
                 left -= len(known)
                 if not left and sha.hexdigest() != digest:
                     raise ValueError(f"store must hold statistics of these batches, got {file}, of other examples")
-            yield Rows(rest, shape)
+            if len(rest):  # A view, even of no rows, keeps the batch in memory.
+                yield Rows(rest, shape)
 
     written = time.monotonic()
     for block in _blocks(new()):

@@ -120,7 +120,9 @@ def _evidence(model: Model, temperature: float, seed: int, particles: int | None
 
 
 def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str) -> Candidate:
-    gp = theory.gp_evidence(model, temperature=temperature)
+    gp = None
+    with contextlib.suppress(theory.NotConverged):
+        gp = theory.gp_evidence(model, temperature=temperature)
     own: dict[str, Any] = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
     if isinstance(evidence, theory.Evidence):
         own = evidence._asdict() | {"failure": None}
@@ -142,7 +144,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     return Candidate(
         temperature=temperature,
         **own,
-        gp_log_evidence=gp if np.isfinite(gp) else None,
+        gp_log_evidence=gp,
         validation_accuracy=validation,
         test_accuracy=test,
         gp_test_accuracy=gp_test,

@@ -17,7 +17,7 @@ from timing import interleaved_seconds
 
 import bayesattn as ba
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
-from bayesattn.theory.forms import cheapest_form
+from bayesattn.theory.cost import form_of
 from bayesattn.theory.problem import potential, problem_of
 
 MOST_ARRAYS, MOST_GATHERED, BATCH = 10**4, 10**5, 10**4
@@ -69,7 +69,7 @@ def measured(case: Case) -> dict:
     point = unwhiten(jnp.zeros(sum(shape.size for shape in shapes)), shapes, problem.widths)
     seconds = interleaved_seconds({"gradient": lambda: slope(point, problem, shapes)}, repeats=9)["gradient"]
     return {
-        "form": cheapest_form(len(model.labels), case.features, model.architecture),
+        "form": form_of(model.likelihood, shapes),
         "seconds": seconds,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "device": jax.devices()[0].device_kind,

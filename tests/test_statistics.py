@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import json
 import os
 import signal
 import threading
@@ -9,6 +10,7 @@ import time
 import tracemalloc
 import zipfile
 
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,7 @@ import zarr
 import bayesattn as ba
 from bayesattn import runs, statistics
 from bayesattn._random import fingerprint
+from bayesattn.models import collapsed
 from bayesattn.models.posterior import Tokens
 from bayesattn.theory.features import scaled_features
 from bayesattn.theory.forms import FORMS
@@ -89,6 +92,17 @@ def test_several_outputs_have_a_column_each(data):
         ba.Model(statistics=both, architecture=ARCH, temperature=1.0)
 
 
+@pytest.mark.parametrize("examples", [12, 13, EXAMPLES])
+def test_several_outputs_are_restored_and_kept(data, tmp_path, examples):
+    inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples]
+    both = ba.Statistics.gather((inputs, labels), ARCH)
+    restored = ba.Statistics.restored(both.path_inputs, both.labels, both.unseen)
+    assert restored.triangle.shape == both.triangle.shape
+    np.testing.assert_allclose(restored.unseen.square, both.unseen.square, rtol=1e-12)
+    restored.save(tmp_path / "restored")
+    assert same(ba.Statistics.open(tmp_path / "restored"), restored, 1e-300)
+
+
 @pytest.mark.parametrize("examples", [5, 12, 13])
 def test_few_examples_are_their_own_statistics(data, examples):
     inputs, labels = data[0][:examples], data[1][:examples]
@@ -125,7 +139,7 @@ def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, f
 
 
 def test_draws_of_weights_are_those_of_every_form(models):
-    """Of the same random numbers; and their mean and covariance are those of the examples."""
+    """Of the same random numbers."""
     held = models[1]
     arrays = (held.path_inputs, held.labels, ARCH, TEMPERATURE)
     factor = jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)))
@@ -183,7 +197,7 @@ def test_digits_are_kept_at_low_temperature(data):
     held = ba.Statistics.gather([(inputs, labels)], arch)
     factor = np.array([[1.0, 0.3], [-0.4, 0.8]])
 
-    def exact(temperature):
+    def exact(factor, temperature):
         with localcontext() as context:
             context.prec = 60
             scale = Decimal(1) / Decimal(6)
@@ -213,13 +227,25 @@ def test_digits_are_kept_at_low_temperature(data):
                     rows[j] = [a - ratio * b for a, b in zip(rows[j], rows[i], strict=True)]
             return float(log_det + quadratic)
 
+    def of(form, temperature):
+        return likelihood(held.path_inputs, held.labels, arch, temperature, form=form, unseen=held.unseen)
+
     for temperature in (1e-2, 1e-6, 1e-10):
-        model = ba.Model(statistics=held, architecture=arch, temperature=temperature)
         for form in FORMS:
-            found = likelihood(
-                model.path_inputs, model.labels, arch, temperature, form=form, unseen=held.unseen
-            ).energy(jnp.asarray(factor))
-            assert relative_error(found, exact(temperature)) < 1e-10
+            found = of(form, temperature).energy(jnp.asarray(factor))
+            assert relative_error(found, exact(factor, temperature)) < 1e-10
+    # Of rank 3 for 6 rows: six digits at least, as long as K + T I does not count as singular.
+    flat = factor * [1.0, 0.0]
+    for form in FORMS:
+        refused = []
+        for temperature in 10.0 ** -np.arange(8, 18):
+            found = of(form, float(temperature))
+            refused.append(bool(found.is_singular(jnp.asarray(flat))))
+            if not refused[-1]:
+                error = relative_error(found.energy(jnp.asarray(flat)), exact(flat, float(temperature)))
+                assert error < 1e-6
+        assert refused == sorted(refused)
+        assert 0 < sum(refused) < len(refused)
 
 
 def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
@@ -238,6 +264,43 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
         ba.with_groups(draws, "log_likelihood", model=model)
     with pytest.raises(ValueError, match="'sgld' takes minibatches"):
         ba.sample(model, sampler="sgld", parameterisation="path", chains=1, warmup=1, draws=1)
+
+
+def test_chains_of_many_plain_examples_look_at_as_few_rows(monkeypatch):
+    """Their law is that of statistics' chains."""
+    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
+    labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
+    arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.condensed, []
+
+    def looking(data, model):
+        found = condensed(data, model)
+        looked.append(len(found["likelihood"].labels))
+        return found
+
+    monkeypatch.setattr(collapsed, "condensed", looking)
+    settings = {"architecture": arch, "temperature": TEMPERATURE}
+    models = (
+        ba.Model(path_inputs=inputs, labels=labels, **settings),
+        ba.Model(statistics=ba.Statistics.gather((inputs, labels), arch), **settings),
+    )
+    found = []
+    for model in models:
+        draws = ba.sample(model, "hmc", chains=2, warmup=100, draws=400, progress=False)
+        diagonal = np.einsum("cdpp->pcd", draws["posterior"]["order_parameter"])
+        found.append((diagonal.mean((1, 2)), [arviz_stats.mcse(path) for path in diagonal]))
+    assert looked == [12, 12]
+    (mean, error), (other, its_error) = found
+    assert np.max(np.abs(mean - other) / np.hypot(error, its_error)) < 4.5
+
+
+def test_classes_are_those_of_single_examples():
+    inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
+    classes = np.stack([inputs[:, 0, 0] > 0, inputs[:, 0, 0] <= 0], axis=1).astype(float)
+    arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
+    settings = {"architecture": arch, "temperature": 1.0, "observation": "categorical"}
+    model = ba.Model(path_inputs=inputs, labels=classes, **settings)
+    data = collapsed.condensed(collapsed.data(model, **collapsed.prepare(model, "prior")), model)
+    assert len(data["likelihood"].labels) == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
@@ -348,7 +411,7 @@ def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
             ba.Statistics.open(other)
 
 
-def test_a_model_file_names_statistics(data, gathered, tmp_path):
+def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
     gathered.save(tmp_path / "statistics.zarr.zip")
     np.savez(tmp_path / "test.npz", test_path_inputs=data[2])
     file = tmp_path / "model.toml"
@@ -356,6 +419,11 @@ def test_a_model_file_names_statistics(data, gathered, tmp_path):
     file.write_text("\n".join([*lines, 'statistics = "statistics.zarr.zip"', 'file = "test.npz"']))
     model = ba.load_model(file)
     assert (model.examples, len(model.test_path_inputs)) == (EXAMPLES, 7)
+    status, out, _ = command("theory", "model.toml", "--json")
+    assert status == 0
+    [row] = json.loads(out)
+    by_examples = ba.Model(path_inputs=data[0], labels=data[1], architecture=model.architecture, temperature=0.3)
+    assert relative_error(row["order_parameter"], ba.theory.solve(by_examples).order_parameter) < 1e-9
     np.savez(tmp_path / "test.npz", labels=data[1])
     with pytest.raises(ValueError, match=r"beside task\.statistics, got 'labels'"):
         ba.load_model(file)
@@ -369,6 +437,7 @@ def test_a_model_file_names_statistics(data, gathered, tmp_path):
     [
         ([], "batches must hold at least one example"),
         ([1], r"batches\[0\] must be a pair"),
+        ({"inputs": 1, "labels": 2}, "batches must hold path_inputs and labels by these names, got inputs, labels"),
         (None, r"batches must be pairs \(path_inputs, labels\), got None"),
         ([(1.0, 2.0)], r"path_inputs of batches\[0\] must have shape \(examples, paths, features\), got \(\)"),
         ([(np.ones((2, 4, 3)), np.ones(3))], r"labels of batches\[0\] must be as many as its path_inputs, 2"),
@@ -396,6 +465,8 @@ def test_what_does_not_go_together_is_refused(data, gathered):
     with pytest.raises(ValueError, match="statistics may be None only where path_inputs and labels are given"):
         model.replace(statistics=None)
     assert model.replace(statistics=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
+    with pytest.raises(ValueError, match=r"kernel\(\) is of single examples, got a model of statistics"):
+        ba.theory.kernel(np.eye(4), model, inputs)
     with pytest.raises(ValueError, match="labels must not be given beside a model of statistics"):
         ba.theory.gp_evidence(model, labels=labels)
     with pytest.raises(ValueError, match=r"labels of statistics must have shape \(12,\), got \(90,\)"):
@@ -411,7 +482,16 @@ def test_what_does_not_go_together_is_refused(data, gathered):
         gathered + 1
 
 
-def test_gathering_holds_a_block_at_a_time(monkeypatch):
+def test_arrays_may_be_given_by_name(data, gathered, tmp_path):
+    np.savez(tmp_path / "examples.npz", path_inputs=data[0], labels=data[1])
+    group = zarr.create_group(tmp_path / "examples.zarr")
+    for name, array in zip(("path_inputs", "labels"), data, strict=False):
+        group.create_array(name, data=array)
+    for named in (np.load(tmp_path / "examples.npz"), group):
+        assert same(ba.Statistics.gather(named, ARCH), gathered)
+
+
+def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):
     """Whatever the number of batches: examples that were taken in are let go."""
     monkeypatch.setattr(statistics, "BLOCK_BYTES", 2**18)
 
@@ -420,10 +500,16 @@ def test_gathering_holds_a_block_at_a_time(monkeypatch):
             inputs = np.random.default_rng(seed).normal(size=(1000, 4, FEATURES))
             yield inputs, inputs[:, 0, 0]
 
-    peaks = []
-    for count in (10, 200):
+    def peak(count, **store):
         tracemalloc.start()
-        ba.Statistics.gather(batches(count), ARCH)
-        peaks.append(tracemalloc.get_traced_memory()[1])
+        ba.Statistics.gather(batches(count), ARCH, **store)
+        most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
-    assert peaks[1] < 1.2 * peaks[0] < 200 * 8 * 12 * 1000 / 5
+        return most
+
+    few = peak(10)
+    assert few < 200 * 8 * 12 * 1000 / 5
+    assert peak(200) < 1.2 * few
+    # What the store holds already is let go too.
+    for _ in range(2):
+        assert peak(200, store=tmp_path / "statistics.zarr.zip") < 1.2 * few

@@ -42,7 +42,8 @@ from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
 from bayesattn.samplers.pilot import estimate, gradients_a_step
 from bayesattn.samplers.run import cores
-from bayesattn.theory.forms import cheapest_form
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.cost import form_of
 
 LEAST_ESS = 3
 """Entries of U between different paths that are shown."""
@@ -142,7 +143,10 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
     collapsed = job.parameterisation == "collapsed"
     with working("timing a gradient, or some seconds of one chain", as_json):
         needed = bytes_needed(case, job.parameterisation, at_once)
-        form = cheapest_form(len(case.labels), case.path_inputs.shape[2], case.architecture) if collapsed else None
+        form = None
+        if collapsed:
+            likelihood = case.kernels.condensed() if case.law is None else case.kernels
+            form = form_of(likelihood, layer_shapes(case.architecture))
         found = estimate(case, job)
     seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
     stored = job.chains * job.kept * found.bytes_per_draw

@@ -20,9 +20,12 @@ from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
+from bayesattn.statistics import Statistics
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of
+from bayesattn.theory.forms import rows_of
 from bayesattn.theory.kernels import input_scale
+from bayesattn.theory.likelihood import likelihood
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
@@ -94,6 +97,16 @@ def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]
         "observation": model.law,
         **{name: jnp.asarray(array) for name, array in whitening.items()},
     }
+
+
+def condensed(data: dict[str, Any], model: Model) -> dict[str, Any]:
+    """The same for chains of these labels alone: where examples are many, the few that have the same likelihood."""
+    arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
+    if model.law is not None or rows_of(examples, paths * features, arch.outputs) == examples:
+        return data
+    few = Statistics.gather((model.path_inputs, model.labels), arch)
+    held = likelihood(few.path_inputs, few.labels, arch, model.temperature, unseen=few.unseen)
+    return data | {"likelihood": held}
 
 
 def with_labels(data: dict[str, Any], labels: Array) -> dict[str, Any]:

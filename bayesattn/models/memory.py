@@ -8,7 +8,7 @@ from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.forms import cheapest_form
+from bayesattn.theory.forms import cheapest_form, rows_of
 
 COPIES = 8
 """Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
@@ -21,10 +21,13 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
     data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
     if parameterisation == "collapsed":
-        form, shapes = cheapest_form(examples, features, arch), layer_shapes(arch)
+        # Classes are those of single examples.
+        seen = rows_of(examples, paths * features, arch.outputs) if model.law is None else examples
+        form, shapes = cheapest_form(seen, features, arch), layer_shapes(arch)
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
-        rows = shapes[0].columns * features if form == "feature_space" else examples * arch.outputs
-        held = cost.bytes_needed(examples, paths, features, form, shapes)
+        rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs
+        held = cost.bytes_needed(seen * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
+        held += 8 * 2 * (examples - seen) * paths * features
         if model.law is not None:
             # The scale of the outputs, its inverse, and the Hessian it is made of.
             latents = number_of_latents(shapes[0].columns * features, examples * arch.outputs, arch.outputs)

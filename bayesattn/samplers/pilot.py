@@ -47,7 +47,7 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     cost = cost_of_mode(model.likelihood, model.architecture)
     seconds = cost.seconds
     if curvature.serves(shapes):
-        gradient, hessian = seconds_of(model.likelihood, model.architecture, shapes)
+        gradient, hessian = seconds_of(model.likelihood.condensed(), model.architecture, shapes)
         seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
     ready = plan(model, job, collapsed.prepare(model, "prior"))
     return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)

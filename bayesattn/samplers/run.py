@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 from bayesattn._checks import one_of
 from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
-from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, require_memory
+from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
@@ -202,8 +202,17 @@ class _Turn(NamedTuple):
     seconds_per_step: float = MOST_SECONDS / FIRST_STEPS
 
 
-def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None) -> Plan:
-    """Make a job ready; `prepared` is what an earlier plan of the same job found."""
+def plan(
+    model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None, *, other_labels: bool = False
+) -> Plan:
+    """Make a job ready.
+
+    Args:
+        model: the posterior.
+        job: what is drawn of it.
+        prepared: what an earlier plan of the same job found.
+        other_labels: whether the labels in its data will be replaced, so that the data have to be those of all examples.
+    """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
     if job.sampler == "sgld" and isinstance(model, Model) and model.statistics is not None:
         raise ValueError("sampler 'sgld' takes minibatches of examples, got a model of statistics, which holds none")
@@ -222,6 +231,8 @@ def plan(model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None =
     )
     computed = _prepared(model, job) if prepared is None else prepared
     data = module.data(model, **computed)
+    if isinstance(model, Model) and job.parameterisation == "collapsed" and not other_labels:
+        data = collapsed.condensed(data, model)
     shapes = chain_program.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")

@@ -44,7 +44,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
 
     Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
     """
-    shapes = layer_shapes(arch, full=True)
+    shapes, likelihood = layer_shapes(arch, full=True), likelihood.condensed()
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
@@ -52,19 +52,19 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
     if not too_many(shapes):
         seconds += EXPANSIONS * hessian
-    held = bytes_needed(examples, paths, features, form, shapes)
+    held = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
     return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION + seconds, held)
 
 
 def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
-    shapes, full = layer_shapes(arch), layer_shapes(arch, full=True)
+    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), likelihood.condensed()
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
     seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
-    held = bytes_needed(examples, paths, features, form, shapes)
+    held = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
     return Cost(form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION + seconds, held)
 
 
@@ -81,7 +81,8 @@ def seconds_of(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tu
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
     entries = _entries(examples, paths, columns)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
-    return gradient, gradient * (1 + work / operations(examples, paths, features, columns)[form_of(likelihood, shapes)])
+    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[form_of(likelihood, shapes)]
+    return gradient, gradient * (1 + work / of_gradient)
 
 
 def form_of(likelihood: Likelihood, shapes: Shapes) -> str:
@@ -92,10 +93,13 @@ def form_of(likelihood: Likelihood, shapes: Shapes) -> str:
     return feature_space if likelihood.in_feature_space(shapes[0].columns) else features
 
 
-def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Shapes) -> int:
-    """Of the data as they are held, what an energy takes, and the curvature where it is needed whole."""
+def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Shapes, outputs: int = 1) -> int:
+    """Of the data as they are held, what an energy takes, and the curvature where it is needed whole.
+
+    `examples` counts labels and `paths` rows of U, of all outputs.
+    """
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
-    numbers = 2 * examples * features * paths
+    numbers = 2 * examples * features * paths // outputs**2
     if form == "pairs":
         numbers += paths * (paths + 1) // 2 * examples * (examples + 1) // 2
     rows = columns * features if form == "feature_space" else examples

@@ -77,15 +77,26 @@ def gp_evidence(
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
+        NotConverged: K + T I is singular in float64; not told of what JAX traces.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    log_evidence = _log_density_of(given, gp_order_parameter(arch))
-    return log_evidence if is_traced(log_evidence) else float(log_evidence)
+    log_evidence, singular = _of_gp(given, gp_order_parameter(arch))
+    if is_traced(log_evidence):
+        return log_evidence
+    if singular:
+        raise NotConverged(
+            "the evidence in the GP limit cannot be computed in float64: pivots of K + T I are near to rounding at"
+            f" temperature {float(given.temperature):.1g}; raise it",
+            None,
+        )
+    return float(log_evidence)
 
 
 @jax.jit
-def _log_density_of(likelihood: Likelihood, order_parameter: Any) -> Float[Array, ""]:
-    return likelihood.log_density_of(order_parameter)
+def _of_gp(likelihood: Likelihood, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
+    """Log density of the labels, and whether it is lost in rounding."""
+    singular = likelihood.is_singular(jnp.sqrt(order_parameter))
+    return likelihood.log_density_of(order_parameter), singular
 
 
 @of_model
@@ -193,7 +204,7 @@ def _found(
     """Evidences by temperature, without those that annealing has given up."""
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes = layer_shapes(arch)
+    shapes, likelihood = layer_shapes(arch), likelihood.condensed()
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}

@@ -8,6 +8,8 @@ PAIRS_BYTES = 2**30
 PRODUCTS_BYTES = 2**27
 """Most memory that products of features with features may take."""
 FORMS = ("pairs", "features", "feature_space")
+MANY_LABELS = 1500
+"""From which on searches and chains look at the triangle of the examples in their place."""
 SIDES = {"features": "examples", "feature_space": "features"}
 """On which the matrix is formed that is decomposed, of forms that leave it open otherwise."""
 
@@ -29,6 +31,16 @@ def operations(examples: int, paths: int, features: int, columns: int, outputs: 
         "features": 4 * examples**2 * seen + examples**3,
         "feature_space": 4 * direct + seen**3,
     }
+
+
+def rows_of(examples: int, columns: int, outputs: int) -> int:
+    """Rows that are looked at in place of the examples, by the columns of their path inputs: as many, if they are few."""
+    return examples if examples * outputs < MANY_LABELS or examples < 2 * columns else columns
+
+
+def smaller_by_features(columns: int, features: int, labels: int) -> bool:
+    """Whether A^T A + T I, of factors of so many columns, is smaller than A A^T + T I."""
+    return columns * features < labels
 
 
 def _fit(rows: int, features: int, outputs: int) -> bool:
@@ -62,7 +74,8 @@ def by_products(examples: int, features: int, arch: Architecture) -> bool:
     columns = layer_shapes(arch)[0].columns
     direct = examples * arch.outputs * (columns * features) ** 2
     fewer = _of_products(arch.rows, features, columns, arch.outputs) < direct
-    return fewer and columns * features < examples * arch.outputs and _fit(arch.rows, features, arch.outputs)
+    smaller = smaller_by_features(columns, features, examples * arch.outputs)
+    return fewer and smaller and _fit(arch.rows, features, arch.outputs)
 
 
 def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
@@ -75,8 +88,13 @@ def expands_in_factor(examples: int, paths: int, columns: int) -> bool:
 
 
 def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
-    """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`."""
-    work = operations(examples * arch.outputs, arch.rows, features, layer_shapes(arch)[0].columns, arch.outputs)
+    """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`.
+
+    Of the other two it is that of the smaller matrix: a larger one is singular but for T.
+    """
+    columns = layer_shapes(arch)[0].columns
+    work = operations(examples * arch.outputs, arch.rows, features, columns, arch.outputs)
+    del work["features" if smaller_by_features(columns, features, examples * arch.outputs) else "feature_space"]
     pairs_bytes = 8 * (arch.paths * (arch.paths + 1) // 2) * (examples * (examples + 1) // 2)
     if arch.outputs > 1 or pairs_bytes > PAIRS_BYTES:
         del work["pairs"]

@@ -30,16 +30,15 @@ from bayesattn.theory.energies import (
     unpacked,
 )
 from bayesattn.theory.features import blocks, mixed, of_outputs, outputs_of, scaled_features
-from bayesattn.theory.forms import FORMS, SIDES, by_products, cheapest_form
+from bayesattn.theory.forms import FORMS, SIDES, by_products, cheapest_form, rows_of, smaller_by_features
 from bayesattn.theory.kernels import checked_labels, checked_path_inputs
 
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
-MANY_LABELS = 1500
-"""From which on searches look at the triangle of the examples in their place."""
-LEAST_PIVOT = 1e4
-"""Times that a pivot must be above the rounding of K: with 40 and 100 examples and K of rank 6 and 10, from about 1000 times
-down (T = 3e-11 and less), the search of the saddle point ended at wrong points as if it had converged."""
+LEAST_PIVOT = 1e5
+"""Times that a pivot must be above the rounding of K, so that the energy has six digits: of 6 to 40 examples and K of rank 3 it
+had 5.5 at 1e4 and 6.5 at 1e5, in feature space all. From about 1000 times down (40 and 100 examples, K of rank 6 and 10) the
+search of the saddle point ended at wrong points as if it had converged."""
 
 
 class Prediction(NamedTuple):
@@ -116,11 +115,11 @@ class Likelihood:
     def condensed(self) -> "Likelihood":
         """The same of fewer examples, where they are many: those that the triangle R of [X Y] = Q R makes, and unseen ones.
 
-        What needs the curvature takes a matrix of the labels' size apart at every step of its search.
+        Searches, which take a matrix of the labels' size apart at every step, and chains look at these.
         """
         examples, features, paths = self.features.shape
-        columns = features * paths
-        if len(self.labels) < MANY_LABELS or examples < 2 * columns:
+        columns = rows_of(examples, features * paths, self.outputs)
+        if columns == examples:
             return self
         triangle = jnp.linalg.qr(jnp.column_stack([self.flat, self.labels.reshape(examples, -1)]), mode="r")
         more = Unseen(0, 0.0) if self.unseen is None else self.unseen
@@ -182,7 +181,8 @@ class Likelihood:
 
     def in_feature_space(self, columns: int) -> bool:
         """Whether A^T A + T I is formed of factors of so many columns, not A A^T + T I."""
-        return self.side == "features" if self.side else columns * self.features.shape[1] < len(self.labels)
+        features = self.features.shape[1]
+        return self.side == "features" if self.side else smaller_by_features(columns, features, len(self.labels))
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """The same of any symmetric U."""

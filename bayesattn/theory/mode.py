@@ -56,7 +56,7 @@ def find_mode(
     limit; where a layer is narrow, always at the saddle point, which tells the order of its rows. Raises NotConverged if the
     mode was not found.
     """
-    whole, likelihood = likelihood, likelihood.condensed()
+    likelihood = likelihood.condensed()
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):
@@ -80,7 +80,7 @@ def find_mode(
     if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
-            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(whole, arch)}",
+            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(likelihood, arch)}",
             mode,
         )
     return mode, problem

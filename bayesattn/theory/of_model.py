@@ -50,6 +50,8 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
             raise ValueError(
                 f"{min(other)} must not be given beside a model of statistics, which stand for all of its data"
             )
+        if statistics is not None and "labels" not in names:
+            raise ValueError(f"{function.__name__}() is of single examples, got a model of statistics, which hold none")
         if "likelihood" in names and "path_inputs" not in named:
             arch = named.get("arch")
             if _kernels_are_those(model, arch):

@@ -14,7 +14,8 @@ from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_co
 from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.of_model import of_model
 
-READOUTS_AT_ONCE = 16
+MOST_AT_ONCE, MOST_BYTES = 16, 2**27
+"""Readouts that are computed at once, and memory that their kernels may take."""
 
 
 @of_model
@@ -90,4 +91,5 @@ def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) 
 
 @jax.jit
 def _readouts(order_parameters, likelihood: Likelihood):
-    return jax.lax.map(likelihood.readout_of, order_parameters, batch_size=READOUTS_AT_ONCE)
+    at_once = max(1, min(MOST_AT_ONCE, MOST_BYTES // (8 * len(likelihood.labels) ** 2)))
+    return jax.lax.map(likelihood.readout_of, order_parameters, batch_size=at_once)

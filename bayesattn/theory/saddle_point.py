@@ -13,7 +13,7 @@ from bayesattn._checks import positive, positive_integer, shown
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
-from bayesattn.theory.likelihood import Likelihood, likelihood_of
+from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood_of
 from bayesattn.theory.minimise import minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
@@ -168,7 +168,7 @@ def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> list[SaddlePoint]:
     """Of each network, by one program for any number of them; together every problem would wait for the slowest."""
-    whole, likelihood = likelihood, likelihood.condensed()
+    likelihood = likelihood.condensed()
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
     problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
@@ -181,7 +181,7 @@ def _solved(
         raise NotConverged(
             f"the saddle point{which} was not found: relative gradient {float(failed.gradient_norm):.1e} after"
             f" {int(failed.iterations)} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
-            f" {likely_cause(whole.at(temperatures[worst]), networks[worst])}",
+            f" {likely_cause(likelihood.at(temperatures[worst]), networks[worst])}",
             _stacked(solutions) if len(solutions) > 1 else failed,
         )
     return solutions
@@ -189,18 +189,20 @@ def _solved(
 
 def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
-    eigenvalues, temperature = (
-        np.linalg.eigvalsh(likelihood.kernel_of(gp_order_parameter(arch))),
-        float(likelihood.temperature),
-    )
-    examples, rounding = len(eigenvalues), len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]
+    likelihood = likelihood.condensed()
+    unseen, temperature = likelihood.unseen or Unseen(0, 0.0), float(likelihood.temperature)
+    eigenvalues = np.linalg.eigvalsh(likelihood.kernel_of(gp_order_parameter(arch)))
+    labels = len(eigenvalues) + unseen.examples * arch.outputs
+    rounding = len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]
     if eigenvalues[0] + temperature < 100 * rounding:
         rank = int(np.sum(eigenvalues > 10 * rounding))
         return (
-            f"K + T I is singular in float64: K has rank {rank} for {examples} examples (duplicated or linearly dependent"
-            f" ones), and temperature {temperature:.1g} is too small to make up for it; raise it above {100 * rounding:.1g}"
+            f"K + T I is singular in float64: K has rank {rank} for {labels} {'labels' if arch.outputs > 1 else 'examples'}"
+            f" (duplicated or linearly dependent ones), and temperature {temperature:.1g} is too small to make up for it;"
+            f" raise it above {100 * rounding:.1g}"
         )
-    excess = np.sqrt(np.mean(np.square(likelihood.labels)) / (np.mean(eigenvalues) + temperature))
+    square = np.sum(np.square(likelihood.labels)) + unseen.square
+    excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
     if excess > LARGE_LABELS:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
     return "raise max_steps or the temperature"

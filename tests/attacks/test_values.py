@@ -329,6 +329,23 @@ def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
     assert bytes_needed(model, "collapsed") == bytes_needed(model.replace(width=10**6), "collapsed")
 
 
+def test_memory_counts_labels_of_all_outputs_and_no_more_rows_than_are_looked_at():
+    rng = np.random.default_rng(0)
+
+    def needed(examples, features, outputs):
+        inputs, labels = rng.normal(size=(examples, 2, features)), rng.normal(size=(examples, outputs))
+        arch = ba.Architecture((2,), (4, 4), (1.0,) * 3, outputs=outputs)
+        labels = labels[:, 0] if outputs == 1 else labels
+        return bytes_needed(
+            ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=1.0), "collapsed"
+        )
+
+    # Four P m x P m matrices.
+    assert needed(60, 300, 3) - needed(60, 300, 1) > 8 * 4 * ((3 * 60) ** 2 - 60**2)
+    # Path inputs and features, however many examples.
+    assert needed(40_000, 3, 1) - needed(20_000, 3, 1) == 8 * 2 * 20_000 * 2 * 3
+
+
 def test_path_inputs_that_memory_cannot_hold():
     heads = [jnp.zeros((400, 3, 3))] * 5
     refused(lambda: attention.path_inputs(np.ones((2, 2, 3)), heads), "path inputs of 10240000000000 paths must fit")

@@ -43,6 +43,22 @@ def test_a_singular_kernel_at_tiny_temperature_is_named(call):
         call(TWICE, np.concatenate([Y[:6], -Y[:6]]), ARCH, 1e-15)
 
 
+def test_what_is_lost_in_rounding_is_not_called_evidence():
+    labels = np.concatenate([Y[:6], Y[:6]])
+    with pytest.raises(
+        ba.theory.NotConverged, match=r"in the GP limit cannot be computed .* at temperature 1e-15; raise it"
+    ):
+        ba.theory.gp_evidence(TWICE, labels, ARCH, 1e-15)
+    assert np.isfinite(ba.theory.gp_evidence(TWICE, labels, ARCH, 1e-6))
+
+
+def test_a_cause_counts_all_examples():
+    statistics = ba.Statistics.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
+    model = ba.Model(statistics=statistics, architecture=ARCH, temperature=1e-15)
+    with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 examples"):
+        ba.theory.solve(model)
+
+
 def test_labels_of_absurd_size_are_named():
     with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
         ba.theory.finite_width(XI, 1e7 * Y, ARCH, 0.1, about="mode")

@@ -11,7 +11,9 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.theory import energies
 from bayesattn.theory import features as features_module
-from bayesattn.theory.forms import FORMS, mixes_pairs
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.cost import form_of
+from bayesattn.theory.forms import FORMS, cheapest_form, mixes_pairs
 from bayesattn.theory.likelihood import likelihood
 from tests.conftest import relative_error
 
@@ -117,7 +119,7 @@ def test_the_energy_expansion_in_a_factor_is_the_automatic_one(case, monkeypatch
     assert relative_error(expansion.curvature, jax.jit(jax.hessian(energy))(factor.reshape(-1))) < 1e-10
 
 
-@pytest.mark.parametrize("rows", [128, 257, 600])
+@pytest.mark.parametrize("rows", [128, 259, 601])
 def test_a_gram_matrix_by_halves_is_the_product(rows):
     matrix = np.random.default_rng(0).normal(size=(rows, 40))
     product = energies.gram(jnp.asarray(matrix))
@@ -216,6 +218,14 @@ def test_products_of_features_are_made_where_they_take_fewer_operations():
     assert of(70, 30, 20, 3).products is None
     # Fewer operations, but slower ones.
     assert of(300, 20, 5, 6).products is None
+
+
+@pytest.mark.parametrize("examples", [20, 199, 200, 201, 1000, 5000])
+@pytest.mark.parametrize(("heads", "features", "width"), [((2, 2), 50, 10), ((6, 6), 10, 4), ((1,), 100, 30)])
+def test_the_form_of_fewest_operations_is_the_one_made(examples, heads, features, width):
+    arch = ba.Architecture(heads, (width,) * (len(heads) + 1), (1.0,) * (len(heads) + 2))
+    made = likelihood(np.zeros((examples, arch.paths, features)), np.ones(examples), arch, 0.3)
+    assert form_of(made, layer_shapes(arch)) == cheapest_form(examples, features, arch)
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
