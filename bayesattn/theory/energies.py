@@ -198,7 +198,7 @@ def _energy_and_slope(kernel, labels, temperature):
 def gram(matrix: Float[Array, "row column"]) -> Float[Array, "row row"]:
     """M M^T, of which blocks below the diagonal are computed and mirrored.
 
-    Rows are what is multiplied: of 1000 x 640 numbers M^T M takes 15 ms on one core, and this of the transpose, copied, 8 ms.
+    Rows are what is multiplied: of 1000 x 640 numbers M^T M takes 15 ms on one core, this of the transpose, copied, 8 ms.
     """
     half = len(matrix) // 2
     if half <= HALVED_FROM // 2:

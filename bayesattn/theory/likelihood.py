@@ -36,9 +36,9 @@ from bayesattn.theory.kernels import checked_labels, checked_path_inputs
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
 LEAST_PIVOT = 1e5
-"""Times that a pivot must be above the rounding of K, so that the energy has six digits: of 6 to 40 examples and K of rank 3 it
-had 5.5 at 1e4 and 6.5 at 1e5, in feature space all. From about 1000 times down (40 and 100 examples, K of rank 6 and 10) the
-search of the saddle point ended at wrong points as if it had converged."""
+"""Times that a pivot must be above the rounding of K, so that the energy has six digits: with K of rank 3 it had 5.5 at 1e4
+and 6.5 at 1e5 (6 to 40 examples), in feature space all. From about 1000 times down (40 and 100 examples, K of rank 6 and 10)
+the search of the saddle point ended at wrong points as if it had converged."""
 
 
 class Prediction(NamedTuple):

@@ -45,8 +45,8 @@ def minimum(
     """Newton's method with a line search, along -|H|^{-1} g so that saddles are left (Dauphin et al. 2014).
 
     Differences of the function drown in rounding near its minimum; the gradient's do not. So a step counts that does not
-    raise the function by more than rounding, and the search ends when the gradient reaches `tolerance`, no step is left, or
-    the gradient stops falling where the function no longer does.
+    raise the function by more than rounding or, where none does so, lowers the gradient; and the search ends when the gradient
+    reaches `tolerance`, no step is left, or the gradient stops falling where the function no longer does.
     """
 
     def size(at: Local) -> Array:
@@ -70,11 +70,11 @@ def minimum(
             return (halvings < MOST_HALVINGS) & ~(value <= at.value + ARMIJO * length * fall + slack)
 
         halvings, length = jax.lax.while_loop(too_long, lambda s: (s[0] + 1, s[1] / 2), (0, jnp.ones(())))
-        new_point = point + length * direction
+        # Where no part of the step lowers the function, or none could by more than rounding, the gradient decides.
+        lost = halvings == MOST_HALVINGS
+        new_point = point + jnp.where(lost, 1.0, length) * direction
         new = local(new_point)
-        # At rounding error of the function, only a step that brings the gradient down is one.
-        flat = (-fall < slack) & ~(size(new) < size(at))
-        stuck = (step >= 0) & (flat | (halvings == MOST_HALVINGS))
+        stuck = (step >= 0) & (lost | (-fall < slack)) & ~(size(new) < size(at))
         kept = jax.tree.map(lambda ours, theirs: jnp.where(stuck, ours, theirs), (point, at), (new_point, new))
         return step + 1, *kept, stuck
 

@@ -12,7 +12,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, stretched, unwhiten
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.minimise import Found, Local, hessian_times, minimum, minimum_by_gradients
+from bayesattn.theory.minimise import STEPS_EACH, Found, Local, hessian_times, minimum, minimum_by_gradients
 from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -117,17 +117,32 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     the prior's.
     """
     (origin, stretch), size = stretched(shapes, problem.widths), len(start)
-    data, found = (problem, origin, stretch), _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10)
+    data = problem, origin, stretch
+    for _ in range(
+        2
+    ):  # The slope at the start, which the tolerance is relative to, may be far greater than at the mode.
+        found = _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10)
+        mode = _mode_at(
+            found.point, _leading(found.point, size, data, shapes), found.value, found.gradient, *data, shapes
+        )
+        if mode.gradient_norm <= GRADIENT_TOLERANCE or found.iterations >= STEPS_EACH * max_steps:
+            break
+        start = mode.whitening.centre
+    return mode
+
+
+def _leading(point: Any, size: int, data: tuple[Any, ...], shapes: Shapes) -> Whitening:
+    """Whitening along the directions of greatest curvature at a point, by the prior in all others."""
+    _, origin, stretch = data
 
     def times(direction: np.ndarray) -> np.ndarray:
-        return np.asarray(hessian_times(_whitened_potential, shapes, jnp.asarray(direction), found.point, data))
+        return np.asarray(hessian_times(_whitened_potential, shapes, jnp.asarray(direction), point, data))
 
     curved: Any = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     options: Any = {"which": "LA", "tol": LANCZOS_TOLERANCE, "v0": np.ones(size)}
     curvatures, directions = eigsh(curved, min(LEADING, size // 4), **options)
     shrinks = np.sqrt(PRIOR_CURVATURE / curvatures)
-    whitening = Whitening(origin, stretch / np.sqrt(PRIOR_CURVATURE), jnp.asarray(directions), jnp.asarray(shrinks))
-    return _mode_at(found.point, whitening, found.value, found.gradient, *data, shapes)
+    return Whitening(origin, stretch / np.sqrt(PRIOR_CURVATURE), jnp.asarray(directions), jnp.asarray(shrinks))
 
 
 def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Point, shapes: Shapes):

@@ -14,7 +14,7 @@ from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood_of
-from bayesattn.theory.minimise import minimum, minimum_by_gradients
+from bayesattn.theory.minimise import STEPS_EACH, minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 
@@ -256,9 +256,16 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
 
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
     """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
-    start = np.zeros(sum(shape.size for shape in shapes))
-    found = minimum_by_gradients(whitened_action, (problem,), shapes, start, max_steps, tolerance)
-    return _compiled_solution(found.point, found.gradient, found.iterations, problem, shapes)
+    point, taken = np.zeros(sum(shape.size for shape in shapes)), 0
+    for _ in range(
+        2
+    ):  # The slope at the start, which the tolerance is relative to, may be far greater than at the end.
+        found = minimum_by_gradients(whitened_action, (problem,), shapes, point, max_steps, tolerance)
+        point, taken = found.point, taken + found.iterations
+        solution = _compiled_solution(point, found.gradient, taken, problem, shapes)
+        if solution.converged or tolerance == ROUGH or taken >= STEPS_EACH * max_steps:
+            break
+    return solution
 
 
 def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:

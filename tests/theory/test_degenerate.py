@@ -63,7 +63,7 @@ def test_labels_of_absurd_size_are_named():
     with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
         ba.theory.finite_width(XI, 1e7 * Y, ARCH, 0.1, about="mode")
     # The expansion about the saddle point, the default in so narrow a network, copes with labels 1000 times too large. Of
-    # larger ones a step of the search may end where K is singular by rounding: 3 of 80 at 1e4, 21 of 80 at 1e6.
+    # larger ones a step of the search may end where K is singular by rounding: 1 of 20 at 1e4, 2 of 20 at 1e6.
     assert np.isfinite(ba.theory.finite_width(XI, 1e3 * Y, ARCH, 0.1).order_parameter).all()
     failed = 0
     for seed in range(20):
@@ -73,7 +73,7 @@ def test_labels_of_absurd_size_are_named():
         except ba.theory.NotConverged as error:
             failed += 1
             assert "labels are 1e+06 times larger than the prior expects" in str(error)  # noqa: PT017
-    assert failed < 10  # 2 or 7 by how it is compiled; the others are solved.
+    assert failed < 7  # How it is compiled matters; the others are solved.
 
 
 def test_sampling_a_singular_posterior_names_the_cause_too():

@@ -257,6 +257,21 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
     assert jnp.abs(jax.grad(of_scalar)(direct.scalar_order_parameter)) < 1e-10
 
 
+@pytest.mark.parametrize("scale", [30.0, 1000.0])
+def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatch, scale):
+    """Of large labels: slopes fall by orders of magnitude, and the function drowns in rounding before they are small."""
+    labels, networks = scale * two_layers.labels, [two_layers.arch, two_layers.arch.with_width(3)]
+    given = likelihood(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
+    few = ba.theory.solve(two_layers.path_inputs, labels, networks, [two_layers.temperature] * 2)
+    usual, _ = mode.find_mode(given, two_layers.arch)
+    monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
+    monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
+    many = ba.theory.solve(two_layers.path_inputs, labels, networks, [two_layers.temperature] * 2)
+    assert relative_error(many.energy, few.energy) < 1e-9
+    assert relative_error(many.order_parameter, few.order_parameter) < 1e-6
+    assert relative_error(mode.find_mode(given, two_layers.arch)[0].potential, usual.potential) < 1e-10
+
+
 def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
     """Found by gradients alone and by the whole Hessian; what needs all of that is refused where they are many."""
     arrays = (two_layers.path_inputs, two_layers.labels)
