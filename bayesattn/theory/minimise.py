@@ -45,8 +45,8 @@ def minimum(
     """Newton's method with a line search, along -|H|^{-1} g so that saddles are left (Dauphin et al. 2014).
 
     Differences of the function drown in rounding near its minimum; the gradient's do not. So a step counts that does not
-    raise the function by more than rounding or, where none does so, lowers the gradient; and the search ends when the gradient
-    reaches `tolerance`, no step is left, or the gradient stops falling where the function no longer does.
+    raise the function by more than rounding or, where none does so, lowers the gradient; and the search ends when the
+    gradient reaches `tolerance`, no step is left, or the gradient stops falling where the function no longer does.
     """
 
     def size(at: Local) -> Array:
