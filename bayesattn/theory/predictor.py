@@ -14,9 +14,6 @@ from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_co
 from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.of_model import of_model
 
-MOST_AT_ONCE, MOST_BYTES = 16, 2**27
-"""Readouts that are computed at once, and memory that their kernels may take."""
-
 
 @of_model
 def predict(
@@ -91,5 +88,5 @@ def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) 
 
 @jax.jit
 def _readouts(order_parameters, likelihood: Likelihood):
-    at_once = max(1, min(MOST_AT_ONCE, MOST_BYTES // (8 * len(likelihood.labels) ** 2)))
-    return jax.lax.map(likelihood.readout_of, order_parameters, batch_size=at_once)
+    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
+    return jax.lax.map(likelihood.readout_of, order_parameters)
