@@ -277,6 +277,7 @@ def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
         if sum(map(len, held)) >= max(some, columns, min(4 * columns, many)):
             block, held = Rows(np.concatenate(held), shape), []
             yield block
+            del block  # Or it stays while the next is gathered.
     if shape is not None and sum(map(len, held)):
         yield Rows(np.concatenate(held), shape)
 

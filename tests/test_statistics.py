@@ -272,9 +272,9 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows(monkeypatch):
     labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
     arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.condensed, []
 
-    def looking(data, model):
-        found = condensed(data, model)
-        looked.append(len(found["likelihood"].labels))
+    def looking(model):
+        found = condensed(model)
+        looked.append(len(found.labels))
         return found
 
     monkeypatch.setattr(collapsed, "condensed", looking)
@@ -299,8 +299,7 @@ def test_classes_are_those_of_single_examples():
     arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
     settings = {"architecture": arch, "temperature": 1.0, "observation": "categorical"}
     model = ba.Model(path_inputs=inputs, labels=classes, **settings)
-    data = collapsed.condensed(collapsed.data(model, **collapsed.prepare(model, "prior")), model)
-    assert len(data["likelihood"].labels) == 3200
+    assert len(collapsed.condensed(model).labels) == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ from bayesattn.cli.screen import (
     working,
 )
 from bayesattn.models import Model
+from bayesattn.models.collapsed import condensed
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
 from bayesattn.samplers.pilot import estimate, gradients_a_step
@@ -145,8 +146,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
         needed = bytes_needed(case, job.parameterisation, at_once)
         form = None
         if collapsed:
-            likelihood = case.kernels.condensed() if case.law is None else case.kernels
-            form = form_of(likelihood, layer_shapes(case.architecture))
+            form = form_of(condensed(case), layer_shapes(case.architecture))
         found = estimate(case, job)
     seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
     stored = job.chains * job.kept * found.bytes_per_draw

@@ -1,5 +1,6 @@
 """bayesattn theory: what the theory says of a model."""
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import numpy as np
@@ -151,7 +152,10 @@ def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int, sho
         same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]
         evidences = ba.theory.evidences(same[0][1], [case.temperature for _, case in same], seed=seed)
         for (row, case), evidence in zip(same, evidences, strict=True):
-            row["evidence"] = evidence._asdict() | {"gp": ba.theory.gp_evidence(case)}
+            gp = None
+            with suppress(ba.theory.NotConverged):
+                gp = ba.theory.gp_evidence(case)
+            row["evidence"] = evidence._asdict() | {"gp": gp}
 
 
 def _print_evidence(rows: list[dict[str, Any]]) -> None:
@@ -160,7 +164,8 @@ def _print_evidence(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         evidence = row["evidence"]
         value = with_error(evidence["log_evidence"], evidence["error"]) + ("" if evidence["reliable"] else " ?")
-        gp, mark = rounded(evidence["gp"], evidence["error"]), "best" if row is best else ""
+        gp = UNKNOWN if evidence["gp"] is None else rounded(evidence["gp"], evidence["error"])
+        mark = "best" if row is best else ""
         table.add_row(str(row["width"]), f"{row['temperature']:g}", value, evidence["method"], gp, mark)
     screen.print()
     print_table("log evidence, log p(Y | N, T)", table)

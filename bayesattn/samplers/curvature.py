@@ -48,7 +48,7 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
     )
     key = stream(0, "curvature", fingerprint(model))
     for turn in range(ROUNDS):
-        data = collapsed.condensed(collapsed.data(model, **prepared), model)
+        data = collapsed.data(model, **prepared) | {"likelihood": collapsed.condensed(model)}
         keys = jax.random.split(branch(key, str(turn)), CHAINS)
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
             looks = list(pool.map(partial(_looks, chain, data, shapes), keys))

@@ -44,10 +44,11 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     shapes = layer_shapes(model.architecture)
     if model.law is not None or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
         return pilot(model, job)
-    cost = cost_of_mode(model.likelihood, model.architecture)
+    seen = collapsed.condensed(model)
+    cost = cost_of_mode(seen, model.architecture)
     seconds = cost.seconds
     if curvature.serves(shapes):
-        gradient, hessian = seconds_of(model.likelihood.condensed(), model.architecture, shapes)
+        gradient, hessian = seconds_of(seen, model.architecture, shapes)
         seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
     ready = plan(model, job, collapsed.prepare(model, "prior"))
     return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)

@@ -232,7 +232,7 @@ def plan(
     computed = _prepared(model, job) if prepared is None else prepared
     data = module.data(model, **computed)
     if isinstance(model, Model) and job.parameterisation == "collapsed" and not other_labels:
-        data = collapsed.condensed(data, model)
+        data = data | {"likelihood": collapsed.condensed(model)}
     shapes = chain_program.shapes(data)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")

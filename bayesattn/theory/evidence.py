@@ -80,6 +80,8 @@ def gp_evidence(
         NotConverged: K + T I is singular in float64; not told of what JAX traces.
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
+    if not any(map(is_traced, jax.tree.leaves(given))):
+        given = given.condensed()
     log_evidence, singular = _of_gp(given, gp_order_parameter(arch))
     if is_traced(log_evidence):
         return log_evidence

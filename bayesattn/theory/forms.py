@@ -20,8 +20,8 @@ def operations(examples: int, paths: int, features: int, columns: int, outputs: 
     `examples` counts labels and `paths` rows of U, of all outputs.
 
     Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, each time as long as 16 operations take. Measured from 60
-    to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest, or within 5 % of it; since Gram
-    matrices are made faster, features took a fifth less than pairs that were chosen (16 paths, 600 examples).
+    to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest or within a quarter of it: features
+    took 16 ms where pairs were chosen, which took 21 (16 paths, 600 examples).
     """
     seen = columns * features
     direct = examples * seen**2

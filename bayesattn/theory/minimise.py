@@ -16,6 +16,8 @@ ARMIJO = 1e-4
 MOST_HALVINGS = 40
 ROUNDING = 1e-12
 """Relative rise of the function that may be rounding."""
+LEAST_DIGITS = 1e-6
+"""The same where K + T I is nearly singular (`bayesattn.theory.likelihood.LEAST_PIVOT`)."""
 
 
 class Local(NamedTuple):
@@ -74,7 +76,8 @@ def minimum(
         lost = halvings == MOST_HALVINGS
         new_point = point + jnp.where(lost, 1.0, length) * direction
         new = local(new_point)
-        stuck = (step >= 0) & (lost | (-fall < slack)) & ~(size(new) < size(at))
+        as_low = new.value <= at.value + LEAST_DIGITS * (1 + jnp.abs(at.value))
+        stuck = (step >= 0) & (lost | (-fall < slack)) & ~(as_low & (size(new) < size(at)))
         kept = jax.tree.map(lambda ours, theirs: jnp.where(stuck, ours, theirs), (point, at), (new_point, new))
         return step + 1, *kept, stuck
 

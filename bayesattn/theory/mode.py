@@ -118,13 +118,11 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     """
     (origin, stretch), size = stretched(shapes, problem.widths), len(start)
     data = problem, origin, stretch
-    for _ in range(
-        2
-    ):  # The slope at the start, which the tolerance is relative to, may be far greater than at the mode.
+    # Twice at most: the slope at the start, which the tolerance is relative to, may be far greater than at the mode.
+    for _ in range(2):
         found = _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10)
-        mode = _mode_at(
-            found.point, _leading(found.point, size, data, shapes), found.value, found.gradient, *data, shapes
-        )
+        whitening = _leading(found.point, size, data, shapes)
+        mode = _mode_at(found.point, whitening, found.value, found.gradient, *data, shapes)
         if mode.gradient_norm <= GRADIENT_TOLERANCE or found.iterations >= STEPS_EACH * max_steps:
             break
         start = mode.whitening.centre

@@ -13,7 +13,7 @@ from bayesattn._checks import positive, positive_integer, shown
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
-from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood_of
+from bayesattn.theory.likelihood import LEAST_PIVOT, Likelihood, Unseen, likelihood_of
 from bayesattn.theory.minimise import STEPS_EACH, minimum, minimum_by_gradients
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
@@ -191,15 +191,15 @@ def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
     likelihood = likelihood.condensed()
     unseen, temperature = likelihood.unseen or Unseen(0, 0.0), float(likelihood.temperature)
-    eigenvalues = np.linalg.eigvalsh(likelihood.kernel_of(gp_order_parameter(arch)))
-    labels = len(eigenvalues) + unseen.examples * arch.outputs
-    rounding = len(eigenvalues) * np.finfo(float).eps * eigenvalues[-1]
-    if eigenvalues[0] + temperature < 100 * rounding:
-        rank = int(np.sum(eigenvalues > 10 * rounding))
+    kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
+    eigenvalues, rounding = np.linalg.eigvalsh(kernel), len(kernel) * np.finfo(float).eps
+    labels, least = len(kernel) + unseen.examples * arch.outputs, LEAST_PIVOT * rounding * np.max(np.diag(kernel))
+    if eigenvalues[0] + temperature < least:
+        rank = int(np.sum(eigenvalues > 10 * rounding * eigenvalues[-1]))
         return (
             f"K + T I is singular in float64: K has rank {rank} for {labels} {'labels' if arch.outputs > 1 else 'examples'}"
             f" (duplicated or linearly dependent ones), and temperature {temperature:.1g} is too small to make up for it;"
-            f" raise it above {100 * rounding:.1g}"
+            f" raise it above {least:.1g}"
         )
     square = np.sum(np.square(likelihood.labels)) + unseen.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
@@ -257,9 +257,8 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
     """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
     point, taken = np.zeros(sum(shape.size for shape in shapes)), 0
-    for _ in range(
-        2
-    ):  # The slope at the start, which the tolerance is relative to, may be far greater than at the end.
+    # Twice at most: the slope at the start, which the tolerance is relative to, may be far greater than at the end.
+    for _ in range(2):
         found = minimum_by_gradients(whitened_action, (problem,), shapes, point, max_steps, tolerance)
         point, taken = found.point, taken + found.iterations
         solution = _compiled_solution(point, found.gradient, taken, problem, shapes)

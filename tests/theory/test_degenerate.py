@@ -59,11 +59,21 @@ def test_a_cause_counts_all_examples():
         ba.theory.solve(model)
 
 
+def test_the_advice_is_a_temperature_that_is_served():
+    """Where pivots are above rounding, but too near to it for six digits."""
+    labels = np.concatenate([Y[:6], Y[:6]])
+    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 .* raise it above") as failure:
+        ba.theory.solve(TWICE, labels, ARCH, 1e-11)
+    least = float(str(failure.value).split()[-1])
+    assert 1e-11 < least < 1e-8
+    assert ba.theory.solve(TWICE, labels, ARCH, 10 * least).converged
+
+
 def test_labels_of_absurd_size_are_named():
     with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
         ba.theory.finite_width(XI, 1e7 * Y, ARCH, 0.1, about="mode")
     # The expansion about the saddle point, the default in so narrow a network, copes with labels 1000 times too large. Of
-    # larger ones a step of the search may end where K is singular by rounding: 1 of 20 at 1e4, 2 of 20 at 1e6.
+    # larger ones a step of the search may end where K is singular by rounding: 1 of 20 at 1e4, 3 of 20 at 1e6.
     assert np.isfinite(ba.theory.finite_width(XI, 1e3 * Y, ARCH, 0.1).order_parameter).all()
     failed = 0
     for seed in range(20):
