@@ -134,7 +134,7 @@ def predict(
 
     law = model.law
     # In place of many labels, which each draw would take a matrix of apart.
-    likelihood = None if law is not None else model.likelihood.condensed()
+    likelihood = None if law is not None else model.likelihood.condensed(arch)
 
     def of_block(block: Any) -> PosteriorPrediction:
         if law is not None:

@@ -306,6 +306,7 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
     for block in _blocks(new()):
         gathered = _with(gathered, block)
         sha.update(block.rows.tobytes())
+        del block
         if time.monotonic() - written > STORE_SECONDS:
             _write(file, gathered, sha.hexdigest())
             written = time.monotonic()

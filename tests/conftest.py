@@ -18,12 +18,17 @@ from bayesattn.samplers.program import program
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
-COMPILED = os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / "build" / "compiled"))
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / "programs")
+    # With a limit JAX locks the folder; without one a process may read what another has half written.
+    os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**32)
+COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 ROOM = 2**32
 """Free bytes that a disk in memory must have; tests leave some 300 MB behind."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
+jax.config.update("jax_compilation_cache_max_size", int(os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")))
 DATA = Path(__file__).parent / "data"
 OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 """Omniglot's small sets, which are not part of the repository."""

@@ -15,18 +15,15 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
-from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
-from bayesattn.statistics import Statistics
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of
-from bayesattn.theory.forms import rows_of
 from bayesattn.theory.kernels import input_scale
-from bayesattn.theory.likelihood import Likelihood, likelihood
+from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
@@ -102,12 +99,7 @@ def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]
 
 def condensed(model: Model) -> Likelihood:
     """What chains of these labels look at: where examples are many, the few that have the same likelihood."""
-    arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
-    if model.law is not None or rows_of(examples, paths * features, arch.outputs) == examples:
-        return model.kernels
-    with threadpool_limits(1, user_api="blas"):  # By as many threads every time: their number may change the last bits.
-        few = Statistics.gather((model.path_inputs, model.labels), arch)
-    return likelihood(few.path_inputs, few.labels, arch, model.temperature, unseen=few.unseen)
+    return model.kernels if model.law is not None else model.kernels.condensed(model.architecture)
 
 
 def with_labels(data: dict[str, Any], labels: Array) -> dict[str, Any]:

@@ -23,24 +23,12 @@ from bayesattn.samplers import Job
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
-DECIDING = (
-    "bayesattn",
-    "jax",
-    "jaxlib",
-    "numpyro",
-    "blackjax",
-    "numpy",
-    "source",
-    "dtype",
-    "device",
-    "machine",
-    "XLA_FLAGS",
-)
+DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine", "XLA_FLAGS")
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
 SHAPING = tuple(
     PACKAGE / f"{name}.py"
     for name in (
-        *("_random", "architecture", "attention", "network", "statistics"),
+        *("_random", "architecture", "attention", "network"),
         *(f"models/{name}" for name in ("categorical", "collapsed", "latent", "path", "posterior", "token")),
         *(
             f"samplers/{name}"

@@ -47,8 +47,9 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
         "hmc", "collapsed", shapes, STEPS, (("num_steps", LEAPS),), ("order_parameter",), None, vectorised=False
     )
     key = stream(0, "curvature", fingerprint(model))
+    seen = collapsed.condensed(model)
     for turn in range(ROUNDS):
-        data = collapsed.data(model, **prepared) | {"likelihood": collapsed.condensed(model)}
+        data = collapsed.data(model, **prepared) | {"likelihood": seen}
         keys = jax.random.split(branch(key, str(turn)), CHAINS)
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
             looks = list(pool.map(partial(_looks, chain, data, shapes), keys))

@@ -44,7 +44,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
 
     Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
     """
-    shapes, likelihood = layer_shapes(arch, full=True), likelihood.condensed()
+    shapes, likelihood = layer_shapes(arch, full=True), likelihood.condensed(arch)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
@@ -58,7 +58,7 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
 
 def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
-    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), likelihood.condensed()
+    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), likelihood.condensed(arch)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
     gradient, hessian = seconds_of(likelihood, arch, shapes)

@@ -81,16 +81,13 @@ def gp_evidence(
     """
     given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
     if not any(map(is_traced, jax.tree.leaves(given))):
-        given = given.condensed()
+        given = given.condensed(arch)
     log_evidence, singular = _of_gp(given, gp_order_parameter(arch))
     if is_traced(log_evidence):
         return log_evidence
     if singular:
-        raise NotConverged(
-            "the evidence in the GP limit cannot be computed in float64: pivots of K + T I are near to rounding at"
-            f" temperature {float(given.temperature):.1g}; raise it",
-            None,
-        )
+        cause = likely_cause(given, arch)
+        raise NotConverged(f"the evidence in the GP limit cannot be computed in float64; {cause}", None)
     return float(log_evidence)
 
 
@@ -206,7 +203,7 @@ def _found(
     """Evidences by temperature, without those that annealing has given up."""
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes, likelihood = layer_shapes(arch), likelihood.condensed()
+    shapes, likelihood = layer_shapes(arch), likelihood.condensed(arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}

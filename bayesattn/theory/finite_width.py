@@ -96,7 +96,7 @@ def finite_width(
         ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
         NotConverged: the mode was not found.
     """
-    likelihood = likelihood_of(path_inputs, labels, arch, temperature, likelihood).condensed()
+    likelihood = likelihood_of(path_inputs, labels, arch, temperature, likelihood).condensed(arch)
     full = layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
     about = usual_centre(arch) if about is None else about

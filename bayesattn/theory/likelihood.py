@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
+from threadpoolctl import threadpool_limits
 
 from bayesattn._checks import is_traced, one_of, positive
 from bayesattn.architecture import Architecture
@@ -112,26 +113,30 @@ class Likelihood:
         """The same of other labels, of shape (P,) or (P, m)."""
         return replace(self, labels=jnp.ravel(labels))
 
-    def condensed(self) -> "Likelihood":
+    def condensed(self, arch: Architecture) -> "Likelihood":
         """The same of fewer examples, where they are many: those that the triangle R of [X Y] = Q R makes, and unseen ones.
 
-        Searches, which take a matrix of the labels' size apart at every step, and chains look at these.
+        Searches, which take a matrix of the labels' size apart at every step, and chains look at these. The form is the
+        cheapest of as few, unless one without pairs was asked for by name.
         """
         examples, features, paths = self.features.shape
-        columns = rows_of(examples, features * paths, self.outputs)
-        if columns == examples:
+        columns = features * paths
+        if rows_of(examples, columns, self.outputs) == examples:
             return self
-        triangle = jnp.linalg.qr(jnp.column_stack([self.flat, self.labels.reshape(examples, -1)]), mode="r")
+        rows = jnp.column_stack([self.flat, self.labels.reshape(examples, -1)])
+        with threadpool_limits(
+            1, user_api="blas"
+        ):  # As many threads every time: their number may change the last bits.
+            triangle = jax.block_until_ready(jnp.linalg.qr(rows, mode="r"))
         more = Unseen(0, 0.0) if self.unseen is None else self.unseen
         left = jnp.sum(triangle[columns:, columns:] ** 2)
-        return Likelihood(
-            features=triangle[:columns, :columns].reshape(columns, features, paths),
-            labels=triangle[:columns, columns:].reshape(-1),
-            temperature=self.temperature,
-            side=self.side,
-            outputs=self.outputs,
-            unseen=Unseen(more.examples + examples - columns, more.square + left),
-            products=self.products,
+        return _in_form(
+            next((form for form, side in SIDES.items() if side == self.side), None),
+            triangle[:columns, :columns].reshape(columns, features, paths),
+            triangle[:columns, columns:].reshape(-1),
+            self.temperature,
+            arch,
+            Unseen(more.examples + examples - columns, more.square + left),
         )
 
     def kernel(self, factor: Factor) -> Float[Array, "label label"]:
@@ -436,18 +441,25 @@ def likelihood(
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     labels = checked_labels("labels", labels, len(path_inputs), arch)
     temperature = positive("temperature", temperature)
-    examples, _, features = path_inputs.shape
+    if form is not None and one_of("form", form, FORMS) == "pairs" and arch.outputs > 1:
+        raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
     scaled = scaled_features(path_inputs, arch.input_variance)
     # Of the type that `at` gives it: programs are compiled once for both.
-    held = (scaled, jnp.ravel(jnp.asarray(labels)), jnp.asarray(temperature, float))
-    if one_of("form", form or cheapest_form(examples, features, arch), FORMS) == "pairs":
-        if arch.outputs > 1:
-            raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
-        return LikelihoodByPairs(*held, pairs_of(scaled), unseen=unseen)
+    return _in_form(form, scaled, jnp.ravel(jnp.asarray(labels)), jnp.asarray(temperature, float), arch, unseen)
+
+
+def _in_form(
+    form: str | None, features: Array, labels: Array, temperature: Any, arch: Architecture, unseen: Unseen | None
+) -> Likelihood:
+    """In the form asked for by name, or in the cheapest."""
+    examples, size, _ = features.shape
+    if (form or cheapest_form(examples, size, arch)) == "pairs":
+        return LikelihoodByPairs(features, labels, temperature, pairs_of(features), unseen=unseen)
     products = None
-    if form != "features" and by_products(examples, features, arch):
-        products = jnp.tensordot(scaled, scaled, (0, 0))
-    return Likelihood(*held, side=SIDES[form] if form else None, unseen=unseen, outputs=arch.outputs, products=products)
+    if form != "features" and by_products(examples, size, arch):
+        products = jnp.tensordot(features, features, (0, 0))
+    side = SIDES[form] if form else None
+    return Likelihood(features, labels, temperature, side=side, unseen=unseen, outputs=arch.outputs, products=products)
 
 
 def likelihood_of(

@@ -56,7 +56,7 @@ def find_mode(
     limit; where a layer is narrow, always at the saddle point, which tells the order of its rows. Raises NotConverged if the
     mode was not found.
     """
-    likelihood = likelihood.condensed()
+    likelihood = likelihood.condensed(arch)
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):

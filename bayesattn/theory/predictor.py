@@ -83,7 +83,7 @@ def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) 
     """
     _, features, paths = likelihood.features.shape
     scale = input_scale(arch.input_variance, paths, features)
-    return scale * _readouts(jnp.asarray(order_parameters), likelihood)
+    return scale * _readouts(jnp.asarray(order_parameters), likelihood.condensed(arch))
 
 
 @jax.jit

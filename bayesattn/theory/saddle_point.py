@@ -168,7 +168,7 @@ def _solved(
     likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
 ) -> list[SaddlePoint]:
     """Of each network, by one program for any number of them; together every problem would wait for the slowest."""
-    likelihood = likelihood.condensed()
+    likelihood = likelihood.condensed(networks[0])
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
     problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
@@ -189,7 +189,7 @@ def _solved(
 
 def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
     """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
-    likelihood = likelihood.condensed()
+    likelihood = likelihood.condensed(arch)
     unseen, temperature = likelihood.unseen or Unseen(0, 0.0), float(likelihood.temperature)
     kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
     eigenvalues, rounding = np.linalg.eigvalsh(kernel), len(kernel) * np.finfo(float).eps

@@ -234,7 +234,7 @@ def test_many_examples_are_condensed_to_the_same_density(outputs):
     arch = ba.Architecture((2,), (3, 3), (1.2, 1.0, 0.8), (0.7,), outputs)
     inputs, labels = rng.normal(size=(1600, 3, 4)), rng.normal(size=(1600, outputs))
     found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, 0.3)
-    few = found.condensed()
+    few = found.condensed(arch)
     assert len(few.labels) == 12 * outputs
     factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
 
@@ -245,6 +245,6 @@ def test_many_examples_are_condensed_to_the_same_density(outputs):
     for value, expected, digits in zip(known(few), known(found), (1e-12, 1e-10, 1e-10), strict=True):
         assert relative_error(value, expected) < digits
     if outputs == 1:
-        by_pairs = likelihood(inputs, labels[:, 0], arch, 0.3, form="pairs").condensed()
+        by_pairs = likelihood(inputs, labels[:, 0], arch, 0.3, form="pairs").condensed(arch)
         assert relative_error(jax.jit(by_pairs.log_density)(factor), known(found)[0]) < 1e-12
-    assert few.condensed() is few
+    assert few.condensed(arch) is few
