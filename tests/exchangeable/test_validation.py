@@ -7,7 +7,7 @@ import pytest
 
 from bayesattn import exchangeable as ex
 from bayesattn.exchangeable import validation
-from bayesattn.exchangeable.checks import bayes, bridge
+from bayesattn.exchangeable.checks import bayes, bridge, supervised
 from bayesattn.exchangeable.claims import FAMILY_LEVEL, Claim, Findings, Mean
 
 QUICK = (
@@ -75,3 +75,21 @@ def test_command(command, tmp_path, monkeypatch, as_expected):
     assert (code, "--out must not exist yet" in error) == (2, True)
     code, _, error = command(*claims, "--out", tmp_path / "new", "--draws", 5)
     assert (code, "got --draws too" in error) == (2, True)
+
+
+def test_a_share_of_the_supervised_check_is_drawn_at_every_number_of_tokens(monkeypatch):
+    """Of tokens alike, which share programs."""
+    counts = []
+    right = supervised._generalise
+
+    def counted(*arguments):
+        counts.append(arguments[4])
+        return right(*arguments)
+
+    monkeypatch.setattr(supervised, "_generalise", counted)
+    monkeypatch.setattr(supervised, "TOKENS", (4, 4))
+    monkeypatch.setattr(supervised, "POPULATION", (8000, 8000))
+    monkeypatch.setattr(supervised, "REPLICATES", (8, 8))
+    found = supervised.supervised(np.random.default_rng(0), share=0.5)
+    assert counts == [4, 4]
+    assert found.claims

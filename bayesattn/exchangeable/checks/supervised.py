@@ -50,11 +50,11 @@ def supervised(rng: np.random.Generator, share: float = 1.0) -> Findings:
         left = _generalise(rng, optimum.parameters, hessians.mean(0), SEQUENCES, replicates, tokens)
         drawn = np.concatenate([_quadratic(optimum.parameters, hessians.mean(0), batch) for batch in batches])
         of = f"n = {tokens}, m = {SEQUENCES} and {2 * SEQUENCES} -> infinity"
-        for name, share in (("gap of test and training risk", 1.0), ("excess risk", 0.5)):
-            measured = combined(mean_of(left[share]), mean_of(share * drawn))
-            law = f"tr(H^-1 J){' / 2' if share == 0.5 else ''}"
-            claims.append(Claim(5, f"m x {name}, {of}", law, trace.times(share), measured))
-            if share == 1:
+        for name, part in (("gap of test and training risk", 1.0), ("excess risk", 0.5)):
+            measured = combined(mean_of(left[part]), mean_of(part * drawn))
+            law = f"tr(H^-1 J){' / 2' if part == 0.5 else ''}"
+            claims.append(Claim(5, f"m x {name}, {of}", law, trace.times(part), measured))
+            if part == 1:
                 gaps.append(measured)
     laws, measured = zip(*approximation, strict=True)
     claims += [
@@ -139,7 +139,7 @@ def _generalise(
 
 
 @jax.jit
-def _quadratic(parameters: learning.Parameters, hessian: np.ndarray, data: learning.Sequences) -> Array:
+def _quadratic(parameters: learning.Parameters, hessian: Array, data: learning.Sequences) -> Array:
     """g^T H^-1 g of the gradient of each sequence's loss."""
     gradients = jax.jacfwd(learning.losses)(parameters, data)
     return jnp.sum(gradients * jnp.linalg.solve(hessian, gradients.T).T, -1)
