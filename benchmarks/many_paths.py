@@ -1,6 +1,6 @@
 """Effective sample sizes of the ten greatest diagonal entries of U: 144 paths, P = 1000, N_0 = 64, N = 10, T = 0.1.
 
-Run with `uv run python benchmarks/many_paths.py planted 1150 0`: labels, draws of each of two chains, seed; half an hour.
+Run with `uv run python benchmarks/many_paths.py planted 1400 1`: labels, draws of each of two chains, seed; an hour.
 Path inputs are independent normal numbers. Labels "planted" are the sign of a linear function of the inputs of ten paths,
 the same function of each but for its size and sign; labels "random" are independent of the inputs, and fitted all the same.
 """
@@ -15,7 +15,9 @@ import xarray as xr
 import bayesattn as ba
 
 HEADS, EXAMPLES, FEATURES, WIDTH, STRONG = 12, 1000, 64, 10, 10
-CHAINS, WARMUP, STEPS = 2, 100, 24
+CHAINS, WARMUP = 2, 100
+OPTIONS = {"length": 2.9, "step_size": 10.0}
+"""Of `adjusted_mclmc`: trajectories of random lengths, where to begin the search for a step size."""
 
 
 def model_of(labels: str, seed: int) -> ba.Model:
@@ -35,8 +37,8 @@ def model_of(labels: str, seed: int) -> ba.Model:
 def main(labels: str, draws: int, seed: int) -> None:
     """Print what was drawn in what time."""
     model, began = model_of(labels, seed), time.perf_counter()
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "options": {"num_steps": STEPS}}
-    tree = ba.sample(model, "hmc", keep=("order_parameter",), **settings)
+    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "options": OPTIONS}
+    tree = ba.sample(model, "adjusted_mclmc", keep=("order_parameter",), **settings)
     minutes = (time.perf_counter() - began) / 60
     entries = xr.DataArray(np.einsum("cdpp->cdp", tree["posterior"]["order_parameter"]), dims=("chain", "draw", "path"))
     greatest = entries[..., np.argsort(-entries.mean(("chain", "draw")).values)[:10]]
