@@ -1,6 +1,7 @@
 """Effective sample sizes of the ten greatest diagonal entries of U: 144 paths, P = 1000, N_0 = 64, N = 10, T = 0.1.
 
-Run with `uv run python benchmarks/many_paths.py planted 1400 1`: labels, draws of each of two chains, seed; an hour.
+Run with `uv run python benchmarks/many_paths.py planted 1400 1 adjusted_mclmc`: labels, draws of each of
+two chains, seed, sampler; half an hour to an hour and a half.
 Path inputs are independent normal numbers. Labels "planted" are the sign of a linear function of the inputs of ten paths,
 the same function of each but for its size and sign; labels "random" are independent of the inputs, and fitted all the same.
 """
@@ -16,8 +17,8 @@ import bayesattn as ba
 
 HEADS, EXAMPLES, FEATURES, WIDTH, STRONG = 12, 1000, 64, 10, 10
 CHAINS, WARMUP = 2, 100
-OPTIONS = {"length": 2.9, "step_size": 10.0}
-"""Of `adjusted_mclmc`: trajectories of random lengths, where to begin the search for a step size."""
+OPTIONS = {"hmc": {"num_steps": 24}, "adjusted_mclmc": {"length": 2.9, "step_size": 10.0}}
+"""Of each sampler; the search for a step size begins at the one that is given."""
 
 
 def model_of(labels: str, seed: int) -> ba.Model:
@@ -34,11 +35,11 @@ def model_of(labels: str, seed: int) -> ba.Model:
     return ba.Model(path_inputs=path_inputs, labels=signs[labels], architecture=arch, temperature=0.1)
 
 
-def main(labels: str, draws: int, seed: int) -> None:
+def main(labels: str, draws: int, seed: int, sampler: str) -> None:
     """Print what was drawn in what time."""
     model, began = model_of(labels, seed), time.perf_counter()
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "options": OPTIONS}
-    tree = ba.sample(model, "adjusted_mclmc", keep=("order_parameter",), **settings)
+    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "options": OPTIONS[sampler]}
+    tree = ba.sample(model, sampler, keep=("order_parameter",), **settings)
     minutes = (time.perf_counter() - began) / 60
     entries = xr.DataArray(np.einsum("cdpp->cdp", tree["posterior"]["order_parameter"]), dims=("chain", "draw", "path"))
     greatest = entries[..., np.argsort(-entries.mean(("chain", "draw")).values)[:10]]
@@ -54,4 +55,4 @@ def main(labels: str, draws: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
