@@ -78,18 +78,16 @@ def test_command(command, tmp_path, monkeypatch, as_expected):
 
 
 def test_a_share_of_the_supervised_check_is_drawn_at_every_number_of_tokens(monkeypatch):
-    """Of tokens alike, which share programs."""
-    counts = []
-    right = supervised._generalise
+    """Of the population, in batches, and of training and test sets of 2m sequences."""
+    drawn, right = [], supervised.learning.draw_sequences
 
-    def counted(*arguments):
-        counts.append(arguments[4])
-        return right(*arguments)
+    def recorded(rng, count, tokens):
+        drawn.append(count)
+        return right(rng, count, tokens)
 
-    monkeypatch.setattr(supervised, "_generalise", counted)
-    monkeypatch.setattr(supervised, "TOKENS", (4, 4))
-    monkeypatch.setattr(supervised, "POPULATION", (8000, 8000))
-    monkeypatch.setattr(supervised, "REPLICATES", (8, 8))
-    found = supervised.supervised(np.random.default_rng(0), share=0.5)
-    assert counts == [4, 4]
-    assert found.claims
+    monkeypatch.setattr(supervised.learning, "draw_sequences", recorded)
+    monkeypatch.setattr(supervised, "TOKENS", (4, 4))  # Alike, so that both share programs.
+    monkeypatch.setattr(supervised, "POPULATION", (16_000, 16_000))
+    monkeypatch.setattr(supervised, "REPLICATES", (16, 16))
+    assert supervised.supervised(np.random.default_rng(0), share=0.25).claims
+    assert drawn == 2 * ([4000 // supervised.BATCHES] * supervised.BATCHES + [(4, 2 * supervised.SEQUENCES)] * 2)
