@@ -19,16 +19,17 @@ def operations(examples: int, paths: int, features: int, columns: int, outputs: 
 
     `examples` counts labels and `paths` rows of U, of all outputs.
 
-    Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice, each time as long as 16 operations take. Measured from 60
-    to 1000 examples and 4 to 16 paths, the form of fewest operations was the fastest or within a quarter of it: features
-    took 16 ms where pairs were chosen, which took 21 (16 paths, 600 examples).
+    Each of the P^2 Pi^2 / 4 numbers that pairs are is read twice. Products of larger matrices take less time for each
+    operation: in that unit to read a number takes 1.6 sqrt(P), as fitted to where pairs and features took the same time with
+    60, 100, 200, 300, 600 and 1000 examples, 9 and 16 paths, on one core and two. The form of fewest operations was the
+    fastest there, or within a quarter of it.
     """
     seen = columns * features
     direct = examples * seen**2
     if _fit(paths, features, outputs):
         direct = min(direct, _of_products(paths, features, columns, outputs))
     return {
-        "pairs": 8 * examples**2 * paths**2 + examples**3,
+        "pairs": 0.8 * examples**2.5 * paths**2 + examples**3,
         "features": 4 * examples**2 * seen + examples**3,
         "feature_space": 4 * direct + seen**3,
     }
