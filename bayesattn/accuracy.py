@@ -14,6 +14,7 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
+from bayesattn._settings import with_own_settings
 from bayesattn._text import rounded, with_error
 from bayesattn.models import Model
 from bayesattn.theory.likelihood import Likelihood
@@ -275,6 +276,7 @@ def gain(
     return Gain(difference=float(np.mean(change)), monte_carlo_error=monte_carlo_error, **counts)
 
 
+@with_own_settings
 def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
     """Accuracy on the test examples of `model`, with the saddle point, corrected theory and draws of the same posterior.
 
@@ -308,6 +310,7 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
     return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))
 
 
+@with_own_settings
 def alignment_over_draws(
     model: Model,
     saddle: Float[np.ndarray | Array, "path path"],
@@ -352,6 +355,7 @@ def alignment_over_draws(
     )
 
 
+@with_own_settings
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
     return np.asarray(_kernel(model.likelihood, _gp_of_group(model, paths)))
@@ -372,11 +376,13 @@ def _gp_of_group(model: Model, paths: Any) -> np.ndarray:
     return gp * np.repeat(kept, arch.outputs) * (np.prod(arch.heads) / kept.sum())
 
 
+@with_own_settings
 def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
     return mean_predictor(model, _gp_of_group(model, paths))
 
 
+@with_own_settings
 def mean_predictor(
     model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
 ) -> Float[np.ndarray, " test_label"]:
@@ -390,6 +396,7 @@ def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -
     return outputs_at(by_batch, model.test_path_inputs)
 
 
+@with_own_settings
 def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch row feature"]:
     """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
 

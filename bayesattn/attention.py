@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import finite_array, one_of, require_memory, shown, truth
+from bayesattn._settings import with_own_settings
 
 READOUTS = ("last", "first", "mean")
 EACH = "all"
@@ -27,6 +28,7 @@ LayerWeights = Float[Array, "head feature feature"]
 QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]
 
 
+@with_own_settings
 def path_inputs(
     inputs: Any,
     weights: Sequence[Any],
@@ -77,6 +79,7 @@ def path_inputs(
     return found if readout != EACH else _positions(found, mask)
 
 
+@with_own_settings
 def matrices(
     inputs: Any, weights: Sequence[Any], nonlinearity: str = "softmax", causal: bool = False, mask: Any = None
 ) -> list[Float[Array, "example head query key"]]:
@@ -92,6 +95,7 @@ def matrices(
     return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
 
 
+@with_own_settings
 def paths_from_matrices(
     inputs: Any,
     matrices: Sequence[Any],
@@ -251,6 +255,7 @@ def _attention_matrices(
     return largest / largest.sum(axis=-1, keepdims=True)
 
 
+@with_own_settings
 def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
     """Weight of each token in the readout: one-hot, or 1 / T for the mean."""
     if readout == "mean":

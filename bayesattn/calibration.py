@@ -19,6 +19,7 @@ from scipy import stats
 
 from bayesattn._checks import positive_integer
 from bayesattn._random import fingerprint, stream
+from bayesattn._settings import with_own_settings
 from bayesattn.models import JOINT, Model, collapsed, path
 from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.samplers import BIASED, Job
@@ -104,6 +105,7 @@ class JointTest:
         return float(stats.norm.isf(self.level / 2 / len(self.names)))
 
 
+@with_own_settings
 def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
     """Weights from the prior, labels and predictions from the network, weight by weight: whatever is to be sampled later.
 
@@ -131,6 +133,7 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
     return Simulations(np.asarray(labels), np.asarray(quantities))
 
 
+@with_own_settings
 def calibrate(
     model: Model,
     simulations: Simulations,
@@ -191,6 +194,7 @@ def calibrate(
     return Calibration(quantity_names(model), stacked, draws, p_values, effective, worst, level)
 
 
+@with_own_settings
 def joint_test(
     model: Model,
     *,

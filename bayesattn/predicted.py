@@ -6,6 +6,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import theory
+from bayesattn._settings import with_own_settings
 from bayesattn.accuracy import gp_mean, mean_predictor
 from bayesattn.models import Model
 
@@ -26,6 +27,7 @@ class Predicted(NamedTuple):
     mean_predictors: dict[str, Float[np.ndarray, " test_label"]] | None
 
 
+@with_own_settings
 def predicted(model: Model) -> Predicted:
     """The theory's side of `bayesattn.validate`; raises NotConverged if a solver failed."""
     saddle = np.asarray(theory.solve(model).order_parameter)

@@ -18,6 +18,7 @@ from scipy import stats
 
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
 from bayesattn._random import fingerprint, stream
+from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
 from bayesattn.classes import ClassScores, class_scores
 from bayesattn.diagnostics import moments
@@ -86,6 +87,7 @@ def _range(values: np.ndarray) -> str:
     return f"{np.min(values):.3g} to {np.max(values):.3g}"
 
 
+@with_own_settings
 def predict(
     draws: "xr.DataTree | Run | str | Path",
     new_path_inputs: Any,
@@ -156,6 +158,7 @@ def predict(
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
 
+@with_own_settings
 def with_groups(
     draws: "xr.DataTree | Run | str | Path",
     *names: str,

@@ -17,6 +17,7 @@ from scipy import stats
 
 from bayesattn import theory
 from bayesattn._checks import finite_array
+from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model
 from bayesattn.network import path_readouts
@@ -108,6 +109,7 @@ def require_prunable(model: Model) -> None:
     model.require_gaussian()
 
 
+@with_own_settings
 def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:
     """Remove heads one by one, and from the lowest score up.
 
@@ -193,6 +195,7 @@ class Comparison:
         }
 
 
+@with_own_settings
 def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | None = None, seed: int = 0) -> Comparison:
     """Prune the posterior's mean predictor, and a network trained on the same attention, by the scores of theory and draws.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import one_of, positive, positive_integer, shown
 from bayesattn._files import finite
+from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, rounded
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
@@ -103,6 +104,7 @@ class ValidationStudy(Described):
         }
 
 
+@with_own_settings
 def validate(
     model: Model,
     widths: Sequence[int],
@@ -201,6 +203,7 @@ class PruningStudy(Described):
         return finite({"results": [comparison.to_dict() for comparison in self.comparisons]})
 
 
+@with_own_settings
 def prune(
     models: Iterable[tuple[Model, Mapping[str, Any] | None]],
     *,
@@ -305,6 +308,7 @@ class CalibrationStudy(Described):
         }
 
 
+@with_own_settings
 def calibrate(
     networks: Mapping[str, tuple[Model, int]],
     samplers: Sequence[str] = ("nuts",),

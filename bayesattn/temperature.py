@@ -8,6 +8,7 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn._checks import positive
+from bayesattn._settings import with_own_settings
 from bayesattn.accuracy import share_right
 from bayesattn.models import Model
 from bayesattn.theory.evidence import FAR, competing
@@ -41,6 +42,7 @@ class Candidate(NamedTuple):
     gp_test_accuracy: float | None
 
 
+@with_own_settings
 def candidates(
     model: Model, temperatures: Sequence[float] = TEMPERATURES, seed: int = 0, particles: int | None = None
 ) -> list[Candidate]:

@@ -15,6 +15,7 @@ import xarray as xr
 from jaxtyping import Bool, Float
 
 from bayesattn._checks import positive
+from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, with_error
 from bayesattn.accuracy import (
     Accuracy,
@@ -318,6 +319,7 @@ class Validation(Described):
         } | {name: getattr(self, name).tolist() for name in matrices}
 
 
+@with_own_settings
 def validate(
     model: Model,
     draws: xr.DataTree,

@@ -12,7 +12,7 @@ from bayesattn.tasks import load_images
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
-    ["_checks", "_extras", "_files", "_input_files", "_processes", "_progress", "_random", "_text"],
+    ["_checks", "_extras", "_files", "_input_files", "_processes", "_progress", "_random", "_settings", "_text"],
     ["architecture", "attention", "classes", "ranks"],
     ["theory"],
     ["network", "statistics", "tasks"],

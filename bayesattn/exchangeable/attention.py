@@ -11,9 +11,11 @@ from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive
+from bayesattn._settings import with_own_settings
 from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram, similarity
 
 
+@with_own_settings
 def cme_attention(
     queries: Any, keys: Any, values: Any, *, ridge: float, kernel: str = "exponential", bandwidth: float = 1.0
 ) -> Float[Array, "... query value"]:
@@ -55,6 +57,7 @@ def cme_attention(
     return outputs
 
 
+@with_own_settings
 def softmax_attention(
     queries: Any, keys: Any, values: Any, *, bandwidth: float = 1.0
 ) -> Float[Array, "... query value"]:
@@ -68,6 +71,7 @@ def softmax_attention(
     return _softmax(queries, keys, values, bandwidth)
 
 
+@with_own_settings
 def cme_covariance(
     queries: Any, keys: Any, *, noise: float, prior: float, kernel: str = "exponential", bandwidth: float = 1.0
 ) -> Float[Array, "query query"]:
@@ -94,6 +98,7 @@ def cme_covariance(
     return prior**2 * (gram(kernel, queries, queries, bandwidth) - attended)
 
 
+@with_own_settings
 def same_ridge(ridge: float, bandwidth: float) -> float:
     """lambda e^(1/gamma): with it the exponential kernel attends as the Gaussian one with lambda, on the unit sphere."""
     if not (np.isfinite(ridge) and ridge >= 0):

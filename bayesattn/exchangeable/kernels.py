@@ -8,12 +8,14 @@ from jax.core import Tracer
 from jaxtyping import Array, Float
 
 from bayesattn._checks import finite_array, one_of, positive
+from bayesattn._settings import with_own_settings
 
 KERNELS = ("linear", "exponential", "gaussian")
 OFF_SPHERE = 1e-6
 """Most that the norm of a key may differ from 1 where a formula holds on the unit sphere only."""
 
 
+@with_own_settings
 def gram(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
     """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks of the arrays.
 

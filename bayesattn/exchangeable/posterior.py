@@ -12,6 +12,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
 from bayesattn._checks import finite_array, positive
+from bayesattn._settings import with_own_settings
 
 
 class LatentPosterior(NamedTuple):
@@ -28,6 +29,7 @@ class QueryPosterior(NamedTuple):
     variance: Float[Array, " query"]
 
 
+@with_own_settings
 def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> LatentPosterior:
     """Posterior of z given tokens: mean V^T Phi M, covariance sigma^2 M, with M = (Phi^T Phi + sigma^2/tau^2 I)^{-1}.
 
@@ -48,6 +50,7 @@ def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> 
     )
 
 
+@with_own_settings
 def query_posterior(features: Any, values: Any, query_features: Any, noise: float, prior: float) -> QueryPosterior:
     """Posterior of z phi(q) for query features (m, d_phi), through the posterior of z; otherwise as `latent_posterior`."""
     latent = latent_posterior(features, values, noise, prior)
@@ -55,6 +58,7 @@ def query_posterior(features: Any, values: Any, query_features: Any, noise: floa
     return QueryPosterior(queries @ latent.mean.T, jnp.einsum("qf,fg,qg->q", queries, latent.covariance, queries))
 
 
+@with_own_settings
 def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: float, prior: float) -> QueryPosterior:
     """The same through kernels alone, for features of any number, infinite included: a Gaussian process.
 
@@ -78,6 +82,7 @@ def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: flo
     return QueryPosterior(weights.T @ values, prior**2 * (diagonal - jnp.einsum("nq,nq->q", cross, weights)))
 
 
+@with_own_settings
 def log_evidence(gram: Any, values: Any, noise: float, prior: float) -> float:
     """log p(V | keys) = sum over value coordinates of log N(V_j; 0, tau^2 G + sigma^2 I); arguments as `dual_posterior`."""
     gram = jnp.asarray(finite_array("gram", gram, (len(np.asarray(values)),) * 2))
@@ -88,6 +93,7 @@ def log_evidence(gram: Any, values: Any, noise: float, prior: float) -> float:
     return -float(fit + size) / 2
 
 
+@with_own_settings
 def posterior_error(mean: Any, exact: QueryPosterior, noise: float) -> Float[Array, " query"]:
     """KL divergence of the predictive N(mean, s^2 I) from the exact one: |m - m'|^2 / (2 s^2), s^2 = variance + sigma^2."""
     difference = jnp.asarray(mean) - exact.mean

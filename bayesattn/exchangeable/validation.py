@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 
 from bayesattn._checks import seed_number
+from bayesattn._settings import with_own_settings
 from bayesattn.exchangeable.checks import bayes, bridge, convergence, masked, supervised
 from bayesattn.exchangeable.claims import Findings
 
@@ -35,6 +36,7 @@ def stream(seed: int, name: str) -> np.random.Generator:
     return np.random.default_rng([seed, *name.encode()])
 
 
+@with_own_settings
 def validate(seed: int = 0, progress: Callable[[str], None] | None = None) -> Findings:
     """Check every claim; about a minute, much of it compilation.
 

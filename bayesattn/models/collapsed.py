@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
+from bayesattn._settings import with_own_settings
 from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
 from bayesattn.theory import bartlett
@@ -279,6 +280,7 @@ def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, width
 MOST_BYTES = 2**32
 
 
+@with_own_settings
 def weights(
     draws: "xarray.DataTree", model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
 ) -> "xarray.Dataset":

@@ -16,6 +16,7 @@ from jaxtyping import Float
 
 from bayesattn import attention
 from bayesattn._checks import finite_array, one_of, positive
+from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import checked_classes
@@ -156,6 +157,7 @@ class Model(Described):
                 _warn_of_labels(name, getattr(self, name), self)
 
     @property
+    @with_own_settings
     def law(self) -> Categorical | None:
         """Of the labels given the outputs, where they are classes."""
         if self.observation == "gaussian":
@@ -379,6 +381,7 @@ class Model(Described):
             )
 
     @property
+    @with_own_settings
     def kernels(self) -> Likelihood:
         """What K(U) is made of, whatever the law of the labels.
 

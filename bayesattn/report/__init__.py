@@ -16,6 +16,7 @@ from bayesattn import exchangeable
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file, require_new
 from bayesattn._random import digest, fingerprint
+from bayesattn._settings import with_own_settings
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar, moments
 from bayesattn.models import LatentModel, Model
@@ -69,6 +70,7 @@ class Part:
     provenance: dict[str, str]
 
 
+@with_own_settings
 def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
     """Write a page about runs; those of one model at several widths share their figures of theory against draws.
 
@@ -159,6 +161,7 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
     return ["/".join(path) for path in paths]
 
 
+@with_own_settings
 def page(parts: list[Part], pictures: list[Picture]) -> str:
     """The HTML of some runs; names in it are text."""
     import jinja2

@@ -28,7 +28,7 @@ DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtyp
 SHAPING = tuple(
     PACKAGE / f"{name}.py"
     for name in (
-        *("_random", "architecture", "attention", "network"),
+        *("_random", "_settings", "architecture", "attention", "network"),
         *(f"models/{name}" for name in ("categorical", "collapsed", "latent", "path", "posterior", "token")),
         *(
             f"samplers/{name}"

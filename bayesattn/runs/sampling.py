@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesattn._progress import callback, compiling
+from bayesattn._settings import with_own_settings
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import damage, places, provenance, store
 from bayesattn.runs.recorder import Recorder
@@ -17,6 +18,7 @@ from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.run import advance, plan, shown_as
 
 
+@with_own_settings
 def sample(
     model: Model | LatentModel,
     out: str | Path,

@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._random import branch, fingerprint, stream
+from bayesattn._settings import with_own_settings
 from bayesattn.models import Model, collapsed
 from bayesattn.samplers.program import Program, program
 from bayesattn.theory.bartlett import stretched
@@ -66,6 +67,7 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
     return prepared
 
 
+@with_own_settings
 def _looks(chain: Program, data: dict[str, Any], shapes: Shapes, key: Key[Array, ""]) -> tuple[np.ndarray, ...]:
     """Bartlett coordinates of some draws of a chain, and the Hessians there."""
     whitening, problem = collapsed.whitening_of(data), collapsed.problem_in(data)

@@ -24,6 +24,7 @@ from threadpoolctl import threadpool_limits
 from bayesattn._checks import one_of
 from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
+from bayesattn._settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.samplers import curvature
@@ -87,6 +88,7 @@ class Recorder(Protocol):
         ...
 
 
+@with_own_settings
 def sample(
     model: Model | LatentModel,
     sampler: str = "nuts",
@@ -202,6 +204,7 @@ class _Turn(NamedTuple):
     seconds_per_step: float = MOST_SECONDS / FIRST_STEPS
 
 
+@with_own_settings
 def plan(
     model: Model | LatentModel, job: Job, prepared: dict[str, Any] | None = None, *, other_labels: bool = False
 ) -> Plan:
@@ -258,6 +261,7 @@ def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
     return [keys] if job.chain_method == "vectorised" else list(keys)
 
 
+@with_own_settings
 def advance(
     ready: Plan, job: Job, recorder: Recorder, progress: Callable[[Progress], None] | None = None, threads: int = 0
 ) -> None:
@@ -282,7 +286,8 @@ def advance(
     def work() -> None:
         active.add(threading.get_ident())
         try:
-            draw_blocks()
+            with own_settings():
+                draw_blocks()
         except BaseException:
             stop.set()
             raise

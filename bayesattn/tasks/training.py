@@ -31,6 +31,7 @@ from bayesattn._checks import positive, positive_integer, seed_number
 from bayesattn._extras import require
 from bayesattn._files import digest_of, replace_file
 from bayesattn._input_files import read_arrays
+from bayesattn._settings import with_own_settings
 from bayesattn.network import Weights, network, path_readouts
 from bayesattn.tasks.images import is_named
 from bayesattn.tasks.one_shot import OneShot, embedded
@@ -110,6 +111,7 @@ def values_of(weights: Mapping[str, Any]) -> Weights:
     return {name: jnp.asarray(value) for name, value in weights.items() if name[0] not in "QK"}
 
 
+@with_own_settings
 def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> Float[Array, " episode"]:
     """f of the network on tokens."""
     depth = sum(name.startswith("Q_") for name in weights)
@@ -117,6 +119,7 @@ def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> F
     return network(values_of(weights), attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
 
 
+@with_own_settings
 def train(
     task: OneShot,
     training: Training,
@@ -245,6 +248,7 @@ def _compiled(learning_rate: float, steps: int, weight_decay: float) -> tuple[Ca
     return optimiser.init, block
 
 
+@with_own_settings
 def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
     """Share of "train", "validation" or "test" episodes that a trained network gets right."""
     tokens, labels = task.sample(part)

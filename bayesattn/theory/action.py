@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked, is_traced
+from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import symmetric
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
@@ -24,6 +25,7 @@ class Action(NamedTuple):
     scalar_order_parameter: Float[Array, "*outputs"]
 
 
+@with_own_settings
 @of_model
 def action(
     order_parameters: Sequence[Any],

@@ -17,6 +17,7 @@ from scipy import special
 
 from bayesattn._checks import Checked, is_traced, positive, positive_integer, seed_number
 from bayesattn._random import branch, digest, stream
+from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Singular, anneal
@@ -62,6 +63,7 @@ class Evidence(NamedTuple):
         }
 
 
+@with_own_settings
 @of_model
 def gp_evidence(
     path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, *, likelihood: Likelihood | None = None
@@ -98,6 +100,7 @@ def _of_gp(likelihood: Likelihood, order_parameter: Any) -> tuple[Float[Array, "
     return likelihood.log_density_of(order_parameter), singular
 
 
+@with_own_settings
 @of_model
 @not_traced
 def evidence(
@@ -135,6 +138,7 @@ def evidence(
     return single[0]
 
 
+@with_own_settings
 @of_model
 @not_traced
 def evidences(
@@ -158,6 +162,7 @@ def evidences(
     return [estimates[temperature] for temperature in checked]
 
 
+@with_own_settings
 @of_model
 def competing(
     path_inputs: Any,

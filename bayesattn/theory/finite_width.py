@@ -24,6 +24,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked, one_of
+from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.features import of_outputs, scaled_features
@@ -64,6 +65,7 @@ class FiniteWidth(NamedTuple):
     about: str
 
 
+@with_own_settings
 @of_model
 @not_traced
 def finite_width(

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import finite_array, is_traced
+from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.theory.of_model import of_model
 
@@ -14,6 +15,7 @@ PIVOT_ROUNDING = 10.0
 """Times that a pivot must be above the rounding of the largest, or it may be nothing else."""
 
 
+@with_own_settings
 @of_model
 def kernel(
     order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
@@ -40,6 +42,7 @@ def kernel(
     return cross_kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), arch.input_variance)
 
 
+@with_own_settings
 def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
     """|u_k . Y| / |Y| for the unit eigenvectors u_k of a kernel, largest eigenvalue first (THEORY section 5).
 
@@ -58,6 +61,7 @@ def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
     return jnp.abs(eigenvectors[:, ::-1].T @ labels) / np.linalg.norm(labels)
 
 
+@with_own_settings
 def kernel_target_alignment(kernel: Any, labels: Any) -> float:
     """Y^T K Y / (|K|_F |Y|^2), the cosine between K and Y Y^T (Cristianini et al. 2001; THEORY section 5).
 

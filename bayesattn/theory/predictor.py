@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked
+from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.theory.features import scaled_features
 from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions, symmetric
@@ -15,6 +16,7 @@ from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.of_model import of_model
 
 
+@with_own_settings
 @of_model
 def predict(
     order_parameter: Any,
@@ -76,6 +78,7 @@ def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarra
     return np.einsum("dpcf,epf->dec", by_output, path_inputs, optimize=True).reshape(len(readouts), -1)
 
 
+@with_own_settings
 def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) -> Float[Array, "draw row feature"]:
     """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
 

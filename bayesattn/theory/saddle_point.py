@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._checks import positive, positive_integer, shown
+from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
@@ -81,6 +82,7 @@ class NotConverged(RuntimeError):
         self.solution = solution
 
 
+@with_own_settings
 def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
     """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4), of shape (Pi m, Pi m).
 
@@ -89,6 +91,7 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
     return jnp.diag(jnp.repeat(jnp.array(arch.path_variances), arch.outputs))
 
 
+@with_own_settings
 @of_model
 @not_traced
 def solve(

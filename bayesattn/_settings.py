@@ -1,0 +1,48 @@
+"""JAX's global settings that decide numbers, as this package needs them.
+
+JAX's precision and the bits of its random numbers are globals, which another library, an environment variable or a user who
+trains a network beside may change at any time. Public functions compute under the settings below all the same, so that
+no result, and nothing that a model keeps, depends on what the globals happen to be. Checks for NaN are off inside: what a
+sampler or a line search proposes and rejects may be NaN, and results are checked for being finite where they are made.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import wraps
+from typing import ParamSpec, TypeVar
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+SETTINGS = {
+    "enable_x64": True,
+    "default_prng_impl": "threefry2x32",
+    "threefry_partitionable": True,
+    "debug_nans": False,
+    "debug_infs": False,
+    "numpy_rank_promotion": "allow",
+    "numpy_dtype_promotion": "standard",
+}
+"""Names of JAX's settings without "jax_", and their values inside the package."""
+
+
+@contextmanager
+def own_settings() -> Iterator[None]:
+    """Context of `SETTINGS`, for this thread; threads that it starts need one of their own."""
+    jax = sys.modules.get("jax")
+    with ExitStack() as stack:
+        for name, value in SETTINGS.items() if jax else ():
+            if getattr(jax.config, f"jax_{name}") != value:
+                stack.enter_context(getattr(jax, name)(value))
+        yield
+
+
+def with_own_settings(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Let a function compute under `SETTINGS`, whatever JAX's global ones are."""
+
+    @wraps(function)
+    def under_settings(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:
+        with own_settings():
+            return function(*arguments, **named)
+
+    return under_settings

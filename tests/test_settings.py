@@ -1,0 +1,182 @@
+"""Results and kept kernels do not depend on JAX's global settings, which other libraries and users change."""
+
+import ast
+import contextlib
+import pkgutil
+import re
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import xarray as xr
+
+import bayesattn as ba
+from bayesattn import accuracy, runs, validation
+from tests.posteriors import tiny_model
+
+ROOT = Path(__file__).parents[1]
+QUICK = {"chains": 2, "warmup": 20, "draws": 30, "seed": 1, "parameterisation": "path", "progress": False}
+OTHER_SETTINGS = {
+    "float32": {"enable_x64": False},
+    "NaN checked": {"debug_nans": True, "debug_infs": True},
+    "older random bits": {"threefry_partitionable": False},
+    "strict promotion": {"numpy_dtype_promotion": "strict", "numpy_rank_promotion": "raise"},
+    "float32 and strict": {"enable_x64": False, "numpy_dtype_promotion": "strict"},
+}
+NO_NUMBERS_OF_JAX = {
+    "bayesattn.accuracy.gain": "counts with NumPy",
+    "bayesattn.exchangeable.sphere.uniform": "takes a NumPy generator",
+    "bayesattn.tasks.training.weights_of": "reads files",
+    "bayesattn.tasks.training.cached": "reads files",
+    "bayesattn.tasks.training.compact": "rounds arrays to float16",
+}
+"""Documented functions of modules that import JAX, and why they need no settings."""
+
+
+@contextlib.contextmanager
+def under(settings):
+    with contextlib.ExitStack() as stack:
+        for name, value in settings.items():
+            stack.enter_context(getattr(jax, name)(value))
+        yield
+
+
+@pytest.fixture(scope="module")
+def model():
+    model = tiny_model(temperature=1e-4)  # Cold: float32 loses most digits.
+    return model.replace(test_labels=np.sign(np.arange(len(model.test_path_inputs)) - 1.5))
+
+
+def results(model):
+    """What public functions say of a model: of fresh kernels, in this order."""
+    model = model.replace(path_inputs=np.array(model.path_inputs), test_path_inputs=np.array(model.test_path_inputs))
+    arch, inputs = model.architecture, np.random.default_rng(0).normal(size=(4, 3, 2))
+    keys = inputs / np.linalg.norm(inputs, axis=-1, keepdims=True)
+    draws = ba.sample(model, **QUICK)
+    saddle = ba.theory.solve(model)
+    u = saddle.order_parameter
+    kernel = ba.theory.kernel(u, model.path_inputs, model.path_inputs, arch)
+    return {
+        "path_inputs": ba.attention.path_inputs(inputs, [inputs[:2, :2]]),
+        "matrices": ba.attention.matrices(inputs, [inputs[:2, :2]]),
+        "sample": {name: node.to_dataset() for name, node in draws.children.items()},
+        "weights": ba.collapsed.weights(
+            ba.sample(model, **QUICK | {"parameterisation": "collapsed", "sampler": "hmc"}), model, seed=0
+        ),
+        "predict": ba.predict(draws, model.test_path_inputs, keep_draws=True, model=model),
+        "with_groups": ba.with_groups(draws, prior_draws=5)["prior"].to_dataset(),
+        "solve": tuple(saddle),
+        "action": ba.theory.action(saddle.order_parameters, model),
+        "theory.predict": ba.theory.predict(u, model),
+        "kernel": kernel,
+        "alignment": ba.theory.alignment(kernel, model.labels),
+        "kernel_target_alignment": ba.theory.kernel_target_alignment(kernel, model.labels),
+        "gp_order_parameter": ba.theory.gp_order_parameter(arch),
+        "gp_evidence": ba.theory.gp_evidence(model),
+        "evidence": ba.theory.evidence(model, particles=8),
+        "finite_width": tuple(ba.theory.finite_width(model)),
+        "predicted": validation.predicted(model),
+        "validate": ba.validate(model, draws).to_dict(),
+        "gp_mean": accuracy.gp_mean(model),
+        "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
+        "cme_attention": ba.exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
+        "softmax_attention": ba.exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),
+        "cme_covariance": ba.exchangeable.cme_covariance(keys[0], keys[1], noise=0.1, prior=1.0, kernel="linear"),
+        "latent_posterior": ba.exchangeable.latent_posterior(keys[0], inputs[0], noise=1e-4, prior=1.0),
+        "query_posterior": ba.exchangeable.query_posterior(keys[0], inputs[0], keys[1], noise=1e-4, prior=1.0),
+        "gram": ba.exchangeable.gram("exponential", keys[0], keys[1], 0.1),
+        "log_evidence": ba.exchangeable.log_evidence(
+            ba.exchangeable.gram("linear", keys[0], keys[0]), inputs[0], noise=1e-3, prior=1.0
+        ),
+    }
+
+
+def leaves(value):
+    if isinstance(value, xr.Dataset):
+        value = {name: value[name].values for name in sorted(map(str, value.data_vars))}
+    elif not isinstance(value, dict | list | tuple | str) and hasattr(value, "__dataclass_fields__"):
+        value = {name: getattr(value, name) for name in value.__dataclass_fields__}
+    if isinstance(value, dict):
+        return [leaf for part in value.values() for leaf in leaves(part)]
+    if isinstance(value, list | tuple):
+        return [leaf for part in value for leaf in leaves(part)]
+    return [value]
+
+
+@pytest.fixture(scope="module")
+def usual(model):
+    return {name: leaves(value) for name, value in results(model).items()}
+
+
+@pytest.mark.parametrize("settings", OTHER_SETTINGS.values(), ids=OTHER_SETTINGS)
+def test_public_functions_give_the_same_bits_under_other_settings(model, usual, settings):
+    with under(settings):
+        found = {name: leaves(value) for name, value in results(model).items()}
+    for name, expected in usual.items():
+        for ours, theirs in zip(found[name], expected, strict=True):
+            assert np.asarray(ours).dtype == np.asarray(theirs).dtype, name
+            np.testing.assert_array_equal(np.asarray(ours), np.asarray(theirs), err_msg=name)
+
+
+def test_kernels_made_in_float32_days_are_those_of_float64(model, usual):
+    """The same model object is used with the flag off, then with the flag on."""
+    fresh = model.replace(path_inputs=np.array(model.path_inputs))
+    with jax.enable_x64(False):
+        fresh.likelihood.features.block_until_ready()
+        ba.theory.solve(fresh)
+    solution = ba.theory.solve(fresh)
+    assert fresh.likelihood.features.dtype == np.float64
+    np.testing.assert_array_equal(np.asarray(solution.order_parameter), usual["solve"][0])
+
+
+def test_runs_resume_to_the_same_bits_under_other_settings(model, tmp_path):
+    whole = runs.sample(model, tmp_path / "whole", **QUICK)
+
+    def stop(progress):
+        if 0 < progress.done < progress.total:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "stopped", **QUICK | {"progress": stop})
+    assert runs.Run(tmp_path / "stopped").state == "interrupted"
+    with under({"enable_x64": False, "threefry_partitionable": False, "default_prng_impl": "rbg"}):
+        resumed = runs.sample(model, tmp_path / "stopped", **QUICK)
+    for ours, theirs in zip(
+        resumed.draws()["posterior"].to_dataset().values(),
+        whole.draws()["posterior"].to_dataset().values(),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def documented():
+    """Functions that the documentation's reference names, by module file and name."""
+    for page in sorted((ROOT / "docs" / "api").glob("*.md")):
+        yield from re.findall(r"^::: (bayesattn\.\S+)$", page.read_text(), re.MULTILINE)
+
+
+def test_documented_functions_that_use_jax_compute_under_own_settings():
+    bare, decorated = [], 0
+    for name in documented():
+        thing = pkgutil.resolve_name(name)
+        if isinstance(thing, type) or not callable(thing):
+            continue
+        module = sys.modules[thing.__module__]
+        tree = ast.parse(Path(module.__file__).read_text())
+        uses_jax = any(
+            alias.name.partition(".")[0] == "jax"
+            for node in tree.body
+            if isinstance(node, ast.Import)
+            for alias in node.names
+        )
+        definition = next(
+            node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == thing.__name__
+        )
+        under_settings = any(ast.unparse(each) == "with_own_settings" for each in definition.decorator_list)
+        decorated += under_settings
+        if uses_jax and not under_settings and name not in NO_NUMBERS_OF_JAX:
+            bare.append(name)
+    assert not bare
+    assert decorated > 30
