@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,7 +22,7 @@ from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
 from bayesattn.classes import ClassScores, class_scores
-from bayesattn.diagnostics import moments
+from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.categorical import Categorical
 from bayesattn.models.description import ATTRIBUTE, described, restored
@@ -374,10 +375,16 @@ def _chances(law: Categorical, drawn) -> Array:
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
+    """NaN where it is not defined: of fewer than four draws, or of draws that do not vary in any chain."""
+    unknown = (values.max(1) == values.min(1)).all(0)
+    if values.shape[1] < FEWEST_DRAWS:
+        return np.full(values.shape[2:], np.nan)
     import xarray
 
     dims = ("chain", "draw", "example", "output")[: values.ndim]
-    return moments(xarray.DataArray(values, dims=dims))["error"]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = arviz_stats.mcse(xarray.DataArray(values, dims=dims)).values
+    return np.where(unknown, np.nan, error)
 
 
 def _probability_above_zero(mean: np.ndarray, variance: np.ndarray) -> Float[np.ndarray, " example"]:
