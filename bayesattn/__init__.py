@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
     from bayesattn.classes import one_hot
+    from bayesattn.head_posterior import combining_width, heads, path_correlations
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
@@ -34,11 +35,14 @@ __all__ = [
     "attention",
     "calibration",
     "collapsed",
+    "combining_width",
     "diagnostics",
     "exchangeable",
+    "heads",
     "load_model",
     "models",
     "one_hot",
+    "path_correlations",
     "predict",
     "runs",
     "sample",
@@ -54,8 +58,11 @@ _HOMES = {
     "Statistics": "statistics",
     "Validation": "validation",
     "collapsed": "models",
+    "combining_width": "head_posterior",
+    "heads": "head_posterior",
     "load_model": "models",
     "one_hot": "classes",
+    "path_correlations": "head_posterior",
     "predict": "predictive",
     "sample": "samplers",
     "validate": "validation",

@@ -19,7 +19,7 @@ FLOORS = [
     ["models"],
     ["samplers"],
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
-    ["plots", "predicted", "predictive", "runs", "validation", "verdict"],
+    ["head_posterior", "plots", "predicted", "predictive", "runs", "validation", "verdict"],
     ["exchangeable", "study", "sweep"],
     ["papers", "report"],
     ["cli"],

@@ -3,7 +3,7 @@
 from bayesattn.theory.action import Action, action
 from bayesattn.theory.evidence import Evidence, evidence, evidences, gp_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width
-from bayesattn.theory.heads import head_scores
+from bayesattn.theory.heads import head_scores, path_correlations
 from bayesattn.theory.kernels import alignment, kernel, kernel_target_alignment
 from bayesattn.theory.predictor import Prediction, predict
 from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_parameter, solve
@@ -25,6 +25,7 @@ __all__ = [
     "head_scores",
     "kernel",
     "kernel_target_alignment",
+    "path_correlations",
     "predict",
     "solve",
 ]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from bayesattn._checks import finite_array
 from bayesattn.architecture import Architecture
@@ -21,23 +22,49 @@ def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
         [[1.0, 0.0], [1.0, 0.0]]
 
     Args:
-        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs.
+        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) of m outputs: one, or many draws of it.
         arch: the network.
 
     Returns:
-        One array of shape (H_l,), with a skip (H_l + 1,), per layer, first layer first; the largest score of all is 1.
+        One array of shape (.., H_l), with a skip (.., H_l + 1), per layer, first layer first; the largest score of all is 1.
 
     Raises:
         ValueError: wrong shape, entries that are not finite, or U = 0.
     """
-    weight = np.abs(finite_array("order_parameter", order_parameter, (arch.rows, arch.rows)))
-    if not weight.any():
+    weight = np.abs(_order_parameters(order_parameter, arch.rows))
+    if not weight.any((-2, -1)).all():
         raise ValueError("order_parameter must not be zero: scores are relative to the largest")
     scores = []
     path_heads = np.repeat(arch.path_heads(), arch.outputs, axis=0)
     for layer, heads in enumerate(arch.ways):
         uses = path_heads[:, layer] == np.arange(heads)[:, None]
         either = uses[:, :, None] | uses[:, None, :]
-        scores.append(np.sum(weight * either, axis=(1, 2)))
-    largest = max(score.max() for score in scores)
-    return [score / largest for score in scores]
+        scores.append(np.einsum("...pq,hpq->...h", weight, either))
+    largest = np.max([score.max(-1) for score in scores], axis=0)
+    return [score / largest[..., None] for score in scores]
+
+
+def path_correlations(order_parameter: Any) -> Float[np.ndarray, "*draws row row"]:
+    """Correlations U^{pi pi'} / (U^{pi pi} U^{pi' pi'})^(1/2) of paths; 0 for paths without weight.
+
+    >>> path_correlations([[4.0, 3.0], [3.0, 9.0]]).tolist()
+    [[1.0, 0.5], [0.5, 1.0]]
+
+    Args:
+        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) of m outputs.
+
+    Raises ValueError for matrices that are not square, entries that are not finite, or diagonal ones below 0.
+    """
+    matrix = _order_parameters(
+        order_parameter, np.shape(order_parameter)[-1] if np.ndim(order_parameter) > 1 else "paths"
+    )
+    own = np.diagonal(matrix, axis1=-2, axis2=-1)
+    if np.min(own) < 0:
+        raise ValueError(f"order_parameter must have no diagonal entry below 0, got {np.min(own):.3g}")
+    size = np.sqrt(own[..., :, None] * own[..., None, :])
+    return np.divide(matrix, size, out=np.zeros_like(matrix), where=size > 0)
+
+
+def _order_parameters(value: Any, rows: int | str) -> np.ndarray:
+    """U, or many of them, as an array of finite numbers."""
+    return finite_array("order_parameter", value, (*np.shape(value)[:-2], rows, rows))

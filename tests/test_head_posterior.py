@@ -1,0 +1,109 @@
+"""Which heads and paths matter over draws: against scores counted by hand, and the saddle point solved again."""
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import bayesattn as ba
+
+ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
+"""Paths: 1 -> skip, 1 -> 1, 2 -> skip, 2 -> 1."""
+
+
+@pytest.fixture(scope="module")
+def model():
+    rng = np.random.default_rng(2)
+    return ba.Model(
+        path_inputs=rng.normal(size=(12, 4, 3)),
+        labels=np.sign(rng.normal(size=12)),
+        architecture=ARCH,
+        temperature=0.1,
+        head_names=[["previous", "random"], ["uniform"]],
+    )
+
+
+def drawn(order_parameters):
+    """Chains of given U."""
+    axes = ("chain", "draw", "path", "other_path")
+    return xr.DataTree.from_dict({"posterior": xr.Dataset({"order_parameter": (axes, order_parameters)})})
+
+
+@pytest.fixture(scope="module")
+def draws():
+    factors = np.random.default_rng(3).normal(size=(2, 50, 4, 5)) * np.array([3, 2, 1, 0.5])[:, None]
+    return factors @ np.swapaxes(factors, -1, -2)
+
+
+def test_scores_of_every_draw_are_counted_by_hand(model, draws):
+    uses = {(1, "previous"): [0, 1], (1, "random"): [2, 3], (2, "uniform"): [1, 3]}  # The skip is no head.
+    scores = np.empty((2, 50, 3))
+    for chain, draw in np.ndindex(2, 50):
+        size = np.abs(draws[chain, draw])
+        counted = {
+            name: sum(size[p, q] for p in range(4) for q in range(4) if p in of_head or q in of_head)
+            for name, of_head in (uses | {"skip": [0, 2]}).items()
+        }
+        scores[chain, draw] = [counted[name] / max(counted.values()) for name in uses]
+    found = ba.heads(drawn(draws), model)
+    assert found.names == [*uses]
+    np.testing.assert_allclose(found.scores, scores.mean((0, 1)), rtol=1e-12)
+    np.testing.assert_allclose(found.sd, scores.reshape(-1, 3).std(0, ddof=1), rtol=1e-10)
+    np.testing.assert_allclose(found.lower, np.quantile(scores.reshape(-1, 3), 0.03, axis=0), rtol=1e-10)
+    np.testing.assert_allclose(found.upper, np.quantile(scores.reshape(-1, 3), 0.97, axis=0), rtol=1e-10)
+    least = np.bincount(scores.reshape(-1, 3).argmin(-1), minlength=3) / 100
+    np.testing.assert_allclose(found.probability_least, least, atol=1e-12)
+    table = found.summary()
+    assert table.loc[(2, "uniform"), "probability_least"] == least[2]
+    assert 0 < found.error[0] < found.sd[0]
+    assert "the least of all" in repr(found)
+
+
+def test_correlations_of_paths_are_those_of_each_draw(model, draws):
+    found = ba.path_correlations(drawn(draws), model)
+    flat = draws.reshape(-1, 4, 4)
+    each = np.array([u / np.sqrt(np.outer(np.diag(u), np.diag(u))) for u in flat])
+    np.testing.assert_allclose(found.mean, each.mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found.upper, np.quantile(each, 0.97, axis=0), rtol=1e-10)
+    assert np.all(np.diag(found.mean) == 1)
+    assert np.all(np.diag(found.error) == 0)
+    table = found.summary()
+    assert len(table) == 6
+    assert np.all(np.diff(np.abs(table["mean"])) <= 0)
+    path, other = table.index[0]
+    assert found.mean[found.names.index(path), found.names.index(other)] == table["mean"].iloc[0]
+
+
+def test_one_draw_has_no_error(model, draws):
+    found = ba.heads(drawn(draws[:1, :1]), model)
+    assert np.isnan(found.error).all()
+    assert np.isnan(found.sd).all()
+    assert "n/a" in repr(found)
+
+
+def test_paths_combine_below_the_width_found_and_not_above(model):
+    found = ba.combining_width(model, 0.2)
+
+    def greatest(width):
+        of_paths = ba.theory.path_correlations(ba.theory.solve(model.replace(width=width)).order_parameter)
+        return np.max(np.abs(of_paths - np.eye(4)))
+
+    assert greatest(found.width) <= 0.2 < greatest(int(found.width / 1.02) - 1)
+    assert found.width in found.widths
+    assert np.all(np.diff(found.greatest) < 0)
+    assert ba.combining_width(model, 0.2, most=found.widths[1]).width is None
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda model: ba.combining_width(model, 1.5), "correlation must be between 0 and 1, got 1.5"),
+        (lambda model: ba.combining_width(model, most=0), "most must be a whole number of at least 1, got 0"),
+        (lambda model: ba.theory.path_correlations([1.0, 2.0]), "order_parameter must have shape (paths, paths), got"),
+        (lambda model: ba.theory.path_correlations([[-1.0]]), "must have no diagonal entry below 0, got -1"),
+        (lambda model: ba.theory.head_scores(np.eye(3), model.architecture), "must have shape (4, 4), got (3, 3)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_one_sentence(model, call, message):
+    with pytest.raises(ValueError, match=r"^order_parameter|^correlation|^most") as refused:
+        call(model)
+    assert message in str(refused.value)
