@@ -1,5 +1,6 @@
 """bayesattn runs: what stands in a folder of runs."""
 
+import re
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Group
 from rich.live import Live
+from rich.table import Table
 from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
@@ -15,6 +17,9 @@ from bayesattn.cli.options import Json
 from bayesattn.cli.screen import new_table, print_json, say_where, screen
 from bayesattn.diagnostics import WATCHED
 
+PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
+SHORTEST_NAME = 12
+"""Columns that the name of a run has at least."""
 STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
 
 
@@ -50,6 +55,8 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
     headings = ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div.")
     table = new_table(*headings, text=("run", "model", "sampler", "state"))
     table.padding = (0, 1, 0, 0)
+    for column in table.columns[1:]:
+        column.no_wrap = True  # Names of runs get what room is left, and break where they have parts.
     advice: dict[str, list[str]] = {}
     notes = []
     for row in rows:
@@ -86,7 +93,35 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         notes.append(Text(warnings[0] + more, style="yellow"))
     if any(row.get("diagnostics") for row in rows):
         notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED}"))
+    _break_names(table)
     return Group(Text(f"runs in {folder}", style="italic"), table, *notes)
+
+
+def _break_names(table: Table) -> None:
+    """Break names that the screen has no room for at their parts: those of models and samplers, then those of runs."""
+    runs, *others = table.columns
+    rest = Table(*others, box=None, padding=table.padding)
+    rest.rows.extend(table.rows)
+    if screen.measure(rest).maximum + 2 * SHORTEST_NAME > screen.width:
+        for column in others:
+            if column.header in ("model", "sampler"):
+                column._cells = [_broken(str(name), SHORTEST_NAME) for name in column.cells]
+    room = max(SHORTEST_NAME, screen.width - screen.measure(rest).maximum - 2)
+    runs._cells = [_broken(str(name), room) for name in runs.cells]
+
+
+def _broken(name: str, room: int) -> str:
+    """A name in lines of at most `room` characters, as far as its parts, which end after " ", "/", "_", "-" or ",", allow.
+
+    >>> _broken("temperature=0.01,width=100", 18)
+    'temperature=0.01,\\nwidth=100'
+    """
+    lines = [""]
+    for part in PARTS.findall(name):
+        if lines[-1] and len(lines[-1]) + len(part) > room:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _setting(number: float | None) -> str:
