@@ -57,12 +57,13 @@ class Heads(Described):
     probability_least: Float[np.ndarray, " head"]
 
     def summary(self) -> "pd.DataFrame":
-        """A row for each head: the arrays as columns."""
+        """A row for each head: columns score, sd, error, lower, upper, and least, the probability that it is that."""
         import pandas as pd
 
         columns = ("scores", "sd", "error", "lower", "upper", "probability_least")
         index = pd.MultiIndex.from_tuples(self.names, names=["layer", "head"])
-        return pd.DataFrame({name.removesuffix("s"): getattr(self, name) for name in columns}, index=index)
+        named = {"scores": "score", "probability_least": "least"}
+        return pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         def said(head: int) -> str:

@@ -53,7 +53,7 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
     least = np.bincount(scores.reshape(-1, 3).argmin(-1), minlength=3) / 100
     np.testing.assert_allclose(found.probability_least, least, atol=1e-12)
     table = found.summary()
-    assert table.loc[(2, "uniform"), "probability_least"] == least[2]
+    assert table.loc[(2, "uniform"), "least"] == least[2]
     assert 0 < found.error[0] < found.sd[0]
     assert "the least of all" in repr(found)
 
