@@ -1,5 +1,6 @@
 """Are the draws any good? R-hat, effective sample size, divergences, tree depth and BFMI, with what to do about each."""
 
+import contextlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -9,6 +10,7 @@ from typing import Any
 import arviz_stats
 import numpy as np
 import xarray as xr
+from arviz_stats.base import array_stats
 from jaxtyping import Float, Int
 
 from bayesattn._text import with_error
@@ -18,6 +20,10 @@ from bayesattn.ranks import chain_band, chain_ecdfs
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
+MOST_PARETO_K = 0.7
+"""Of U^2, above which averages are not to be relied on (Vehtari et al. 2024)."""
+FEWEST_FOR_TAILS = 400
+"""Draws of all chains below which the shape of a tail is not looked at."""
 MOST_BIAS = 0.05
 """Standard deviations; about the Monte Carlo error at an effective sample size of 400."""
 PREDICTIONS = 20
@@ -45,12 +51,14 @@ class Diagnostics:
     """Quality of draws: worst R-hat and effective sample size over order parameters, energy, density and some predictions.
 
     `rhat` is rank-normalised, `ess` the effective sample size of the bulk, `tail_ess` that of the tails, `saturated` the
-    trajectories that reached the greatest tree depth, `bfmi` the least over chains. `bias` is the greatest step-size bias
-    of an entry of U (or of the latent), in its standard deviations, as a biased sampler estimates it, and `bias_error`
-    that estimate's Monte Carlo error. NaN where they are not defined: R-hat of one chain, all of too few draws or of draws
-    that do not vary, what the sampler has none of.
+    trajectories that reached the greatest tree depth, `bfmi` the least over chains. `pareto_k` is the greatest shape of a
+    generalised Pareto law fitted to the tail of an entry of U^2: averages of U^2 have no finite variance above 0.5. `bias`
+    is the greatest step-size bias of an entry of U (or of the latent), in its standard deviations, as a biased sampler
+    estimates it, and `bias_error` that estimate's Monte Carlo error. NaN where they are not defined: R-hat of one chain, all
+    of too few draws or of draws that do not vary, what the sampler has none of.
 
     `worst` says of which quantity R-hat and effective sample size are, `constant` which quantities do not vary in any chain,
+    `stuck` which of these are another number in each: their R-hat is infinite,
     and `weight_space` that draws are known to be of a parameterisation that samples weights.
     """
 
@@ -64,8 +72,10 @@ class Diagnostics:
     bfmi: float
     bias: float = float("nan")
     bias_error: float = float("nan")
+    pareto_k: float = float("nan")
     worst: Mapping[str, str] = field(default_factory=dict)
     constant: list[str] = field(default_factory=list)
+    stuck: list[str] = field(default_factory=list)
     weight_space: bool = False
 
     @property
@@ -79,6 +89,9 @@ class Diagnostics:
                 reasons[name] = f"too few draws to tell: {self.draws} of each chain, at least {FEWEST_DRAWS} are needed"
             elif name == "rhat" and self.chains < FEWEST_CHAINS:
                 reasons[name] = "there is one chain alone: draw several to see whether they agree"
+            elif self.stuck:
+                names = " and ".join(WORDS[key] for key in self.stuck)
+                reasons[name] = f"chains are stuck in different places: the draws of {names} do not vary within a chain"
             elif self.constant:
                 reasons[name] = f"the draws of {' and '.join(WORDS[key] for key in self.constant)} do not vary"
             else:
@@ -89,11 +102,16 @@ class Diagnostics:
         """What a Bayesian would want to know, with what to do about it."""
         notes = []
         reasons = self.undefined
+        if self.draws < FEWEST_DRAWS:
+            return [f"R-hat and ESS are not defined: {reasons['ess']}"]
+        if self.stuck:
+            notes.append(f"R-hat is infinite: {reasons['rhat']}; start from other seeds, or warm up longer")
+            reasons = {}
         for reason in dict.fromkeys(reasons.values()):
             what = [title for name, title in (("rhat", "R-hat"), ("ess", "ESS")) if reasons.get(name) == reason]
             if what:
                 notes.append(f"{' and '.join(what)} {'is' if len(what) == 1 else 'are'} not defined: {reason}")
-        if self.rhat > GOOD_RHAT:
+        if self.rhat > GOOD_RHAT and not self.stuck:
             notes.append(
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
@@ -103,6 +121,12 @@ class Diagnostics:
             notes.append(
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {ENOUGH_ESS}:"
                 " draw more before you trust quantiles"
+            )
+        if self.pareto_k > MOST_PARETO_K:
+            notes.append(
+                f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: draws so rare that"
+                " none is there may decide means of U^2 and variances of U, whose Monte Carlo errors come out too small;"
+                " draw more, or state quantiles"
             )
         elsewhere = ", or use the collapsed parameterisation" if self.weight_space else ""
         if self.divergences:
@@ -127,6 +151,8 @@ class Diagnostics:
     def overall(self) -> str:
         """Worst R-hat and effective sample size, and of which quantity they are: tables show those of each entry of U."""
         rhat = f"at most {self.rhat:.3f}{self._of('rhat')}" if "rhat" in self.worst else "not defined"
+        if self.stuck:
+            rhat = "infinite"
         ess = f"at least {self.ess:.0f}{self._of('ess')}" if "ess" in self.worst else "not defined"
         return f"R-hat is {rhat}, the effective sample size is {ess}; looked at: {WATCHED}"
 
@@ -143,6 +169,8 @@ class Diagnostics:
         """What `to_dict` made plain."""
         values = {each.name: numbers[each.name] for each in fields(cls) if each.name in numbers}
         restored: dict[str, Any] = {name: np.nan if value is None else value for name, value in values.items()}
+        if restored.get("stuck"):
+            restored["rhat"] = np.inf
         return cls(**restored)
 
 
@@ -159,9 +187,10 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
     posterior = draws["posterior"].to_dataset()
     statistics = _statistics(draws)
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
-    numbers: dict[str, float] = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi", "bias", "bias_error"), float("nan"))
+    numbers: dict[str, float] = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi"), float("nan"))
     worst: dict[str, str] = {}
     constant: list[str] = []
+    stuck: list[str] = []
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
@@ -173,6 +202,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
         watched = {name: values.compute() for name, values in watched.items()}
         mixing = {name: _mixing(values) for name, values in watched.items()}
         constant = [name for name, values in watched.items() if _constant(values).any()]
+        stuck = [name for name, values in watched.items() if _stuck(values).any()]
         for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
             # NumPy's maximum is NaN where one value is, Python's need not be.
             least = {name: float(np.max(sign * values[number])) for name, values in mixing.items()}
@@ -182,6 +212,8 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
         if "energy" in watched and "energy" not in constant:
             numbers["bfmi"] = float(np.min(arviz_stats.bfmi(watched["energy"])))
         numbers["bias"], numbers["bias_error"] = _worst_bias(draws)
+        if "order_parameter" in watched:
+            numbers["pareto_k"] = _greatest(pareto_k(watched["order_parameter"]))
     return Diagnostics(
         **numbers,
         chains=chains,
@@ -190,6 +222,7 @@ def diagnose(draws: xr.DataTree) -> Diagnostics:
         saturated=_total(statistics, "reached_max_treedepth"),
         worst=worst,
         constant=constant,
+        stuck=stuck,
         # Collapsed draws of U come with their coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
@@ -245,13 +278,36 @@ def _constant(values: xr.DataArray) -> np.ndarray:
     return (values.max("draw") == values.min("draw")).all("chain").values
 
 
+def _greatest(values: np.ndarray) -> float:
+    defined = values[~np.isnan(values)]
+    return float(np.max(defined)) if defined.size else float("nan")
+
+
+def _stuck(values: xr.DataArray) -> np.ndarray:
+    """Which entries do not vary in any chain, but between chains."""
+    return _constant(values) & (values.max(("chain", "draw")) > values.min(("chain", "draw"))).values
+
+
+def pareto_k(values: xr.DataArray) -> np.ndarray:
+    """Shape of the tail of each entry's square; NaN of draws that are few, do not vary or are not finite."""
+    squares = values.compute().transpose(..., "chain", "draw").values ** 2
+    shapes = np.full(squares.shape[:-2], np.nan)
+    for entry in np.ndindex(shapes.shape):
+        drawn = squares[entry]
+        if drawn.size >= FEWEST_FOR_TAILS and np.isfinite(drawn).all():
+            with contextlib.suppress(ValueError):  # Of a tail that is one number, as of chains that stand still.
+                shapes[entry] = array_stats.pareto_khat(drawn, tail="right")
+    return shapes
+
+
 def _mixing(values: xr.DataArray) -> dict[str, np.ndarray]:
     """R-hat and effective sample size of each entry, NaN where they are not defined."""
     unknown = _constant(values) | ~np.isfinite(values.values).all((0, 1))
     with np.errstate(divide="ignore", invalid="ignore"):
         rhat = arviz_stats.rhat(values).values if values.sizes["chain"] >= FEWEST_CHAINS else np.nan
         ess, tail = arviz_stats.ess(values).values, arviz_stats.ess(values, method="tail").values
-    return {name: np.where(unknown, np.nan, of) for name, of in (("rhat", rhat), ("ess", ess), ("tail_ess", tail))}
+    found = {name: np.where(unknown, np.nan, of) for name, of in (("rhat", rhat), ("ess", ess), ("tail_ess", tail))}
+    return found | {"rhat": np.where(_stuck(values), np.inf, found["rhat"])}
 
 
 def on_and_below_diagonal(order_parameters: xr.DataArray) -> xr.DataArray:
@@ -271,6 +327,9 @@ def from_below_diagonal(entries: np.ndarray, size: int) -> np.ndarray:
 def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
+    Rows of U have besides the effective sample size of its tails ("tail_ess") and the shape of the tail of its square
+    ("pareto_k"): the mean of U^2 is not to be relied on above 0.7.
+
     They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
     paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo
     error, and "test_error" by the size of the test set). What is not defined is None: R-hat of one chain, all but the mean
@@ -281,7 +340,10 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
-        numbers = moments(on_and_below_diagonal(posterior["order_parameter"]))
+        entries = on_and_below_diagonal(posterior["order_parameter"])
+        numbers = moments(entries)
+        if entries.sizes["draw"] >= FEWEST_DRAWS:
+            numbers["tail_ess"], numbers["pareto_k"] = _mixing(entries)["tail_ess"], pareto_k(entries)
         names = [str(name) for name in posterior["path"].values]
         pairs = np.tril_indices(len(names))
         if "step_size_bias" in draws.children:

@@ -24,8 +24,8 @@ from bayesattn._text import Described, cell
 from bayesattn.classes import ClassScores, class_scores
 from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
-from bayesattn.models.categorical import Categorical
-from bayesattn.models.description import ATTRIBUTE, described, restored
+from bayesattn.models.categorical import Categorical, leave_one_out
+from bayesattn.models.description import ATTRIBUTE, described, restored, tree_of
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of, scaled_features
 from bayesattn.theory.kernels import checked_path_inputs
@@ -37,10 +37,12 @@ if TYPE_CHECKING:
 
     from bayesattn.runs import Run
 
-GROUPS = ("log_likelihood", "posterior_predictive", "prior", "prior_predictive")
+GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
 """Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
 PRIOR_DRAWS = 1000
+NODES = 256
+"""Points that stand for an example's outputs where leave-one-out integrates over them."""
 
 
 @jax.tree_util.register_dataclass
@@ -164,6 +166,7 @@ def with_groups(
     draws: "xr.DataTree | Run | str | Path",
     *names: str,
     prior_draws: int = PRIOR_DRAWS,
+    joint: bool = False,
     model: Model | None = None,
     seed: int = 0,
 ) -> "xr.DataTree":
@@ -171,16 +174,21 @@ def with_groups(
 
     - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not independent
       given U, so this, not the density of each label alone, is what leave-one-out cross-validation of `arviz_stats.loo` and
-      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021). Of classes log p(Y_i | f_i), as they are
-      independent given f.
+      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021). Of classes log p(Y_i | f of all other
+      examples, U), with f_i integrated over (Vehtari et al. 2016): log p(Y_i | f_i) would have far heavier tails. With
+      `joint` it is log p(Y | U) of all labels instead, of classes log p(Y | f), shape (chain, draw): what
+      `arviz_stats.psense` scales.
+    - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U that collapsed draws hold.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
     - prior["order_parameter"], and prior["prediction"] where the model has test examples: drawn from the prior, one chain.
     - prior_predictive["labels"] (chain, draw, example): labels of the same draws.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
-        names: of the groups, some of `bayesattn.predictive.GROUPS`; all of them if none is named.
+        names: of the groups, some of `bayesattn.predictive.GROUPS`; if none is named all of them, log_prior only of
+            collapsed draws.
         prior_draws: from the prior.
+        joint: whether log_likelihood is that of all labels together.
         model: whose draws they are, where they do not say so themselves.
         seed: of the labels and the prior's draws.
 
@@ -189,7 +197,7 @@ def with_groups(
 
     Raises:
         ValueError: another group, one besides prior of a model of statistics, draws that are not those of a network, or of
-            another than `model`, or have no order_parameter.
+            another than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
         RunError: a folder that is not a run that can be read.
         FloatingPointError: a value is not finite.
     """
@@ -204,6 +212,8 @@ def with_groups(
             f"group must be 'prior' for a model of statistics, which holds no single examples, got {by_example[0]!r}"
         )
     wanted = names or (GROUPS if model.statistics is None else ("prior",))
+    if not names and "bartlett" not in tree["posterior"]:
+        wanted = tuple(name for name in wanted if name != "log_prior")
     order_parameters = _order_parameters(tree, model)
     likelihood, law, of_model = model.kernels, model.law, fingerprint(model)
     readouts = None if law is None or {*wanted} <= {"prior", "prior_predictive"} else _readouts(tree)
@@ -211,14 +221,12 @@ def with_groups(
     chains, flat = len(order_parameters), jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
-        if law is None:
-            by_example = _log_likelihood(flat, likelihood)
-        else:
-            by_example = law.log_likelihood(
-                _at_readouts(readouts, training, likelihood.outputs), jnp.asarray(model.labels)
-            )
-        made["log_likelihood"] = {"labels": _by_chain(by_example, chains)}
+        outputs = None if law is None else _at_readouts(readouts, training, likelihood.outputs)
+        of_labels = (_joint_log_likelihood if joint else _log_likelihood)(flat, likelihood, law, outputs, model.labels)
+        made["log_likelihood"] = {"labels": np.asarray(of_labels).reshape(chains, -1, *of_labels.shape[1:])}
         _require_finite("likelihood", made["log_likelihood"]["labels"])
+    if "log_prior" in wanted:
+        made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), len(flat))
         if law is None:
@@ -234,7 +242,6 @@ def with_groups(
         plain = {name: np.asarray(value)[None] for name, value in drawn.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
         made["prior"] = plain
-    import arviz_base
     import xarray
 
     posterior, groups = tree["posterior"].to_dataset(), dict(tree.children)
@@ -242,8 +249,10 @@ def with_groups(
         of_draws = {} if name.startswith("prior") else {axis: posterior[axis].values for axis in ("chain", "draw")}
         coords: Any = model.coords() | of_draws
         # All outputs of an example are left out together.
-        dims = model.dims() | ({"labels": ["example"]} if name == "log_likelihood" else {})
-        groups |= arviz_base.from_dict({name: made[name]}, coords=coords, dims=dims).children
+        dims = model.dims() | ({"labels": [] if joint else ["example"]} if name == "log_likelihood" else {})
+        if name == "log_prior":
+            dims = {"bartlett": []}
+        groups |= tree_of({name: made[name]}, coords, dims).children
     result = xarray.DataTree(children={name: group.copy() for name, group in groups.items()})
     result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model))}
     return result
@@ -425,9 +434,56 @@ def _at_readouts(readouts, path_inputs, outputs: int) -> Float[Array, "*draw_and
     return found if outputs == 1 else found.reshape(len(readouts), -1, outputs)
 
 
+def _log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical | None, outputs, labels):
+    """Of each label given all others, shape (draw, example)."""
+    if law is None:
+        return _gaussian_leave_one_out(order_parameters, likelihood)
+    nodes = stats.qmc.MultivariateNormalQMC(np.zeros(law.outputs), seed=0).random(NODES)
+    return _leave_one_out_of_classes(
+        order_parameters, outputs, jnp.asarray(labels), likelihood, law, jnp.asarray(nodes)
+    )
+
+
 @jax.jit
-def _log_likelihood(order_parameters, likelihood: Likelihood):
+def _gaussian_leave_one_out(order_parameters, likelihood: Likelihood):
     return jax.lax.map(likelihood.leave_one_out_of, order_parameters)
+
+
+@jax.jit
+def _leave_one_out_of_classes(order_parameters, outputs, labels, likelihood: Likelihood, law: Categorical, nodes):
+    return jax.lax.map(
+        lambda pair: leave_one_out(likelihood, law, *pair, labels, nodes), (order_parameters, outputs), batch_size=8
+    )
+
+
+def _joint_log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical | None, outputs, labels):
+    """Of all labels given U, or given the outputs where labels are classes; shape (draw,)."""
+    if law is None:
+        return _gaussian_log_likelihood(order_parameters, likelihood)
+    return law.log_likelihood(outputs, jnp.asarray(labels)).sum(1)
+
+
+@jax.jit
+def _gaussian_log_likelihood(order_parameters, likelihood: Likelihood):
+    return jax.lax.map(likelihood.log_density_of, order_parameters)
+
+
+def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain draw"]:
+    """Log prior density of the Bartlett coordinates of U."""
+    if "bartlett" not in draws["posterior"]:
+        raise ValueError(
+            "group 'log_prior' is the density of U's Bartlett coordinates, which only collapsed draws hold, got draws"
+            " without posterior['bartlett']"
+        )
+    points = draws["posterior"].to_dataset()["bartlett"].transpose("chain", "draw", ...).values
+    shapes, widths = bartlett.layer_shapes(model.architecture), problem_of(model.kernels, model.architecture).widths
+    flat = jnp.asarray(points.reshape(-1, points.shape[-1]))
+    return np.asarray(_log_prior_of(flat, widths, shapes)).reshape(points.shape[:2])
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _log_prior_of(points, widths, shapes):
+    return jax.vmap(lambda point: bartlett.log_prior(point, shapes, widths))(points)
 
 
 @jax.jit

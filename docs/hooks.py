@@ -1,5 +1,6 @@
 """Pages of the site that are made: of notebooks as executed, of commands from their help, of both papers from results."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from bayesattn.plots.style import png
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 RESULTS = Path(__file__).parent / "papers"
 """What `bayesattn papers` left, copied here."""
+TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
+"""Colours, and movements of the cursor (ECMA-48)."""
 FORMATS = ["image/png", "text/plain"]
 
 
@@ -38,7 +41,7 @@ def _notebook(file: Path) -> dict[str, str | bytes]:
     exporter = MarkdownExporter(config=Config(NbConvertBase={"display_data_priority": FORMATS}))
     names = {"unique_key": file.stem, "output_files_dir": file.stem}
     page, resources = exporter.from_filename(str(file), resources=names)
-    return {f"{file.stem}.md": page.replace("![png]", "![figure]"), **resources["outputs"]}
+    return {f"{file.stem}.md": TERMINAL_CODES.sub("", page).replace("![png]", "![figure]"), **resources["outputs"]}
 
 
 def _papers() -> dict[str, str | bytes]:

@@ -1,12 +1,15 @@
 """Diagnostics: what they are of, and that what is not defined is said in words."""
 
 import json
+import warnings
 
 import arviz_base
 import numpy as np
 import pytest
+import xarray as xr
 
-from bayesattn.diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, summary
+from bayesattn.diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, moments, summary
+from bayesattn.verdict import doubts_about
 
 
 def tree(chains=4, draws=500, seed=0, **posterior):
@@ -35,11 +38,8 @@ def test_independent_draws_carry_no_warning_but_that_of_their_divergence():
     assert Diagnostics.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))).to_dict() == found.to_dict()
 
 
-@pytest.mark.parametrize("by_chain", [0.0, 1.0])
-def test_draws_that_do_not_vary_are_said_to_be_so(by_chain):
-    """All the same, or a number for each chain."""
-    values = 0.1 + by_chain * np.arange(4.0)[:, None, None, None] * np.ones((4, 500, 1, 1))
-    draws = tree(order_parameter=values)
+def test_draws_that_do_not_vary_are_said_to_be_so():
+    draws = tree(order_parameter=np.full((4, 500, 1, 1), 0.1))
     found = diagnose(draws)
     assert "R-hat and ESS are not defined: the draws of U do not vary" in found.warnings()
     numbers = json.loads(json.dumps(found.to_dict(), allow_nan=False))
@@ -47,6 +47,72 @@ def test_draws_that_do_not_vary_are_said_to_be_so(by_chain):
     assert numbers["undefined"]["rhat"] == "the draws of U do not vary"
     [row] = [row for row in summary(draws) if row["quantity"] == "order_parameter"]
     assert (row["rhat"], row["ess"], row["error"]) == (None, None, None)
+
+
+@pytest.mark.parametrize("places", [[0.0, 1.0, 2.0, 3.0], [0.5, 0.5, 0.5, 0.6]])
+def test_chains_stuck_in_different_places_have_an_infinite_r_hat(places):
+    draws = tree(order_parameter=np.array(places)[:, None, None, None] * np.ones((4, 500, 1, 1)))
+    found = diagnose(draws)
+    assert found.rhat == np.inf
+    [said] = [warning for warning in found.warnings() if "R-hat" in warning]
+    assert said.startswith("R-hat is infinite: chains are stuck in different places: the draws of U do not vary within")
+    assert "infinite" in found.overall()
+    plain = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    assert plain["undefined"]["rhat"].startswith("chains are stuck in different places")
+    assert Diagnostics.from_dict(plain).rhat == np.inf
+    of = moments(draws["posterior"]["order_parameter"])
+    assert doubts_about("U", 4, of["rhat"], of["ess"])[0] == (
+        "R-hat of U is infinite: chains are stuck in different places"
+    )
+
+
+def test_one_entry_stuck_among_others_is_found():
+    values = np.random.default_rng(1).normal(size=(4, 500, 2, 2))
+    values[..., 1, 1] = np.arange(4.0)[:, None]
+    names = {"path": ["1", "2"], "other_path": ["1", "2"]}
+    posterior = xr.Dataset({"order_parameter": (("chain", "draw", *names), values)}, coords=names)
+    draws = xr.DataTree.from_dict({"posterior": posterior, "constant_data": xr.Dataset()})
+    assert diagnose(draws).stuck == ["order_parameter"]
+    assert [row["pareto_k"] is None for row in summary(draws)] == [False, False, True]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_single_draw_has_one_sentence(count):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        draws = tree(draws=count)  # ArviZ warns of fewer draws than chains.
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = diagnose(draws)
+        assert all(row["error"] is None for row in summary(draws))
+    of = moments(draws["posterior"]["order_parameter"])
+    assert doubts_about("U", 4, of["rhat"], of["ess"]) == ["R-hat of U is not defined: draw more"]
+    assert found.warnings() == [
+        f"R-hat and ESS are not defined: too few draws to tell: {count} of each chain, at least {FEWEST_DRAWS} are needed"
+    ]
+
+
+@pytest.mark.parametrize(("power", "heavy"), [(1, False), (2, False), (-0.4, True), ("t", True)])
+def test_heavy_tails_of_the_square_are_told(power, heavy):
+    """Light tails of powers of an exponential x; k of U^2 is 0.8 for x^-0.4, 0.91 for Student's t of 2.2 degrees."""
+    rng = np.random.default_rng(5)
+    shape = (4, 4000, 1, 1)
+    values = rng.standard_t(2.2, size=shape) if power == "t" else rng.exponential(size=shape) ** power
+    found = diagnose(tree(draws=4000, order_parameter=values))
+    assert found.rhat < 1.01
+    assert (found.pareto_k > 0.7) == heavy
+    assert any(said.startswith("the tails of U^2 are heavy: Pareto k is ") for said in found.warnings()) == heavy
+
+
+def test_draws_with_rhat_between_the_old_limit_and_the_new_decide_nothing():
+    ess = np.array([900.0])
+    assert doubts_about("U", 4, np.array([1.008]), ess) == []
+    assert doubts_about("U", 4, np.array([1.02]), ess) == [
+        "R-hat of U is 1.020, expected at most 1.01: the chains have not mixed"
+    ]
+    assert doubts_about("U", 4, np.array([1.0]), np.array([399.0])) == [
+        "the effective sample size of U is 399, expected at least 400: draw more"
+    ]
 
 
 def test_one_chain_that_stands_still_among_others_is_found():

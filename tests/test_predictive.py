@@ -198,6 +198,26 @@ def test_the_prior_has_the_moments_of_the_gp_limit():
     assert np.all(np.abs(products.mean(0) - covariance) < 4.5 * products.std(0) / np.sqrt(count))
 
 
+def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model, drawn):
+    """Prior and likelihood add up to the density that was sampled, up to the volume of whitening."""
+    draws = drawn[3]
+    extended = ba.with_groups(draws, "log_prior", "log_likelihood", joint=True)
+    prior, likelihood = extended["log_prior"]["bartlett"], extended["log_likelihood"]["labels"]
+    assert prior.dims == likelihood.dims == ("chain", "draw")
+    rest = draws["sample_stats"]["lp"].values - prior.values - likelihood.values
+    assert np.ptp(rest) < 1e-8
+    for group in ("prior", "likelihood"):
+        found = arviz_stats.psense(extended, var_names=["order_parameter"], group=group)
+        assert np.all(np.isfinite(found["order_parameter"].values))
+        assert np.all(found["order_parameter"].values > 0.01)
+    with pytest.raises(
+        ValueError, match="group 'log_prior' is the density of U's Bartlett coordinates, which only coll"
+    ):
+        ba.with_groups(given_u(model, [[1.0]], 4), "log_prior", model=model)
+    without = ba.with_groups(given_u(model, [[1.0]], 4), model=model, prior_draws=2)
+    assert set(without.children) == {"posterior", *predictive.GROUPS} - {"log_prior"}
+
+
 def test_other_groups_stay_and_draws_are_left_alone(model, drawn):
     draws = drawn[1]
     before = set(draws.children)
@@ -263,4 +283,6 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         single = ba.predict(given_u(model, [[1.0]], 1), inputs, model=model)
+        ba.with_groups(given_u(model, [[1.0]], 1).isel(chain=[0, 0]), model=model, prior_draws=2)
+        ba.sample(model, chains=4, warmup=2, draws=1, progress=False)
     assert np.isnan(single.error).all()

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from bayesattn.theory.features import outputs_of
-from bayesattn.theory.likelihood import Factor, Likelihood
+from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
@@ -30,6 +30,8 @@ LEAST_JITTER = 1e-150
 MOST_LATENTS = 2000
 """For whitening by their curvature: beyond it they have the prior's scale."""
 NEWTON_STEPS = 50
+LEAVE_ONE_OUT_STEPS = 20
+"""Of Newton's method to where an example's outputs are likeliest; an average over points near it is right as well."""
 
 Latents = Float[Array, " latent"]
 Outputs = Float[Array, "*labels"]
@@ -108,9 +110,67 @@ def _projection(latents: Latents, factor: Factor) -> Float[Array, "column featur
 def _root(likelihood: Likelihood, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
     """Cholesky factor of K, with a little on its diagonal, and how much that is."""
     kernel = likelihood.kernel(factor)
-    # The least of it is for inputs that are all zero.
-    jitter = JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
+    jitter = _jitter(kernel)
     return jnp.linalg.cholesky(kernel + jitter * jnp.eye(len(kernel))), jitter
+
+
+def _jitter(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
+    # The least of it is for inputs that are all zero.
+    return JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
+
+
+def leave_one_out(
+    likelihood: Likelihood,
+    law: Categorical,
+    order_parameter: OrderParameter,
+    outputs: Outputs,
+    labels: Outputs,
+    nodes: Float[Array, "node output"],
+) -> Float[Array, " example"]:
+    """log p(Y_i | f of all other examples, U) of each example: its own outputs are integrated over.
+
+    Given those of the others f_i is Gaussian, of precision B = (K^{-1})_ii and mean f_i - B^{-1} (K^{-1} f)_i; of several
+    outputs these are a block. With f_i = mean + L z, L L^T = B^{-1}, and d the point where p(Y_i | z) p(z) is greatest,
+
+        p(Y_i | ..) = exp(-|d|^2 / 2) E[p(Y_i | d + z) exp(-d . z)],  z standard normal,
+
+    an average over nodes. As log p(Y_i | z) is concave with gradient d at d, no term exceeds p(Y_i | d).
+
+    Args:
+        likelihood: of the kernels.
+        law: of the labels given f.
+        order_parameter: U.
+        outputs: f on the training examples, shape (P,) or (P, m).
+        labels: of the same shape.
+        nodes: standard normal points that stand for the law, shape (S, m).
+    """
+    kernel = likelihood.kernel_of(order_parameter)
+    jittered = kernel + _jitter(kernel) * jnp.eye(len(kernel))
+    root = jnp.linalg.cholesky(jittered)
+    inverse = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
+    columns = inverse.reshape(len(root), -1, law.outputs)
+    blocks = jnp.einsum("xec,xed->ecd", columns, columns)
+    pulled = jax.scipy.linalg.cho_solve((root, True), outputs.reshape(-1)).reshape(-1, law.outputs)
+
+    def one(block, pull, at, label):
+        lower = jnp.linalg.cholesky(block)
+        spread = jax.scipy.linalg.solve_triangular(lower, jnp.eye(len(lower)), lower=True).T
+        mean = at.reshape(-1) - spread @ (spread.T @ pull)
+
+        def log_likelihood(point):
+            return law.log_likelihood((mean + spread @ point).reshape(at.shape), label)
+
+        def value(point):
+            return point @ point / 2 - log_likelihood(point)
+
+        def local(point):
+            return Local(value(point), jax.grad(value)(point), jax.hessian(value)(point))
+
+        shift = minimum(value, local, jnp.zeros(len(lower)), LEAVE_ONE_OUT_STEPS, 1e-3).point
+        terms = jax.vmap(lambda node: log_likelihood(shift + node) - shift @ node)(nodes)
+        return jax.scipy.special.logsumexp(terms) - jnp.log(len(nodes)) - shift @ shift / 2
+
+    return jax.vmap(one)(blocks, pulled, outputs, labels)
 
 
 def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Whitening:

@@ -1,8 +1,9 @@
 """A model as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
 
 import tomllib
+import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tomli_w
@@ -10,6 +11,9 @@ import tomli_w
 from bayesattn._random import fingerprint
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 ATTRIBUTE = "bayesattn"
 """Of the root of a tree of draws: under it stands what `described` gives."""
@@ -39,3 +43,13 @@ def plain_table(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_table(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value
+
+
+def tree_of(groups: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]) -> "xr.DataTree":
+    """ArviZ's tree of arrays that begin with axes (chain, draw)."""
+    import arviz_base  # which imports Matplotlib
+
+    with warnings.catch_warnings():
+        # It takes fewer draws than chains for a mistake, of each variable.
+        warnings.filterwarnings("ignore", message="Found chain dimension to be longer than draw dimension")
+        return arviz_base.from_dict(dict(groups), coords=dict(coords), dims=dict(dims))

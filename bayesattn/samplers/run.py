@@ -26,7 +26,7 @@ from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
-from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.description import ATTRIBUTE, described, tree_of
 from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
@@ -116,7 +116,7 @@ def sample(
         settings: further settings of `bayesattn.samplers.Job`: keep, thin, chain_method, options.
 
     Returns:
-        DataTree with ArviZ groups: posterior["order_parameter"] (chain, draw, path, other_path),
+        DataTree with ArviZ's groups, of them posterior["order_parameter"] (chain, draw, path, other_path),
         posterior["prediction"] (chain, draw, test_example) where the model has test examples, the weights if kept,
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
         also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
@@ -142,13 +142,8 @@ def sample(
         ready = plan(model, job)
         recorder = InMemory(job, ready.shapes)
         advance(ready, job, recorder, told)
-    import arviz_base  # which imports Matplotlib
-
-    tree = arviz_base.from_dict(
-        recorder.outputs | model.groups(),
-        coords=model.coords() | {"draw": job.draw_numbers},
-        dims=model.dims(),
-    )
+    coords = model.coords() | {"draw": job.draw_numbers}
+    tree = tree_of(recorder.outputs | model.groups(), coords, model.dims())
     tree.attrs[ATTRIBUTE] = json.dumps(described(model))
     return tree
 
