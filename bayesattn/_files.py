@@ -1,14 +1,41 @@
-"""How the package writes files: there as a whole or not at all, and on the disk before anything relies on them."""
+"""Where files are, as users name them, and how the package writes them: as a whole or not at all, and onto the disk."""
 
 import ctypes
 import hashlib
 import math
 import os
+import re
 import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
+"""How a URL begins, fsspec's chains of them included; of its slashes `Path` leaves one. Windows' drives have one letter."""
+
+
+def user_path(name: str, path: Any) -> Path:
+    """The path that a user names, `~` and `~user` expanded; whatever a user names goes through here.
+
+    Raises ValueError if it is none of a file on this machine, such as a URL; `name` is what the user calls it.
+    """
+    try:
+        text = os.fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"{name} must be a path, got {path!r}")
+    if URL.match(text):
+        raise ValueError(f"{name} must be a path on this machine, got {text!r}, a URL, which is not served")
+    expanded = os.path.expanduser(text)
+    if text.startswith("~") and expanded == text:
+        user = Path(text).parts[0]
+        raise ValueError(
+            f"{name} must begin with a folder that is there, got {text!r}, and {user} has no home folder here"
+        )
+    # A folder that is called `~` is not to be taken for a home by whoever expands the path again.
+    return Path.cwd() / expanded if str(Path(expanded)).startswith("~") else Path(expanded)
 
 
 def replace_file(file: Path, content: bytes) -> None:
@@ -26,7 +53,7 @@ def replace_file(file: Path, content: bytes) -> None:
     sync_folder(file.parent)
 
 
-def require_new(name: str, path: str | Path, otherwise: str = "choose another or overwrite it") -> None:
+def require_new(name: str, path: str | Path, otherwise: str = "choose another") -> None:
     """Raise FileExistsError if something stands at a path, be it a link to nowhere."""
     if os.path.lexists(path):
         raise FileExistsError(f"{name} must not exist yet, got {path}, which does; {otherwise}")

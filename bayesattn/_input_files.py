@@ -16,6 +16,7 @@ import numpy as np
 from safetensors import safe_open
 
 from bayesattn._checks import memory_limit, shown
+from bayesattn._files import user_path
 
 MOST_TEXT = 2**20
 MOST_DEPTH = 20
@@ -51,7 +52,7 @@ def regular_file(key: str, file: str | Path, expected: str) -> Path:
         FileNotFoundError: no such file.
         ValueError: something else.
     """
-    path = Path(file)
+    path = user_path(key, file)
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

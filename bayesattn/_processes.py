@@ -3,11 +3,13 @@
 import os
 import pickle
 import signal
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing import connection, get_context, parent_process
+from multiprocessing import connection, current_process, get_context, parent_process
+from pathlib import Path
 from typing import Any
 
 Work = Callable[[str, Callable[[str], None]], Any]
@@ -15,6 +17,30 @@ Work = Callable[[str, Callable[[str], None]], Any]
 
 class Unforeseen(AssertionError):
     """An error in another process that is neither bad input nor a lack of something; where it came from is its note."""
+
+
+def require_main_guard(what: str) -> None:
+    """Raise RuntimeError if processes that are started now, which import this one's script, would come here again."""
+    main = sys.modules["__main__"]
+    at_import = any(
+        frame.f_code.co_name == "<module>" and frame.f_globals is vars(main)
+        for frame, _ in traceback.walk_stack(sys._getframe())
+    )
+    # By `_inheriting` multiprocessing itself knows a process that is importing the script.
+    if getattr(current_process(), "_inheriting", False) or (at_import and _lacks_guard(main)):
+        raise RuntimeError(
+            f'{what} must stand under `if __name__ == "__main__":` in a script, for its worker processes import the script;'
+            f" got a call outside of it in {getattr(main, '__file__', None)}"
+        )
+
+
+def _lacks_guard(main: Any) -> bool:
+    """Whether the text of a script, if there is one, never asks what it is run as."""
+    try:
+        text = Path(main.__file__).read_text(encoding="utf-8")
+    except (AttributeError, TypeError, OSError, ValueError):
+        return False
+    return "__name__" not in text
 
 
 def side_by_side(work: Work, names: Sequence[str], workers: int) -> Generator[tuple[str, str | None, Any], None, None]:
@@ -34,8 +60,10 @@ def side_by_side(work: Work, names: Sequence[str], workers: int) -> Generator[tu
     Raises:
         ValueError, OSError, MemoryError: those of the work; ChildProcessError of a process that was ended from without.
         Unforeseen: any other error of the work.
+        RuntimeError: a script calls this outside of `if __name__ == "__main__":`.
     """
     # Forks of a process in which JAX has started hang.
+    require_main_guard("work by several processes")
     context, waiting = get_context("spawn"), iter(names)
     with ExitStack() as stack:
         busy: dict[connection.Connection, tuple[str, Any]] = {}

@@ -11,10 +11,23 @@ import jax
 import numpy as np
 from jaxtyping import Array, Key
 
+IMPLEMENTATION = "threefry2x32"
+"""Of all random keys."""
+
+
+def first_key(seed: int) -> Key[Array, ""]:
+    """Threefry's key of a seed from 0 to 2^63 - 1: its two words, as `jax.random.key` takes them if no flag is set."""
+    return key_of([seed >> 32, seed & 0xFFFFFFFF])
+
+
+def key_of(words: Any) -> Key[Array, "..."]:
+    """The keys that consist of these words, on the last axis."""
+    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl=IMPLEMENTATION)
+
 
 def stream(seed: int, *purpose: str) -> Key[Array, ""]:
     """Key of the stream of a seed for a purpose, in so many words."""
-    return branch(jax.random.key(seed), *purpose)
+    return branch(first_key(seed), *purpose)
 
 
 def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:

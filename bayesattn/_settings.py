@@ -18,6 +18,7 @@ SETTINGS = {
     "enable_x64": True,
     "default_prng_impl": "threefry2x32",
     "threefry_partitionable": True,
+    "default_matmul_precision": None,
     "debug_nans": False,
     "debug_infs": False,
     "numpy_rank_promotion": "allow",

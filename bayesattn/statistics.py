@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._checks import finite_array, positive_integer, require_memory, shown
-from bayesattn._files import replace_file, require_new
+from bayesattn._files import replace_file, require_new, user_path
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.theory.kernels import checked_path_inputs
@@ -88,15 +88,16 @@ class Statistics(Described):
         elif store is None:
             gathered = functools.reduce(_with, _blocks(_checked(_pairs(batches), arch)), None)
         else:
-            gathered = _kept(Path(store), batches, arch)
+            gathered = _kept(user_path("store", store), batches, arch)
         if gathered is None:
             raise ValueError("batches must hold at least one example, got none")
         return gathered
 
     def save(self, file: str | Path) -> None:
         """Write it to a new file, a Zarr store in a zip archive. Raises FileExistsError if something is there."""
+        file = user_path("file", file)
         require_new("file", file)
-        _write(Path(file), self)
+        _write(file, self)
 
     @classmethod
     def open(cls, file: str | Path) -> "Statistics":
@@ -106,7 +107,7 @@ class Statistics(Described):
             FileNotFoundError: nothing is there.
             ValueError: something else is.
         """
-        return _read(Path(file))[0]
+        return _read(user_path("file", file))[0]
 
     @classmethod
     def restored(cls, path_inputs: Any, labels: Any, unseen: Unseen) -> "Statistics":

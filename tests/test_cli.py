@@ -14,6 +14,7 @@ import numpy as np
 import pandas
 import platformdirs
 import pytest
+from typer.main import get_command
 
 import bayesattn as ba
 from bayesattn import calibration, cli, runs
@@ -22,8 +23,10 @@ from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
 from bayesattn.comparison import Compared
+from bayesattn.pruning import require_prunable
 from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.samplers import pilot
+from bayesattn.samplers import run as block_runner
 from bayesattn.theory import problem
 from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
@@ -144,7 +147,7 @@ def test_sample_starts_a_run_and_finds_it_complete(run, tmp_path):
     assert status == 2
     assert err == (
         "bayesattn: draws holds a run with seed = 0, got 1: ask for the same, choose another folder, or replace it with"
-        " overwrite\n"
+        " --overwrite\n"
     )
     assert before == {p: p.read_bytes() for p in (tmp_path / "draws").rglob("*") if p.is_file()}
     status, out, _ = run("runs", ".")
@@ -389,7 +392,7 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
             ("theory", "small.toml", "--width", "0"),
             "architecture.width: Input should be greater than or equal to 1, got 0",
         ),
-        (("theory", "small.toml", "--width", "ten"), "Invalid value for '--width': Input should be a valid integer"),
+        (("theory", "small.toml", "--width", "ten"), "--width must be a whole number, such as 1000, got 'ten'"),
         (("theory", "small.toml", "--temperature", "-1"), "temperature: Input should be greater than 0, got -1.0"),
         (
             ("sample", "small.toml", "--out", "x", "--sampler", "gibbs"),
@@ -427,6 +430,75 @@ def test_help(run, words):
     status, out, _ = run(*words, "--help")
     assert status == 0
     assert "Usage: bayesattn" in out
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_help_has_an_example_that_the_command_takes(run, name):
+    out = run(name, "--help")[1]
+    [example] = [line.split() for line in out.splitlines() if line.strip().startswith("Example: ")]
+    assert example[:3] == ["Example:", "bayesattn", name]
+    group = get_command(cli.app)
+    command = group.resolve_command(group.make_context("bayesattn", [], resilient_parsing=True), [name])[1]
+    assert command.make_context(name, example[3:]).params
+
+
+def test_help_of_a_command_tells_what_it_takes_and_serves(run):
+    pages = {name: " ".join(run(name, "--help")[1].split()) for name in ("plot", "report", "train", "prune")}
+    assert not [name for name in ("plot", "report") if "--figure" in pages[name]]
+    served = {name: {model for model in ba.models.ready_models() if f" {model}," in pages[name]} for name in pages}
+    assert served["train"] == {"one_shot_digits", "one_shot_omniglot"}
+    assert served["prune"] == set(ba.models.ready_models()) - {"hidden_markov_residual", "digits", "splice"}
+    for model in ("digits", "hidden_markov_residual"):
+        assert run("train", model, "--out", "a.safetensors")[0] == 2
+        with pytest.raises(ValueError, match="pruning is of networks of one output and without skips"):
+            require_prunable(ba.load_model(model))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("theory", "small.toml", "--width", "10,100"), "a whole number, such as 1000, got '10,100': repeat --width"),
+        (
+            ("theory", "small.toml", "--width=8", "--width=1e3"),
+            "a whole number, such as 1000, got '1e3': repeat --width",
+        ),
+        (
+            ("theory", "small.toml", "--temperature", "0.1 1"),
+            "a number, such as 0.01, got '0.1 1': repeat --temperature",
+        ),
+        (("prune", "small.toml", "--width", "1e3"), "--width must be a whole number, such as 1000, got '1e3'\n"),
+    ],
+)
+def test_numbers_that_are_none_are_shown(run, arguments, message):
+    status, _, err = run(*arguments)
+    assert status == 2
+    assert message in err
+
+
+def test_advice_names_options_on_the_command_line(run):
+    assert run("sample", "small.toml", "--out", "draws", *QUICK, "--chains", "1")[0] == 0
+    status, _, err = run("sample", "small.toml", "--out", "draws", *QUICK, "--chains", "2")
+    assert status == 2
+    assert "replace it with --overwrite\n" in err
+    with pytest.raises(ba.runs.RunError, match="replace it with overwrite=True"):
+        ba.runs.sample(ba.load_model("small.toml"), "draws", chains=3)
+
+
+@pytest.mark.filterwarnings("default:.* draws of each chain are there")
+def test_sample_stops_at_a_target_or_a_limit(run, monkeypatch):
+    monkeypatch.setattr(block_runner, "MOST_DRAWS", 20)
+    given = ("sample", "small.toml", "--out", "draws", *QUICK, "--chains", "1")
+    status, out, err = run(*given, "--target-ess", "5")
+    assert (status, err) == (0, "")
+    assert f"draws is stopped: {ba.runs.Run('draws').drawn} draws of 1 chains; without target and limit" in out
+    assert 100 <= ba.runs.Run("draws").drawn < 150
+    assert " stopped " in run("runs", "draws")[1]
+    status, out, err = run(*given, "--target-ess", "1e6")
+    assert status == 0
+    assert "draws is complete: 150 draws of 1 chains" in out
+    assert "target_ess = 1e+06" in err
+    status, out, _ = run(*given[:3], "elsewhere", *QUICK, "--max-seconds", "1e-9")
+    assert (status, out) == (2, "elsewhere has no draws of all chains yet: the same command goes on\n")
 
 
 def imported_by(code, *arguments):

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 import xarray as xr
@@ -170,6 +171,49 @@ def test_an_interrupted_run_is_readable_and_resumes(model, interrupted, made):
         "start",
         "complete",
     ]
+
+
+FLAGS = {
+    "jax_threefry_partitionable": False,
+    "jax_default_prng_impl": "rbg",
+    "jax_random_seed_offset": 5,
+    "jax_default_matmul_precision": "bfloat16",
+    "jax_numpy_rank_promotion": "raise",
+    "jax_numpy_dtype_promotion": "strict",
+    "jax_enable_custom_prng": True,
+}
+"""JAX's flags about random numbers and arithmetic, none of which a draw depends on."""
+
+
+@pytest.fixture
+def flag():
+    """Sets a flag of JAX's for a test."""
+    before = {}
+
+    def update(name, value):
+        before[name] = jax.config.values[name]
+        jax.config.update(name, value)
+
+    yield update
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
+@pytest.mark.parametrize("names", [[*FLAGS][:1], [*FLAGS][1:2], [*FLAGS]], ids=["numbers", "keys", "all"])
+def test_draws_do_not_depend_on_flags(model, interrupted, made, flag, names):
+    for name in names:
+        flag(name, FLAGS[name])
+    runs.sample(model, interrupted, **JOB)
+    assert contents(interrupted) == contents(made / "complete")
+
+
+def test_flags_that_a_draw_may_depend_on_belong_to_the_run(model, interrupted, flag):
+    assert runs.Run(interrupted).description["environment"]["flags"] == ""
+    flag("jax_disable_most_optimizations", True)
+    with pytest.raises(runs.RunError, match=r"begun with flags none \(now jax_disable_most_optimizations=True\)"):
+        runs.sample(model, interrupted, **JOB)
+    with jax.disable_jit(), pytest.raises(runs.RunError, match="now jax_disable_jit=True jax_disable_most_opt"):
+        runs.sample(model, interrupted, **JOB)
 
 
 def test_a_complete_run_is_left_alone(model, complete):
@@ -461,7 +505,7 @@ def test_flags_of_the_compiler_are_part_of_the_environment(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=1")
     now = provenance.environment()
     assert provenance.differences(begun, begun) == []
-    assert provenance.differences(begun, now) == ["XLA_FLAGS  (now --xla_backend_optimization_level=1)"]
+    assert provenance.differences(begun, now) == ["XLA_FLAGS none (now --xla_backend_optimization_level=1)"]
     del begun["XLA_FLAGS"]
-    assert provenance.differences(begun, now) == ["XLA_FLAGS None (now --xla_backend_optimization_level=1)"]
+    assert provenance.differences(begun, now) == ["XLA_FLAGS none (now --xla_backend_optimization_level=1)"]
     assert provenance.differences(begun, now | {"XLA_FLAGS": ""}) == []

@@ -2,6 +2,7 @@
 
 import dis
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 import bayesattn
 from bayesattn.cli.compiled import keep_compiled
-from bayesattn.cli.screen import CANNOT_TELL, errors, printable
+from bayesattn.cli.paths import with_user_paths
+from bayesattn.cli.screen import CANNOT_TELL, as_options, errors, printable
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
 PACKAGE = Path(__file__).parents[1]
@@ -63,7 +65,7 @@ class _Commands(TyperGroup):
         except (ValueError, RuntimeError) as error:  # By a variable of the environment, say.
             raise ValueError(f"JAX cannot start: {error}") from error
         alone = typer.Typer(add_completion=False, **SETTINGS)
-        alone.command()(getattr(import_module(f"bayesattn.cli.{name}"), name))
+        alone.command()(with_user_paths(getattr(import_module(f"bayesattn.cli.{name}"), name)))
         return name, get_command(alone), rest
 
 
@@ -132,6 +134,8 @@ def main() -> None:
 def _explained(error: BaseException) -> tuple[str, int]:
     """One sentence for an error, and the exit status."""
     if isinstance(error, typer.TyperException):
+        if isinstance(option := getattr(error, "param", None), TyperOption) and "unable to parse" in error.message:
+            return _wrong_number(option, error.message), BAD_INPUT
         return error.format_message() if hasattr(error, "format_message") else str(error), BAD_INPUT
     if _is(error, "pydantic", "ValidationError"):
         from bayesattn.models.files import describe
@@ -144,9 +148,24 @@ def _explained(error: BaseException) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
     if isinstance(error, OSError) or _is_ours(error):
-        return str(error), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
+        return as_options(str(error)), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
     hint = "please report it, with what the same command prints with --debug"
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
+
+
+def _wrong_number(option: TyperOption, said: str) -> str:
+    """What an option expects that got something else than a number, which typer's message does not show."""
+    kind, convert = ("a whole number, such as 1000", int) if "integer" in said else ("a number, such as 0.01", float)
+    name, got = option.opts[0], "something else"
+    words = [word for argument in sys.argv[1:] for word in argument.split("=", 1)]
+    for before, word in itertools.pairwise(words):
+        if before == name:
+            try:
+                convert(word)
+            except ValueError:
+                got = repr(word)
+                break
+    return f"{name} must be {kind}, got {got}" + (f": repeat {name} for each of several" if option.multiple else "")
 
 
 def _is(error: BaseException, module: str, name: str) -> bool:

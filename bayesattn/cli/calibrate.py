@@ -79,6 +79,8 @@ def calibrate(
     Labels are simulated from the prior, so the model gives architecture, path inputs and temperature. A right sampler fails
     with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2 says that ranks
     are not uniform among draws that depend on each other, which tells nothing: raise --thin.
+
+    Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
     folder = out or free_folder(Path("out") / f"calibrate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)

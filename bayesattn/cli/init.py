@@ -18,6 +18,8 @@ def init(
     """Write a commented model file to edit, for data of your own; with --check, say what model a file describes.
 
     Nothing is overwritten. Exit status 2: bad input, such as a file that describes no model.
+
+    Example: bayesattn init mine.toml
     """
     from bayesattn.models.template import template
 

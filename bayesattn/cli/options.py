@@ -1,23 +1,46 @@
 """Options that several commands share, and models by name."""
 
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import bayesattn as ba
+from bayesattn._input_files import read_toml
 from bayesattn.cli.screen import training_progress
 from bayesattn.models import Model, ready_models
+from bayesattn.models.load import FOLDER
 from bayesattn.samplers import SAMPLERS
 
 Sampler = StrEnum("Sampler", sorted(SAMPLERS))
 Parameterisation = StrEnum("Parameterisation", sorted(Model.parameterisations))
 NUTS, HMC, COLLAPSED = Sampler("nuts"), Sampler("hmc"), Parameterisation("collapsed")
 
-ModelName = Annotated[
-    str, typer.Argument(metavar="MODEL", help=f"{', '.join(ready_models())}, or a path to a .toml file.")
-]
+SEVERAL_OUTPUTS = ("digits", "splice")
+"""Tasks whose networks have several outputs."""
+
+
+def _is_trained(table: dict[str, Any]) -> bool:
+    """Whether the heads of a ready model come from training."""
+    return table["task"]["name"] == "one_shot"
+
+
+def _can_be_pruned(table: dict[str, Any]) -> bool:
+    """Whether a ready model has one output and no skips."""
+    return table["task"]["name"] not in SEVERAL_OUTPUTS and not table["architecture"].get("skips")
+
+
+def _argument(serves: Callable[[dict[str, Any]], bool], of: str = "") -> Any:
+    """The argument MODEL, whose help lists the ready models that a command serves."""
+    served = [name for name in ready_models() if serves(read_toml("model", FOLDER / f"{name}.toml"))]
+    return typer.Argument(metavar="MODEL", help=f"{', '.join(served)}, or a path to a .toml file{of}.")
+
+
+ModelName = Annotated[str, _argument(lambda _: True)]
+TrainedName = Annotated[str, _argument(_is_trained, " of a one-shot task")]
+PrunedName = Annotated[str, _argument(_can_be_pruned, " of one output and without skips")]
 Widths = Annotated[list[int] | None, typer.Option("--width", help="Width of all layers; may be given several times.")]
 Temperature = Annotated[float | None, typer.Option(help="Temperature T, instead of the model's.")]
 Temperatures = Annotated[list[float] | None, typer.Option("--temperature", help="Temperature T; several may be given.")]
@@ -28,6 +51,7 @@ Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, disca
 Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out, or at --figure.")]
+OverwriteOut = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
 FigureFile = Annotated[
     Path | None,
     typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending."),

@@ -71,6 +71,8 @@ def papers(
 
     Results are kept as they come, so that an interrupted check goes on where it stopped. Exit status 0: all that was asked
     for is reproduced, with a qualification or without; 1: something is not; 2: something cannot be told or was not run.
+
+    Example: bayesattn papers --only 2405.15926 --fast
     """
     start = time.perf_counter()
     if show and again:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bayesattn.cli.options import Overwrite
+from bayesattn.cli.options import OverwriteOut
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, screen, working
 from bayesattn.plots import KINDS
 from bayesattn.plots.run import figure_and_lacking
@@ -28,9 +28,12 @@ def plot(
             help="The file: PNG, PDF or SVG by its ending. By default the run's name, as PNG, in this folder."
         ),
     ] = None,
-    overwrite: Overwrite = False,
+    overwrite: OverwriteOut = False,
 ) -> None:
-    """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions."""
+    """Draw a run on one page: traces, ranks, effective sample size, energy, U (or z) and predictions.
+
+    Example: bayesattn plot out/run --out run.pdf
+    """
     file = checked_file("--out", Path(f"{run.resolve().name}.png") if out is None else out, overwrite=True)
     if run.resolve() in file.resolve().parents:
         raise ValueError(f"--out must not be in the run, got {file}")

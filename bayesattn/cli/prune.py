@@ -16,8 +16,8 @@ from bayesattn.cli.options import (
     Draws,
     FigureFile,
     Json,
-    ModelName,
     Overwrite,
+    PrunedName,
     SamplerName,
     Seed,
     Temperature,
@@ -44,7 +44,7 @@ from bayesattn.tasks import training
 
 
 def prune(
-    model: ModelName,
+    model: PrunedName,
     width: Annotated[int, typer.Option(help="Width at which U is drawn and solved for.")] = 10,
     temperature: Temperature = None,
     data_seed: Annotated[
@@ -66,6 +66,8 @@ def prune(
     """Do head scores tell which heads can go? Remove heads of the trained network and of the posterior's mean predictor.
 
     The temperature is the one of greatest evidence where the model has validation examples, unless --temperature is given.
+
+    Example: bayesattn prune one_shot_digits --width 10 --data-seed 0
     """
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)

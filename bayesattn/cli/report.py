@@ -8,7 +8,7 @@ import jax
 import typer
 
 from bayesattn.cli.compiled import SECONDS
-from bayesattn.cli.options import Overwrite
+from bayesattn.cli.options import OverwriteOut
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, working
 from bayesattn.runs.places import found_in
 
@@ -16,9 +16,12 @@ from bayesattn.runs.places import found_in
 def report(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold runs.")],
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("report.html"),
-    overwrite: Overwrite = False,
+    overwrite: OverwriteOut = False,
 ) -> None:
-    """Write one self-contained HTML page about runs: verdict, figures, diagnostics, warnings, provenance."""
+    """Write one self-contained HTML page about runs: verdict, figures, diagnostics, warnings, provenance.
+
+    Example: bayesattn report out --out report.html
+    """
     from bayesattn import report as page
 
     if os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == SECONDS:  # By `keep_compiled`, not by the user.

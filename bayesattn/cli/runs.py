@@ -14,13 +14,14 @@ from rich.text import Text
 from bayesattn import runs as runs_on_disk
 from bayesattn._text import cell
 from bayesattn.cli.options import Json
-from bayesattn.cli.screen import new_table, print_json, say_where, screen
+from bayesattn.cli.screen import as_options, new_table, print_json, say_where, screen
 from bayesattn.diagnostics import WATCHED
 
 PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
 SHORTEST_NAME = 12
 """Columns that the name of a run has at least."""
-STYLES = {"complete": "green", "running": "cyan", "interrupted": "yellow", "failed": "red", "unreadable": "red"}
+STYLES = {"complete": "green", "stopped": "green", "running": "cyan"}
+STYLES |= {"interrupted": "yellow", "failed": "red", "unreadable": "red"}
 
 
 def runs(
@@ -32,7 +33,10 @@ def runs(
     netcdf: Annotated[Path | None, typer.Option(help="Export the run's draws to this NetCDF file.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List runs with state, progress, R-hat, effective sample size and divergences, and warn of what is wrong with them."""
+    """List runs with state, progress, R-hat, effective sample size and divergences, and warn of what is wrong with them.
+
+    Example: bayesattn runs out --watch
+    """
     if netcdf is not None:
         runs_on_disk.Run(folder).to_netcdf(netcdf)
         say_where(f"draws written to {netcdf}")
@@ -63,7 +67,7 @@ def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
         state = Text(row["state"], style=STYLES[row["state"]])
         if row["state"] == "unreadable":
             table.add_row(row["run"], "", "", "", "", state)
-            notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
+            notes.append(Text(f"{row['run']}: {as_options(row['error'])}", style="red"))
             continue
         diagnostics = row["diagnostics"] or {}
         numbers = (

@@ -26,6 +26,7 @@ from bayesattn.cli.options import (
     models,
 )
 from bayesattn.cli.screen import (
+    CANNOT_TELL,
     MOST_OWN,
     bars,
     errors,
@@ -73,6 +74,13 @@ def sample(
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
     ] = None,
+    target_ess: Annotated[
+        float | None,
+        typer.Option(help="Stop when every entry of U has this effective sample size, of bulk and tails."),
+    ] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option(help="Begin no further block of draws after this time; the same command goes on.")
+    ] = None,
     threads: Annotated[int, typer.Option(min=0, help="Most chains at a time; 0 for one a core.")] = 0,
     overwrite: Annotated[
         bool, typer.Option(help="Replace the run that stands at --out, which stays until the new one is complete.")
@@ -89,6 +97,8 @@ def sample(
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
     With more --draws than a run has, it goes on. Exit status 2: bad input, or draws that are not finite.
+
+    Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """
     [case] = models(model, None if width is None else [width], temperature, data_seed)
     settings: dict[str, Any] = {
@@ -117,6 +127,8 @@ def sample(
                 threads=threads,
                 overwrite=overwrite,
                 repair=repair,
+                target_ess=target_ess,
+                max_seconds=max_seconds,
                 **settings,
             )
         except KeyboardInterrupt as interrupt:
@@ -124,6 +136,9 @@ def sample(
             said = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
             errors.print(f"bayesattn: interrupted; {said}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
+    if not run.drawn:
+        say_where(f"{out} has no draws of all chains yet: the same command goes on")
+        raise typer.Exit(CANNOT_TELL)
     rows = [row for row in run.summary() if row["quantity"] == "order_parameter"]
     diagnostics = run.diagnose()
     if as_json:
@@ -136,6 +151,9 @@ def sample(
     say(diagnostics.overall())
     for warning in diagnostics.warnings():
         say(f"warning: {warning}", style="yellow")
+    if not run.complete:
+        say_where(f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, it goes on")
+        return
     complete = before == chains * (warmup + draws) and not overwrite
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
 

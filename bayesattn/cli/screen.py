@@ -105,6 +105,11 @@ def say_paths(names: Sequence[str], numbers: Collection[int] | None = None) -> N
     say("paths: " + ", ".join(each.replace(" ", BOUND) for each in chosen))
 
 
+def as_options(text: str) -> str:
+    """A sentence of the library, with what the command line calls the argument that it advises."""
+    return text.replace("overwrite=True", "--overwrite")
+
+
 def to_json(content: Any) -> str:
     """JSON of plain values, null for numbers that are not finite, which JSON does not have."""
     return json.dumps(finite(content), indent=1, allow_nan=False)

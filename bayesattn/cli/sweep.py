@@ -11,6 +11,7 @@ from bayesattn._text import duration
 from bayesattn.cli.options import Json
 from bayesattn.cli.screen import (
     FAILS,
+    as_options,
     bars,
     errors,
     new_table,
@@ -51,6 +52,8 @@ def sweep(
     """Bring many runs to their end. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
 
     A sweep file is trusted like code, for it may name files and batch jobs; so is a scheduler, which runs what it is sent.
+
+    Example: bayesattn sweep sweep.toml --dry-run
     """
     os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # It tells all that it does.
     from bayesattn import sweep as sweeps  # Dask and pandas take their time to import.
@@ -71,7 +74,7 @@ def sweep(
         print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
     else:
         for name, error in by_run["error_message"].dropna().items():
-            screen.print(f"{name}: {error}", style="red", soft_wrap=True)
+            screen.print(f"{name}: {as_options(error)}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
         say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
     if states.get("complete", 0) < len(by_run):

@@ -37,7 +37,10 @@ def theory(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y)."""
+    """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
+
+    Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
+    """
     seed_number("--seed", seed)
     if dry_run and evidence:
         raise ValueError("--dry-run tells nothing of --evidence, whose cost is not known before")
@@ -98,8 +101,22 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
         say(f"the {MOST_PATHS_SHOWN} greatest of {paths}; all of U is in --json")
     if any(row["corrected_order_parameter"] is None for row in rows):
         say(f"{UNKNOWN}: more than {MOST_COORDINATES:,} coordinates, too many for an expansion to first order in 1/N")
-    for row in rows if paths > MOST_PATHS_SHOWN else ():
+    if paths <= MOST_PATHS_SHOWN:
+        _print_few_heads(rows)
+        return
+    for row in rows:
         _print_heads(row)
+
+
+def _print_few_heads(rows: list[dict[str, Any]]) -> None:
+    """The score of each head, a line for each width and temperature."""
+    names = [f"{layer}.{way}" for layer, ways in enumerate(rows[0]["ways"], 1) for way in ways]
+    table = new_table("N", "T", *names)
+    for row in rows:
+        scores = (f"{score:.3f}" for layer in row["head_scores"] for score in layer)
+        table.add_row(str(row["width"]), f"{row['temperature']:g}", *scores)
+    screen.print()
+    print_table("score of each head, by its layer and number", table)
 
 
 def _print_heads(row: dict[str, Any]) -> None:

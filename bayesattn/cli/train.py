@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from bayesattn.cli.options import DataSeed, ModelName
+from bayesattn.cli.options import DataSeed, TrainedName
 from bayesattn.cli.screen import say_where, screen, training_progress
 from bayesattn.models import load_task
 from bayesattn.tasks import training
 
 
 def train(
-    model: ModelName,
+    model: TrainedName,
     out: Annotated[Path, typer.Option(help="New .safetensors file for all weights of the network.")],
     data_seed: DataSeed = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps, instead of the model's.")] = None,
@@ -24,6 +24,8 @@ def train(
     """Train the network of a one-shot task; [task] attention = FILE then uses its queries and keys.
 
     The same command goes on with training that was interrupted.
+
+    Example: bayesattn train one_shot_digits --out heads.safetensors
     """
     task, settings = load_task(model, seed=data_seed, steps=steps)
     with training_progress("training", quiet=False) as progress:

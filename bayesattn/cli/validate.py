@@ -10,6 +10,7 @@ import typer
 import bayesattn as ba
 from bayesattn import study, validation
 from bayesattn._checks import positive
+from bayesattn._files import user_path
 from bayesattn._text import cell, rounded, with_error
 from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
 from bayesattn.cli.options import (
@@ -108,6 +109,8 @@ def validate(
 
     A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
     unless --temperature is given. Widths, sampler and numbers of draws are those of the model file's [validate].
+
+    Example: bayesattn validate hidden_markov --width 10 --width 30
     """
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
@@ -259,7 +262,7 @@ def _differs(entries: Compared) -> np.ndarray:
 
 def _found_from_here(source: str) -> str:
     """A file's path from the folder of the command, not of the model file."""
-    return source if is_named(source) else str(Path(source).absolute())
+    return source if is_named(source) else str(user_path("--also-on", source).absolute())
 
 
 def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> None:

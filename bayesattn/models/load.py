@@ -7,6 +7,7 @@ from typing import Any
 
 from bayesattn import tasks
 from bayesattn._checks import shown, suggestion
+from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
 from bayesattn.models.files import (
@@ -103,7 +104,7 @@ def load_validate_table(name: str | Path) -> ValidateTable:
 
 def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
     """The model file and its content, with another seed of the data and other entries of [task]."""
-    file = Path(name)
+    file = user_path("model", name)
     if file.suffix == ".toml":
         content = read_toml("model", file)
     elif str(name) in ready_models():
@@ -174,11 +175,11 @@ def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.
     given: dict[str, Any] = {k: v for k, v in table.model_dump(exclude={"name", "training"}).items() if v is not None}
     for name in ("train_images", "test_images"):
         if name in given and not is_named(given[name]):
-            given[name] = str(file.parent / given[name])
+            given[name] = str(file.parent / user_path(f"task.{name}", given[name]))
             if not Path(given[name].split("[")[0]).exists():
                 raise FileNotFoundError(f"task.{name} must name images, got {given[name]!r}, which is not there")
     if "attention" in given:
-        given["attention"] = str(file.parent / given["attention"])
+        given["attention"] = str(file.parent / user_path("task.attention", given["attention"]))
     if "heads" in given:
         given["heads"] = tuple(given["heads"])
     settings: dict[str, Any] = {k: v for k, v in table.training.model_dump().items() if v is not None}
@@ -194,10 +195,15 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if table.architecture.heads is None:
         raise ValueError('architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none')
     widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
-    arrays = {} if task.file is None else _arrays(file.parent / task.file, whole=task.statistics is None)
+    arrays = (
+        {}
+        if task.file is None
+        else _arrays(file.parent / user_path("task.file", task.file), whole=task.statistics is None)
+    )
     if task.statistics is not None:
-        place = regular_file("task.statistics", file.parent / task.statistics, "what bayesattn.Statistics wrote")
-        arrays["statistics"] = Statistics.open(place)
+        stored = file.parent / user_path("task.statistics", task.statistics)
+        stored = regular_file("task.statistics", stored, "what bayesattn.Statistics wrote")
+        arrays["statistics"] = Statistics.open(stored)
     skips, outputs = tuple(table.architecture.skips or ()), table.architecture.outputs
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)
     return Model(

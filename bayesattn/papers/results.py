@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from bayesattn import __version__
 from bayesattn._checks import positive_integer, suggestion
-from bayesattn._files import finite, replace_file
+from bayesattn._files import finite, replace_file, user_path
 from bayesattn._processes import side_by_side
 from bayesattn.exchangeable.claims import Claim
 from bayesattn.papers.experiment import Experiment, Findings, Settings
@@ -166,7 +166,7 @@ def check(
             at work on, a result that cannot be read.
     """
     positive_integer("workers", workers)
-    rows, place = chosen(only), folder_of(Path(folder), seed, fast)
+    rows, place = chosen(only), folder_of(user_path("folder", folder), seed, fast)
     with alone(place):
         results = {**load(folder, seed, fast)}
         names = [

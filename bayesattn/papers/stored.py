@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from bayesattn import __version__
 from bayesattn._checks import seed_number
-from bayesattn._files import digest_of
+from bayesattn._files import digest_of, user_path
 from bayesattn._input_files import regular_file
 from bayesattn.papers.registry import ROWS
 
@@ -110,12 +110,13 @@ def load(folder: str | Path, seed: int = 0, fast: bool = False) -> Results:
     Raises:
         ValueError: a seed below 0, a file that is not a result, or one of another version, seed or mode.
     """
-    results = read(folder_of(Path(folder), seed, fast))
+    there = folder_of(user_path("folder", folder), seed, fast)
+    results = read(there)
     wanted = {"version": __version__, "seed": seed, "fast": fast}
     for name, result in results.items():
         got = {key: result[key] for key in wanted}
         if got != wanted:
-            file = folder_of(Path(folder), seed, fast) / f"{file_of(name)}.json"
+            file = there / f"{file_of(name)}.json"
             raise ValueError(f"{file} must be a result with {_told(wanted)}, got one with {_told(got)}: remove it")
     return results
 

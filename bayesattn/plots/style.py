@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bayesattn._files import replace_file, require_new
+from bayesattn._files import replace_file, require_new, user_path
 from bayesattn._text import rounded, with_error
 
 RESOLUTION = 150
@@ -131,11 +131,11 @@ def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
         ValueError: it ends in none of .png, .pdf and .svg.
         FileExistsError: there is such a file.
     """
-    file = Path(file)
+    file = user_path(name, file)
     if file.suffix.lower() not in SUFFIXES:
         raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
     if not overwrite:
-        require_new(name, file)
+        require_new(name, file, "choose another, or give overwrite=True")
     return file
 
 

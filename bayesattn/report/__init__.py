@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file, require_new
+from bayesattn._files import digest_of, replace_file, require_new, user_path
 from bayesattn._random import digest, fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
@@ -90,9 +90,9 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         ImportError: the extra "report" is not installed.
     """
     require("report", "a report")
-    out = Path(out)
+    out = user_path("out", out)
     if not overwrite:
-        require_new("out", out)
+        require_new("out", out, "choose another, or give overwrite=True")
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
     parts, validations = [], []
@@ -153,7 +153,7 @@ def _plain(value: Any) -> Any:
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
     """The end of each run's path, as long as tells them apart."""
-    paths = [Path(run).absolute().parts[1:] for run in runs]
+    paths = [user_path("runs", run).absolute().parts[1:] for run in runs]
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(path[-length:]) for path in paths]
         if len(set(names)) == len(names):

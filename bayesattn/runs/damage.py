@@ -34,7 +34,7 @@ def found_in(run: Run) -> list[Damage]:
 
     Raises RunError if what is damaged cannot be drawn again: data, coordinates, descriptions of arrays.
     """
-    anew = "draw the run anew with overwrite"
+    anew = "draw the run anew with overwrite=True"
     with run.reading("its data"):
         everything = store.arrays_of(run.root())
         sums = store.fixed_sums(everything, run.job.kept)
@@ -97,7 +97,9 @@ def prepare_again(run: Run) -> None:
     known = run.description.get("prepared")
     if store.sum_of(prepared) != known:
         why = "nothing tells what was written" if known is None else "computed again, it is not what was written"
-        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read, and {why}; draw the run anew with overwrite")
+        raise RunError(
+            f"{run.path} is damaged: {PREPARED} cannot be read, and {why}; draw the run anew with overwrite=True"
+        )
     _remove(run.path / FOLDER / PREPARED)
     write_arrays(run.path / FOLDER / PREPARED, prepared)
     run.log(event="repair", what=PREPARED)

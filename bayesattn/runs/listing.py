@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from bayesattn._files import user_path
 from bayesattn.runs import places
 from bayesattn.runs.run import Run
 from bayesattn.runs.store import RunError
@@ -22,9 +23,9 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
 
     Raises RunError if there is none.
     """
-    rows = []
+    rows, folder = [], user_path("folder", folder)
     for path in places.found_in(folder):
-        name = str(path.relative_to(folder)) if path != Path(folder) else path.name
+        name = str(path.relative_to(folder)) if path != folder else path.name
         try:
             rows.append({"run": name} | Run(path).overview())
         except RunError as error:
@@ -37,4 +38,4 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
 def under_way(out: str | Path) -> Path:
     """Where a run for a place is drawn: beside it, as long as it replaces another."""
     new = places.replacement(places.followed(out))
-    return new if new.exists() else Path(out)
+    return new if new.exists() else user_path("out", out)

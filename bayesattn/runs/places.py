@@ -8,7 +8,7 @@ import uuid
 from contextlib import suppress
 from pathlib import Path
 
-from bayesattn._files import sync_folder
+from bayesattn._files import sync_folder, user_path
 from bayesattn.runs.store import FOLDER, RunBusy, RunError, locked
 
 STALE_SECONDS = 60
@@ -66,7 +66,7 @@ def _require_possible(out: Path) -> None:
 
 def followed(out: str | Path) -> Path:
     """A place as it was named, but for links, which are never renamed themselves."""
-    out = Path(out)
+    out = user_path("out", out)
     return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
 
 
@@ -113,7 +113,7 @@ def remove(path: Path) -> None:
 
 def found_in(folder: str | Path) -> list[Path]:
     """Every run in a folder, or the run that it is; raises RunError if there is none."""
-    folder = Path(folder)
+    folder = user_path("folder", folder)
     if not folder.is_dir():
         raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
     runs = []

@@ -23,8 +23,20 @@ from bayesattn.samplers import Job
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
-DECIDING = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "source", "dtype", "device", "machine", "XLA_FLAGS")
+DECIDING = (
+    *("bayesattn", "jax", "jaxlib", "numpyro", "blackjax"),
+    *("source", "dtype", "device", "machine", "XLA_FLAGS", "flags"),
+)
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
+FLAGS = {
+    "jax_disable_jit": False,
+    "jax_disable_most_optimizations": False,
+    "jax_optimization_level": "UNKNOWN",
+    "jax_exec_time_optimization_effort": 0.0,
+    "jax_memory_fitting_effort": 0.0,
+    "jax_use_direct_linearize": True,
+}
+"""JAX's flags, as they are by default, that can change a draw's last bit and that `_settings` leaves alone."""
 SHAPING = tuple(
     PACKAGE / f"{name}.py"
     for name in (
@@ -102,13 +114,14 @@ def shown_names(model: Model | LatentModel) -> dict[str, Any]:
 
 def environment() -> dict[str, Any]:
     """Versions, precision, device, code and machine that a run is made with."""
-    device = jax.devices()[0]
+    device = next(iter(jnp.zeros(0).devices()))
     return _versions() | {
         "python": platform.python_version(),
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
         "machine": platform.machine(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
+        "flags": _flags(),
         "source": digest_of(SHAPING),
         "git": _git_revision(),
     }
@@ -116,8 +129,18 @@ def environment() -> dict[str, Any]:
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Deciding parts of two environments that differ, as phrases."""
-    # Those of earlier versions do not tell XLA_FLAGS, which are rarely set.
-    return [f"{name} {begun.get(name)} (now {now[name]})" for name in DECIDING if begun.get(name, "") != now[name]]
+    # Those of earlier versions do not tell flags, which are rarely set.
+    return [
+        f"{name} {begun.get(name) or 'none'} (now {now[name] or 'none'})"
+        for name in DECIDING
+        if begun.get(name, "") != now[name]
+    ]
+
+
+def _flags() -> str:
+    """JAX's flags that are not as by default, and that can change a draw's last bit."""
+    has = {name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in FLAGS.items()}
+    return " ".join(f"{name}={value}" for name, value in has.items() if value != FLAGS[name])
 
 
 def digest_of_times(files: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn._files import sync
+from bayesattn._random import key_of
 from bayesattn.runs import checkpoints
 from bayesattn.runs.checkpoints import Checkpoint, Sums
 from bayesattn.runs.run import Run
@@ -40,11 +41,11 @@ class Recorder:
         if [(a.shape, a.dtype) for a in checkpoint.leaves] != [(r.shape, r.dtype) for r in raw]:
             raise RunError(
                 f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
-                " draw it anew with overwrite"
+                " draw it anew with overwrite=True"
             )
         self.sums[chains] = checkpoint.sums
         state = [
-            jax.random.wrap_key_data(jnp.asarray(array)) if _is_key(leaf) else jnp.asarray(array)
+            key_of(array) if _is_key(leaf) else jnp.asarray(array)
             for array, leaf in zip(checkpoint.leaves, leaves, strict=True)
         ]
         return jax.tree.unflatten(tree, state), checkpoint.done

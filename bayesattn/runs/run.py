@@ -15,9 +15,10 @@ import numpy as np
 import xarray as xr
 import zarr
 from zarr.errors import ZarrUserWarning
+from zarr.storage import LocalStore
 
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file, require_new
+from bayesattn._files import digest_of, replace_file, require_new, user_path
 from bayesattn._text import Described
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
@@ -48,7 +49,7 @@ class Run(Described):
     """Whether the root of the store says what groups and arrays it has."""
 
     def __init__(self, path: str | Path):
-        self.path = Path(path)
+        self.path = user_path("run", path)
         root = store.read_root(self.path)
         self.description: dict[str, Any] = root["attributes"][KEY]
         self.members, self.consolidated = self._members(root)
@@ -73,7 +74,7 @@ class Run(Described):
                 own, {n: members[n] for n in members if n not in foreign}
             ):
                 raise RunError(f"{self.path} holds {foreign[0]}, which is not part of the run: move it elsewhere")
-            raise RunError(f"{damaged}; replace it with overwrite")
+            raise RunError(f"{damaged}; replace it with overwrite=True")
         return members, False
 
     def root(self, mode: Any = "r") -> zarr.Group:
@@ -136,7 +137,7 @@ class Run(Described):
 
     @property
     def state(self) -> str:
-        """ "complete", "running", "failed" or "interrupted"."""
+        """ "complete", "running", "failed", "interrupted", or "stopped" by a target or limit before all draws were there."""
         if self.complete:
             return "complete"
         # Asking for a lock makes its file, which a reader has no business to do.
@@ -149,7 +150,8 @@ class Run(Described):
             except OSError:
                 pass  # Whoever may only read cannot ask for the lock.
         events = self.events()
-        return "failed" if events and events[-1]["event"] == "failed" else "interrupted"
+        last = events[-1]["event"] if events else None
+        return last if last in ("failed", "stopped") else "interrupted"
 
     @cached_property
     def described_draws(self) -> store.Members:
@@ -187,7 +189,9 @@ class Run(Described):
         drawn = self.drawn
         self.require_sound()
         with self.reading("the draws"):
-            tree = xr.open_datatree(self.path, engine="zarr", chunks=None, consolidated=self.consolidated)
+            # Of a name, xarray and fsspec would take `~` for a home and `::` for a chain of files within files.
+            files: Any = LocalStore(self.path.absolute(), read_only=True)
+            tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self.consolidated)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(drawn)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
@@ -196,6 +200,7 @@ class Run(Described):
         Raises FileExistsError if it is there already, ImportError if the extra "netcdf" is not installed.
         """
         require("netcdf", "an export to NetCDF")
+        file = user_path("file", file).absolute()
         require_new("file", file)
         partial = Path(f"{file}.{uuid.uuid4().hex}.partial")
         try:

@@ -36,7 +36,7 @@ def require_same(run: Run, model: Model | LatentModel, job: Job) -> None:
         if asked.get(name) != value:
             raise RunError(
                 f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
-                " another folder, or replace it with overwrite"
+                " another folder, or replace it with overwrite=True"
             )
     for name in (*run.model.data_names, *provenance.SHOWN):
         if not _close(getattr(run.model, name, None), getattr(model, name, None)):

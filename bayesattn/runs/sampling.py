@@ -15,6 +15,7 @@ from bayesattn.runs.run import Run
 from bayesattn.runs.same import require_same, require_same_environment
 from bayesattn.runs.store import RunBusy, RunError
 from bayesattn.samplers import Job, Progress
+from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.run import advance, plan, shown_as
 
 
@@ -27,6 +28,8 @@ def sample(
     threads: int = 0,
     overwrite: bool = False,
     repair: bool = False,
+    target_ess: float | None = None,
+    max_seconds: float | None = None,
     **settings: Any,
 ) -> Run:
     """Start a run, resume it, make it longer, or find it complete.
@@ -41,6 +44,9 @@ def sample(
         overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
             folder beside it, where the same call resumes it.
         repair: draw what is damaged again, from the checkpoint before it, to the same draws.
+        target_ess: as in `bayesattn.sample`. The run stops there, its state is "stopped", and its draws are those that all
+            chains have by then; without a target, or with a higher one, it goes on.
+        max_seconds: as in `bayesattn.sample`; the same call goes on for as long again.
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
@@ -52,8 +58,9 @@ def sample(
         KeyboardInterrupt: after the blocks under way were finished and recorded.
     """
     job, out = Job.of(**settings), places.settled(out)
+    goal = Goal(job, target_ess, max_seconds)
     with callback(progress, shown_as(model), job.chains * job.transitions) as told:
-        return _sampled(model, job, out, told, threads, overwrite, repair)
+        return _sampled(model, job, out, told, threads, overwrite, repair, goal)
 
 
 def _sampled(
@@ -64,9 +71,10 @@ def _sampled(
     threads: int,
     overwrite: bool,
     repair: bool,
+    goal: Goal,
 ) -> Run:
     if not overwrite or places.is_free(out):
-        return _drawn(model, job, out, progress, threads, repair)
+        return _drawn(model, job, out, progress, threads, repair, goal)
     places.require_replaceable(out)
     compiling(progress)
     plan(model, job)  # Whatever is wrong with the request is found before anything is made.
@@ -78,7 +86,7 @@ def _sampled(
                 require_same_environment(Run(new))
             except RunError:
                 places.remove(new)  # A replacement that was asked for before, and given up.
-        _drawn(model, job, new, progress, threads, True, lambda: places.swap(new, out))
+        _drawn(model, job, new, progress, threads, True, goal, lambda: places.swap(new, out))
     except (RunError, FileNotFoundError):
         if not new.exists():
             raise RunBusy(f"{out} has just been replaced by another process") from None
@@ -93,6 +101,7 @@ def _drawn(
     progress: Callable[[Progress], None],
     threads: int,
     repair: bool,
+    goal: Goal,
     finish: Callable[[], None] | None = None,
 ) -> Run:
     """A run brought to its end; `finish` is called then, before its lock is free."""
@@ -108,6 +117,8 @@ def _drawn(
     ):  # Perhaps on a disk to read alone.
         require_same(run, model, job)
         run.require_sound()
+        goal.values = _entries(run)
+        goal.finish(run.drawn)
         return run
     with store.locked(out):
         run = Run(out)
@@ -124,7 +135,12 @@ def _drawn(
                 )
             store.extend(run, job)
             run = Run(out)
-        if not run.complete:
+        goal.values = _entries(run)
+        if run.complete:
+            pass
+        elif goal.enough(run.drawn):
+            run.log(event="stopped")
+        else:
             for leftover in out.rglob("*.partial"):
                 with suppress(OSError):
                     leftover.unlink(missing_ok=True)
@@ -135,7 +151,7 @@ def _drawn(
                     if repair:
                         damage.prepare_again(run)
                     ready = plan(run.model, job, store.read_prepared(run))
-                advance(ready, job, Recorder(run), progress, threads)
+                advance(ready, job, Recorder(run), progress, threads, goal)
             except KeyboardInterrupt:
                 with suppress(OSError):
                     run.log(event="interrupted")
@@ -144,7 +160,20 @@ def _drawn(
                 with suppress(OSError):  # The disk may be full.
                     run.log(event="failed", error=str(error))
                 raise
-            run.log(event="complete")
+            run.log(event="complete" if run.complete else "stopped")
+        goal.finish(run.drawn)
         if finish is not None:
             finish()
     return run
+
+
+def _entries(run: Run) -> Callable[[int], Any]:
+    """Of the first draws that a run has, as `Goal` looks at them."""
+
+    def values(count: int) -> Any:
+        posterior = {
+            name.partition("/")[2]: array for name, array in run.arrays_of_draws().items() if "posterior/" in name
+        }
+        return entries(posterior, count)
+
+    return values

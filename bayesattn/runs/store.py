@@ -93,7 +93,9 @@ def read_root(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite") from None
+        raise RunError(
+            f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite=True"
+        ) from None
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
@@ -110,11 +112,11 @@ def read_root(path: Path) -> dict[str, Any]:
             f" written by bayesattn {maker or 'of another version'}: open it with that version"
         )
     if not isinstance(about.get("sums", {}), dict):
-        raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite")
+        raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite=True")
     kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
     for key, kind in kinds.items():
         if not isinstance(about.get(key), kind):
-            raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite")
+            raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite=True")
     return root
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayesattn._random import branch
+from bayesattn._random import branch, first_key
 from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
 from bayesattn.network import path_readouts
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
@@ -102,7 +102,7 @@ def program(
         return jax.lax.scan(step, state, jnp.arange(slots))
 
     def shapes(data):
-        state = jax.eval_shape(start, jax.random.key(0), data)
+        state = jax.eval_shape(start, first_key(0), data)
         return jax.eval_shape(describe, state, data)
 
     def block_of_one(*arguments):

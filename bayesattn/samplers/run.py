@@ -11,6 +11,7 @@ import os
 import queue
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +29,7 @@ from bayesattn._settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
 from bayesattn.models.description import ATTRIBUTE, described, tree_of
 from bayesattn.samplers import curvature
+from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
 
@@ -99,6 +101,9 @@ def sample(
     seed: int = 0,
     *,
     progress: Callable[[Progress], None] | bool | None = None,
+    target_ess: float | None = None,
+    max_seconds: float | None = None,
+    on_interrupt: str = "raise",
     **settings: Any,
 ) -> "xr.DataTree":
     """Draw from the posterior of a model; `bayesattn.runs.sample` does so on disk.
@@ -109,8 +114,13 @@ def sample(
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
-        draws: draws of each chain after warm-up.
+        draws: draws of each chain after warm-up; the most, with `target_ess` or `max_seconds`.
         seed: same seed, same draws.
+        target_ess: stop when every entry of U (or of the latent) has this effective sample size, of the bulk and of the
+            tails; looked at after 100 draws kept of each chain, and after a quarter more each time. A warning says how far
+            they are if all draws do not reach it.
+        max_seconds: begin no further block of draws after this time, compilation included; a warning says how far it is.
+        on_interrupt: "raise" KeyboardInterrupt, or "return" the draws that all chains have by then, with a warning.
         progress: a function that is called after each block of each chain. By default a bar is shown on a terminal and in
             Jupyter, and a line every half minute elsewhere; False shows nothing, True shows a first and a last line too.
         settings: further settings of `bayesattn.samplers.Job`: keep, thin, chain_method, options.
@@ -121,12 +131,15 @@ def sample(
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
         also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
         posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"]. The tree's attribute
-        "bayesattn" describes the model, for `bayesattn.predict` and `bayesattn.with_groups`.
+        "bayesattn" describes the model, for `bayesattn.predict` and `bayesattn.with_groups`. Stopped early, it holds the
+        first draws of each chain, as many of all: bit for bit those of a longer run.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
             cannot serve.
         FloatingPointError: a draw or its energy is not finite.
+        TimeoutError: `max_seconds` are over, and no draws are there yet.
+        KeyboardInterrupt: an interrupt, unless its draws are to be returned and there are some.
     """
     job = Job.of(
         sampler=sampler,
@@ -137,13 +150,26 @@ def sample(
         seed=seed,
         **settings,
     )
+    goal = Goal(job, target_ess, max_seconds)
+    one_of("on_interrupt", on_interrupt, ("raise", "return"))
     with callback(progress, shown_as(model), job.chains * job.transitions) as told:
         compiling(told)
         ready = plan(model, job)
         recorder = InMemory(job, ready.shapes)
-        advance(ready, job, recorder, told)
-    coords = model.coords() | {"draw": job.draw_numbers}
-    tree = tree_of(recorder.outputs | model.groups(), coords, model.dims())
+        goal.values = lambda count: entries(recorder.outputs["posterior"], count)
+        try:
+            advance(ready, job, recorder, told, goal=goal)
+            if not recorder.drawn:
+                raise TimeoutError(f"max_seconds = {max_seconds:g} are over, and no draws of all chains are there yet")
+            kept = goal.finish(recorder.drawn)
+        except KeyboardInterrupt:
+            kept = recorder.drawn
+            if on_interrupt == "raise" or not kept:
+                raise
+            warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
+    outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
+    coords = model.coords() | {"draw": job.draw_numbers[:kept]}
+    tree = tree_of(outputs | model.groups(), coords, model.dims())
     tree.attrs[ATTRIBUTE] = json.dumps(described(model))
     return tree
 
@@ -163,7 +189,13 @@ class InMemory:
                 f"draws of these settings take {needed / 2**30:.1f} GiB of memory, expected at most"
                 f" {MOST_MEMORY / 2**30:.0f}; keep less, raise thin, or draw to disk with bayesattn.runs.sample"
             )
+        self.kept = dict.fromkeys(range(job.chains), 0)
         self.outputs = jax.tree.map(lambda like: np.empty((job.chains, job.kept, *like.shape), like.dtype), shapes)
+
+    @property
+    def drawn(self) -> int:
+        """Draws that all chains have."""
+        return min(self.kept.values())
 
     def restore(self, chains: Chains, like: Any) -> None:
         """Nothing began before."""
@@ -172,6 +204,7 @@ class InMemory:
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """Copy draws into their places."""
         write_region(self.outputs, chains, first, outputs)
+        self.kept |= dict.fromkeys(chains, first + len(next(iter(outputs["posterior"].values()))[0]))
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
         """Nothing to do."""
@@ -258,12 +291,17 @@ def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
 
 @with_own_settings
 def advance(
-    ready: Plan, job: Job, recorder: Recorder, progress: Callable[[Progress], None] | None = None, threads: int = 0
+    ready: Plan,
+    job: Job,
+    recorder: Recorder,
+    progress: Callable[[Progress], None] | None = None,
+    threads: int = 0,
+    goal: Goal | None = None,
 ) -> None:
     """Bring a job to its end from wherever the recorder says it is.
 
     One KeyboardInterrupt or several, or an error in one of the chains, let all chains finish their block and record it.
-    `threads` is the most chains that run at a time, by default one a core.
+    `threads` is the most chains that run at a time, by default one a core; `goal` may end it earlier.
 
     Raises what `sample` does, and whatever the recorder raises.
     """
@@ -297,10 +335,15 @@ def advance(
                 return  # All other chains are in the hands of other workers.
             turn = runner.next_block(turn)
             tell(turn)
+            done[turn.chains] = turn.done
+            if goal is not None and goal.enough(max(0, (min(done.values()) - job.warmup) // job.thin)):
+                stop.set()
             if turn.done < job.transitions:
                 waiting.put(turn)
 
+    done: dict[Chains, int] = {}
     for turn in runner.turns():
+        done[turn.chains] = turn.done
         if turn.done:
             tell(turn)
         if turn.done < job.transitions:

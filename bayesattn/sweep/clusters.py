@@ -5,15 +5,16 @@ import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import jax
 
+from bayesattn._files import user_path
 from bayesattn.samplers.run import cores
 from bayesattn.sweep.plan import Cluster, Sweep
 
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
+TLS_FILES = ("tls_ca_file", "tls_client_cert", "tls_client_key")
 HOST = "127.0.0.1"
 CONNECT_SECONDS = 10
 
@@ -55,11 +56,12 @@ def _security(options: Mapping[str, Any] | None) -> Any:
 
     if not options:
         return None
-    for name in ("tls_ca_file", "tls_client_cert", "tls_client_key"):
-        if name in options and not Path(options[name]).is_file():
-            raise FileNotFoundError(errno.ENOENT, f"{name} must be a file", str(options[name]))
+    files = {name: user_path(name, options[name]) for name in TLS_FILES if name in options}
+    for name, file in files.items():
+        if not file.is_file():
+            raise FileNotFoundError(errno.ENOENT, f"{name} must be a file", str(file))
     try:
-        return Security(**{"require_encryption": True, **options})
+        return Security(**{"require_encryption": True, **options, **{name: str(file) for name, file in files.items()}})
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"security must be options of distributed.Security, got {', '.join(options)}: {error}"

@@ -9,6 +9,7 @@ import pandas as pd
 
 from bayesattn import runs
 from bayesattn._extras import require
+from bayesattn._processes import require_main_guard
 from bayesattn.sweep import clusters
 from bayesattn.sweep.plan import Planned, Sweep
 from bayesattn.sweep.table import results, write_table
@@ -63,10 +64,13 @@ def run(
 
     Raises:
         BlockingIOError: another process is at work on the sweep.
+        RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
         ImportError: the extra "sweep" is not installed, or "cluster" where there is a [cluster].
         ValueError: `security` without a scheduler at a tls:// address, or with an option that there is not.
     """
+    if scheduler is None and sweep.table.cluster is None:
+        require_main_guard("sweep.run")
     if security and not (scheduler or "").startswith("tls://"):
         raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
     require_extras(sweep)

@@ -12,6 +12,7 @@ from pydantic import Field
 
 from bayesattn import runs
 from bayesattn._checks import shown
+from bayesattn._files import user_path
 from bayesattn._input_files import read_toml
 from bayesattn._random import digest
 from bayesattn.models import Model, load_model, must_train
@@ -135,8 +136,8 @@ class Sweep:
     """
 
     def __init__(self, file: str | Path, out: str | Path | None = None):
-        self.file = Path(file)
-        self.out = Path(out) if out is not None else Path("out") / self.file.stem
+        self.file = user_path("sweep file", file)
+        self.out = user_path("out", out) if out is not None else Path("out") / self.file.stem
         self.table = validated(SweepTable, read_toml("sweep file", self.file))
         self.runs = self._planned()
         for planned in self.runs:
@@ -155,7 +156,7 @@ class Sweep:
                 name = _name(varied)
                 raise ValueError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
             if settings["model"].endswith(".toml"):
-                settings["model"] = str((self.file.parent / settings["model"]).absolute())
+                settings["model"] = str((self.file.parent / user_path("model", settings["model"])).absolute())
             pairs.append((varied, settings))
         names = [_name(varied) for varied, _ in pairs]
         planned: dict[str, Planned] = {}

@@ -1,7 +1,6 @@
 """Images in classes: scikit-learn's digits, and Omniglot from a folder, a zip or a download."""
 
 import io
-import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
@@ -15,6 +14,7 @@ from jaxtyping import Float, Int
 
 from bayesattn._checks import positive_integer, require_memory, shown
 from bayesattn._extras import require
+from bayesattn._files import user_path
 from bayesattn._input_files import MOST_MEMBERS, Refused, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
@@ -136,12 +136,13 @@ def _scaled(ink: Float[np.ndarray, "image row column"], side: int) -> Float[np.n
 def _located(source: str) -> Path:
     """The folder or zip, downloaded if it is one of Omniglot's by name."""
     if not source.startswith(PREFIX):
-        if not os.path.exists(source):
+        path = user_path("images", source)
+        if not path.exists():
             raise FileNotFoundError(
                 f"images must be {DIGITS!r}, {PREFIX!r} and the name of a file of Omniglot's, or a folder or zip,"
                 f" got {shown(source)}, which is not there"
             )
-        return Path(source)
+        return path
     import pooch
 
     name = source.removeprefix(PREFIX)

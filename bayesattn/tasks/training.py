@@ -29,8 +29,9 @@ from safetensors.numpy import save
 from bayesattn import attention
 from bayesattn._checks import positive, positive_integer, seed_number
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file
+from bayesattn._files import digest_of, replace_file, user_path
 from bayesattn._input_files import read_arrays
+from bayesattn._random import first_key
 from bayesattn._settings import with_own_settings
 from bayesattn.network import Weights, network, path_readouts
 from bayesattn.tasks.images import is_named
@@ -41,7 +42,7 @@ BLOCK = 50
 """Steps between two calls of the progress callback."""
 TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 """Fields of a task on which training depends, besides the training images themselves."""
-CODE = ("tasks/training.py", "attention.py", "network.py", "tasks/one_shot.py")
+CODE = ("_random.py", "tasks/training.py", "attention.py", "network.py", "tasks/one_shot.py")
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
 """Modules and libraries that shape trained weights."""
 FOLDER = Path(__file__).parent / "trained"
@@ -148,7 +149,7 @@ def train(
         ValueError: a file of another ending, a checkpoint of other settings or code; one that cannot be read is ignored.
         FloatingPointError: the loss is not finite.
     """
-    out = Path(out)
+    out = user_path("out", out)
     _require_new(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with _locked(out, 0):
@@ -187,7 +188,7 @@ def _train(
     require("images", "training")
     about = description(task, training)
     checkpoint = out.with_name(out.name + ".checkpoint")
-    weights = initial_weights(jax.random.key(training.seed), task, training.width)
+    weights = initial_weights(first_key(training.seed), task, training.width)
     begin, block = _compiled(training.learning_rate, training.steps, training.weight_decay)
     state, done = (weights, begin(weights)), 0
     if checkpoint.exists():
@@ -274,7 +275,7 @@ def compact(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
     """All weights of the network whose attention a file holds, or what `compact` left; None if there is attention alone."""
-    if file is None or Path(file).suffix != ".safetensors":
+    if file is None or user_path("file", file).suffix != ".safetensors":
         return None
     weights, _ = read_arrays("task.attention", file)
     return weights if {"V_0", "readout"} & weights.keys() else None
@@ -320,7 +321,7 @@ def _ready(task: OneShot, training: Training) -> Path | None:
 def untrained(task: OneShot, training: Training) -> Iterator[Path]:
     """A file, for the time being, of the weights that training begins with."""
     with tempfile.TemporaryDirectory() as folder:
-        weights = initial_weights(jax.random.key(training.seed), task, training.width)
+        weights = initial_weights(first_key(training.seed), task, training.width)
         _write(Path(folder) / "untrained.safetensors", {name: np.asarray(value) for name, value in weights.items()}, {})
         yield Path(folder) / "untrained.safetensors"
 

@@ -1,0 +1,41 @@
+"""Paths on the command line, where no shell expands those in `--out=~/runs`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from typer.models import ArgumentInfo, OptionInfo
+
+from bayesattn._files import user_path
+
+
+def with_user_paths(command: Callable[..., None]) -> Callable[..., None]:
+    """A command whose arguments and options that are paths went through `user_path`, under the names that users know."""
+    hints = get_type_hints(command, include_extras=True)
+    names = {parameter: _shown(parameter, hints[parameter]) for parameter in inspect.signature(command).parameters}
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(**{parameter: _expanded(names[parameter], value) for parameter, value in given.items()})
+
+    return run
+
+
+def _expanded(name: str, value: Any) -> Any:
+    if isinstance(value, list):
+        return [_expanded(name, each) for each in value]
+    return user_path(name, value) if isinstance(value, Path) else value
+
+
+def _shown(parameter: str, hint: Any) -> str:
+    """What the command line calls a parameter."""
+    for info in getattr(hint, "__metadata__", ()):
+        if isinstance(info, ArgumentInfo):
+            return (info.metavar or parameter.upper()).removesuffix("...")
+        if isinstance(info, OptionInfo) and info.param_decls:
+            return info.param_decls[0]
+    return f"--{parameter.replace('_', '-')}"

@@ -1,0 +1,95 @@
+"""When sampling may stop before all draws are there: enough effective draws, or the time is over."""
+
+import threading
+import time
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._checks import positive
+from bayesattn.models import CENTRAL
+from bayesattn.samplers.job import Job
+
+FIRST_LOOK, GROWTH = 100, 1.25
+"""Draws of each chain at the first look, and their growth from look to look: no count depends on how fast a machine is."""
+FEWEST_DRAWS = 4
+"""Of each chain, below which an effective sample size is not defined."""
+
+
+class Goal:
+    """What sampling is to reach; without a target and a limit, all draws.
+
+    Args:
+        job: its `draws` are the most.
+        target_ess: effective sample size, of the bulk and of the tails, of every entry of U (or of the latent).
+        max_seconds: time from now on, after which no further block is begun.
+
+    Raises:
+        ValueError: a target or limit that is not above 0, a target for draws of weights alone.
+    """
+
+    def __init__(self, job: Job, target_ess: float | None = None, max_seconds: float | None = None):
+        self.job = job
+        self.target = None if target_ess is None else positive("target_ess", target_ess)
+        self.limit = None if max_seconds is None else positive("max_seconds", max_seconds)
+        if self.target is not None and not set(CENTRAL) & set(job.keep):
+            raise ValueError(f"target_ess needs draws of U, keep = {', '.join(CENTRAL)}, got {', '.join(job.keep)}")
+        self.began, self.lock = time.monotonic(), threading.Lock()
+        self.look, self.reached, self.over = FIRST_LOOK, None, False
+        self.values: Callable[[int], Any] = lambda count: np.empty((0, 0, 0))
+
+    def enough(self, drawn: int) -> bool:
+        """Whether to stop, now that every chain has so many draws; `values(count)` are entries of the first of them."""
+        if self.limit is not None and time.monotonic() - self.began > self.limit:
+            self.over = True
+        if self.target is not None and self.lock.acquire(blocking=False):  # The other threads go on drawing meanwhile.
+            try:
+                self._look(self.target, drawn)
+            finally:
+                self.lock.release()
+        return self.over or self.reached is not None
+
+    def _look(self, target: float, drawn: int) -> None:
+        while self.reached is None and self.look <= drawn:
+            if least_ess(self.values(self.look)) >= target:
+                self.reached = self.look
+            self.look = int(np.ceil(GROWTH * self.look))
+
+    def finish(self, drawn: int) -> int:
+        """Draws of each chain that sampling ends with; warns, if they are not what was asked for, of how far they are."""
+        ess = None
+        if self.target is not None:
+            self._look(self.target, drawn)
+            if self.reached is not None:
+                return self.reached
+            ess = least_ess(self.values(drawn))
+        if drawn < self.job.kept or (ess is not None and ess < (self.target or 0)):
+            after = f" after max_seconds = {self.limit:g}" if self.over else ""
+            end = (
+                "" if ess is None else f"; their least effective sample size is {ess:.0f}, target_ess = {self.target:g}"
+            )
+            warnings.warn(f"{drawn} of {self.job.kept} draws of each chain are there{after}{end}", stacklevel=4)
+        return drawn
+
+
+def entries(posterior: Mapping[str, Any], count: int) -> Float[np.ndarray, "chain draw entry"]:
+    """Entries of the first draws of U, on and below its diagonal, or of the latent, among the draws of a posterior."""
+    name = next(name for name in CENTRAL if name in posterior)
+    values = np.asarray(posterior[name][:, :count])
+    if name == "order_parameter":
+        return values[:, :, *np.tril_indices(values.shape[2])]
+    return values.reshape(*values.shape[:2], -1)
+
+
+def least_ess(values: Float[np.ndarray, "chain draw entry"]) -> float:
+    """Least effective sample size, of bulk or tails, over all entries; 0 where it is not defined."""
+    import arviz_stats
+    import xarray as xr
+
+    if values.shape[1] < FEWEST_DRAWS or (np.ptp(values, axis=(0, 1)) == 0).any():
+        return 0.0
+    draws = xr.DataArray(values, dims=("chain", "draw", "entry"))
+    return float(min(arviz_stats.ess(draws, method=method).min() for method in ("bulk", "tail")))

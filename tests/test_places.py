@@ -1,0 +1,255 @@
+"""Paths that users name: every entry expands `~`, refuses URLs by the argument's name, and reads back what it wrote."""
+
+import importlib
+import inspect
+import os
+import pkgutil
+import pwd
+from pathlib import Path
+from typing import get_type_hints
+
+import numpy as np
+import pytest
+import xarray as xr
+
+import bayesattn as ba
+from bayesattn import cli, papers, plots, runs, sweep, tasks
+from bayesattn._files import user_path
+from bayesattn._input_files import read_arrays, read_toml, regular_file
+from bayesattn.models import load
+from bayesattn.plots import style
+from bayesattn.report import report
+from bayesattn.runs import places
+from bayesattn.tasks import one_shot, training
+from tests.posteriors import tiny_model
+
+QUICK = {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}}
+QUICK |= {"chains": 2, "warmup": 20, "draws": 60, "seed": 3, "progress": False}
+URLS = ("s3://bucket/runs/a", "simplecache::s3://bucket/a", Path("file:///tmp/a"))
+
+
+def task_file(folder, entry, path):
+    """A model file whose [task] names a path."""
+    tasks_of = {
+        "file": f'name = "arrays"\nfile = "{path}"',
+        "statistics": f'name = "arrays"\nstatistics = "{path}"',
+        "attention": f'name = "one_shot"\nwidth = 16\nattention = "{path}"',
+        "train_images": f'name = "one_shot"\nwidth = 16\ntrain_images = "{path}"',
+    }
+    file = folder / f"{entry}.toml"
+    heads = "heads = [2, 2]\n" if tasks_of[entry].startswith('name = "arrays"') else ""
+    file.write_text(f"temperature = 0.1\n[architecture]\nwidth = 8\n{heads}[task]\n{tasks_of[entry]}\n")
+    return file
+
+
+def sweep_file(folder, model):
+    file = folder / "sweep.toml"
+    file.write_text(f'[settings]\nmodel = "{model}"\n[grid]\nseed = [0, 1]\n')
+    return file
+
+
+ENTRIES = {
+    "runs.sampling.sample": ("out", lambda path, _: runs.sample(tiny_model(), path, **QUICK)),
+    "runs.run.Run": ("run", lambda path, _: runs.Run(path)),
+    "runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
+    "runs.listing.is_run": ("run", lambda path, _: runs.is_run(path)),
+    "runs.listing.overview": ("folder", lambda path, _: runs.overview(path)),
+    "runs.listing.under_way": ("out", lambda path, _: runs.under_way(path)),
+    "runs.places.found_in": ("folder", lambda path, _: places.found_in(path)),
+    "runs.places.settled": ("out", lambda path, _: places.settled(path)),
+    "runs.places.followed": ("out", lambda path, _: places.followed(path)),
+    "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
+    "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
+    "statistics.Statistics.gather": (
+        "store",
+        lambda path, _: ba.Statistics.gather(
+            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
+        ),
+    ),
+    "statistics.Statistics.save": (
+        "file",
+        lambda path, _: ba.Statistics.gather(
+            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture
+        ).save(path),
+    ),
+    "statistics.Statistics.open": ("file", lambda path, _: ba.Statistics.open(path)),
+    "predictive.predict": ("run", lambda path, _: ba.predict(str(path), np.zeros((2, 1, 3)))),
+    "predictive.with_groups": ("run", lambda path, _: ba.with_groups(str(path), "prior")),
+    "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
+    "models.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
+    "models.load.must_train": ("model", lambda path, _: load.must_train(path)),
+    "models.load.load_task": ("model", lambda path, _: load.load_task(path)),
+    "models.load.load_validate_table": ("model", lambda path, _: load.load_validate_table(path)),
+    "plots.style.checked_file": ("--figure", lambda path, _: style.checked_file("--figure", path)),
+    "plots.style.save": ("file", lambda path, _: plots.save(None, path)),
+    "tasks.training.train": ("out", lambda path, _: training.train(None, None, path)),
+    "tasks.training.weights_of": ("file", lambda path, _: training.weights_of(path)),
+    "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
+    "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
+    "papers.results.check": ("folder", lambda path, _: papers.check(path)),
+    "papers.stored.load": ("folder", lambda path, _: papers.load(path)),
+    "_input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
+    "_input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
+    "_input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
+}
+"""Each public function that takes a path, what it calls the path, and a call that hands it one."""
+FURTHER = {
+    "out of a sweep": ("out", lambda path, _: sweep.Sweep(sweep_file(Path(), "hidden_markov"), path)),
+    "model of a sweep": ("model", lambda path, _: sweep.Sweep(sweep_file(Path(), f"{path}.toml"))),
+    "out of a report": ("out", lambda path, run: report([run.path], path)),
+    "security of a sweep": (
+        "tls_ca_file",
+        lambda path, _: sweep.clusters._security({"tls_ca_file": path}),
+    ),
+    **{
+        f"[task] {entry}": (
+            f"task.{entry}",
+            lambda path, _, entry=entry: ba.load_model(task_file(Path().absolute(), entry, path)),
+        )
+        for entry in ("file", "statistics", "attention", "train_images")
+    },
+}
+OWN = """
+_files.append_line _files.digest_of _files.replace_file _files.require_new _files.sync _files.sync_folder
+exchangeable.checks.bridge.read papers.experiment.Settings papers.figures.draw papers.stored.alone papers.stored.folder_of
+papers.stored.read runs.places.is_free runs.places.remove runs.places.replacement runs.places.require_replaceable
+runs.places.swap sweep.plan.Planned
+"""
+"""Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
+OWN_MODULES = ("runs.store", "runs.checkpoints", "runs.log", "runs.damage", "sweep.table", "sweep.execute")
+
+
+def functions_of_paths():
+    """Public functions, methods and classes of the package, without the command line, that take a path."""
+    for found in pkgutil.walk_packages(ba.__path__, "bayesattn."):
+        if found.name.startswith("bayesattn.cli") or found.name.endswith("__main__"):
+            continue
+        module = importlib.import_module(found.name)
+        members = [(n, m) for n, m in vars(module).items() if getattr(m, "__module__", None) == found.name]
+        for owner in [m for _, m in members if inspect.isclass(m)]:
+            members += [(f"{owner.__name__}.{n}", getattr(owner, n)) for n in vars(owner) if n[0] != "_"]
+        for name, member in members:
+            if name.startswith("_") or not callable(member):
+                continue
+            try:
+                parameters = inspect.signature(member).parameters.values()
+            except (TypeError, ValueError):
+                continue
+            if any("Path" in str(p.annotation) and "paths" not in p.name for p in parameters):
+                yield f"{found.name.removeprefix('bayesattn.')}.{name}"
+
+
+def test_every_function_that_takes_a_path_is_known():
+    found = {name for name in functions_of_paths() if name.rpartition(".")[0] not in OWN_MODULES}
+    assert found == ENTRIES.keys() | set(OWN.split())
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return runs.sample(tiny_model(), tmp_path_factory.mktemp("runs") / "a", **QUICK)
+
+
+@pytest.mark.parametrize("entry", [*ENTRIES, *FURTHER])
+def test_urls_and_strangers_homes_are_refused_by_the_name_of_the_argument(entry, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name, call = (ENTRIES | FURTHER)[entry]
+    for path in URLS:
+        with pytest.raises(ValueError, match=rf"(?:{name}) must be a path on this machine, got .*, a URL"):
+            call(path, run)
+    with pytest.raises(ValueError, match=rf"(?:{name}) must begin with a folder that is there, got '~nobody-here/a"):
+        call("~nobody-here/a", run)
+    assert not [path for path in tmp_path.iterdir() if path.suffix != ".toml"]
+
+
+REQUIRED = {
+    "sample": ["hidden_markov", "--out", "run"],
+    "runs": ["here"],
+    "sweep": ["sweep.toml"],
+    "train": ["one_shot_digits", "--out", "weights.safetensors"],
+    "plot": ["run"],
+    "report": ["run"],
+    "init": ["model.toml"],
+    "papers": [],
+}
+"""What each command needs, its arguments first."""
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_commands_refuse_urls_by_the_name_of_the_option(name, command, tmp_path):
+    function = getattr(importlib.import_module(f"bayesattn.cli.{name}"), name)
+    hints = get_type_hints(function, include_extras=True)
+    of_paths = [parameter for parameter in inspect.signature(function).parameters if "Path" in str(hints[parameter])]
+    assert of_paths or name == "theory"
+    for parameter in of_paths:
+        given, option = REQUIRED.get(name, ["hidden_markov"]), f"--{parameter.replace('_', '-')}"
+        shown = getattr(hints[parameter].__metadata__[0], "metavar", None) or parameter.upper()
+        if "ArgumentInfo" in str(hints[parameter]):
+            given, option = ["s3://bucket/a", *given[1:]], shown.removesuffix("...")
+        else:
+            given = [*given, f"{option}=s3://bucket/a"]
+        status, out, err = command(name, *given)
+        assert (status, out) == (2, "")
+        assert (
+            err
+            == f"bayesattn: {option} must be a path on this machine, got 's3:/bucket/a', a URL, which is not served\n"
+        )
+    assert not [*tmp_path.iterdir()]
+
+
+def test_home_is_where_runs_figures_and_files_of_home_are(tmp_path, monkeypatch, command):
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    model = tiny_model()
+    run = runs.sample(model, "~/runs/a", **QUICK)
+    assert run.path == home / "runs" / "a"
+    # As a shell expands it: not another run, whose draws would be read under this one's title.
+    with pytest.raises(runs.RunError, match="holds a run with"):
+        runs.sample(model.replace(temperature=1.0), home / "runs" / "a", **QUICK)
+    user = pwd.getpwuid(os.getuid())
+    assert user_path("out", f"~{user.pw_name}/a") == Path(user.pw_dir) / "a"
+    assert runs.is_run("~/runs/a")
+    assert [row["run"] for row in runs.overview("~/runs")] == ["a"]
+    run.to_netcdf("~/draws.nc")
+    plots.save(plots.style.Figure(), "~/figures/a.png")
+    gathered = ba.Statistics.gather([(model.path_inputs, model.labels)], model.architecture)
+    gathered.save("~/statistics.zip")
+    assert ba.Statistics.open("~/statistics.zip").examples == len(model.labels)
+    np.savez(home / "data.npz", path_inputs=model.path_inputs, labels=model.labels)
+    file = 'temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 3\n[task]\nname = "arrays"\nfile = "~/data.npz"\n'
+    (home / "mine.toml").write_text(file)
+    assert ba.load_model("~/mine.toml").name == "mine"
+    swept = sweep.Sweep(sweep_file(tmp_path, "~/mine.toml"), "~/swept")
+    assert {planned.out.parent for planned in swept.runs} == {home / "swept"}
+    assert command("runs", "~/runs/a", "--netcdf=~/more.nc")[:2] == (0, f"draws written to {home}/more.nc\n")
+    assert command("init", "~/new.toml")[0] == 0
+    made = {path.name for path in home.iterdir()}
+    assert made == {"runs", "draws.nc", "more.nc", "figures", "statistics.zip", "data.npz", "mine.toml", "new.toml"}
+    assert {path.name for path in tmp_path.iterdir()} == {"home", "sweep.toml"}
+
+
+def test_a_folder_that_is_called_tilde_is_not_a_home(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    once = user_path("out", "./~/a")
+    assert once == user_path("out", once) == tmp_path / "~" / "a"
+
+
+@pytest.mark.parametrize("name", ["seed::1", "file::a b%20#?*[1]"])
+def test_runs_of_any_name_are_read_back(name, run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    again = runs.sample(tiny_model(), name, **QUICK | {"draws": 20})
+    again = runs.sample(tiny_model(), name, **QUICK)
+    wanted = run.draws()["posterior"]["order_parameter"].values
+    np.testing.assert_array_equal(again.draws()["posterior"]["order_parameter"].values, wanted)
+    again.to_netcdf(f"{name}.nc")
+    with xr.open_datatree(tmp_path / f"{name}.nc", engine="h5netcdf") as exported:
+        np.testing.assert_array_equal(exported["posterior"]["order_parameter"].values, wanted)
+    again.diagnose()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.nc"]
+
+
+@pytest.mark.parametrize("path", [None, 3, b"bytes", "", "nul\0"])
+def test_what_is_no_path_is_refused(path):
+    with pytest.raises(ValueError, match="out must be a path, got"):
+        runs.sample(tiny_model(), path, **QUICK)
