@@ -1,10 +1,11 @@
 """Checks of what a user hands over: one sentence that names the argument, what it got and what it expected."""
 
 import difflib
+import operator
 import os
 import reprlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,12 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     Raises ValueError if it is not of real numbers (strings, dates, complex numbers and objects are not), has masked entries,
     has another shape, is empty, or holds NaN or infinity. Of an array that JAX traces only the shape can be checked.
     """
-    array = value.astype(np.float64) if is_traced(value) else _real_array(name, value)
+    return finite(name, real_array(name, value, shape))
+
+
+def real_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
+    """`finite_array` of an array that may hold NaN and infinity."""
+    array = reals(name, value)
     expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     fits = array.ndim == len(shape) and all(
         isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
@@ -36,8 +42,15 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
         raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
     if array.size == 0:
         raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+    return array
+
+
+def finite(name: str, array: Any, unused: np.ndarray | None = None) -> Any:
+    """`array` itself; raises ValueError if it holds NaN or infinity, which become 0 where `unused` is True."""
     if is_traced(array):
         return array
+    if unused is not None and np.any(replaced := unused & ~np.isfinite(array)):
+        array = np.where(replaced, 0.0, array)
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
@@ -47,22 +60,97 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     return array
 
 
+def labels_array(name: str, value: Any, examples: int, outputs: int) -> Any:
+    """`value` as labels of so many examples: (P,) or (P, 1) of one output, (P, m) of m; raises ValueError for others."""
+    labels, shape = reals(name, value), (examples,) if outputs == 1 else (examples, outputs)
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        labels = labels[:, 0]
+    if outputs > 1 and labels.shape == (examples,):
+        raise ValueError(
+            f"{name} must have shape {shape}, got {labels.shape}: bayesattn.one_hot({name}) makes such labels of classes"
+        )
+    if outputs == 1 and labels.ndim == 2 and len(labels) == examples:
+        raise ValueError(
+            f"{name} must have shape {shape}, got {labels.shape}: an architecture with outputs = {labels.shape[1]} takes"
+            " these"
+        )
+    return finite_array(name, labels, shape)
+
+
 def is_traced(value: Any) -> bool:
     """Whether JAX is tracing a value, to compile or to differentiate, so that it has a shape but no entries."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.core.Tracer)
 
 
-def _real_array(name: str, value: Any) -> np.ndarray:
+def readable(value: Any) -> Any:
+    """`value` as NumPy can read it: the entries of an iterator or view as a list, a PyTorch tensor as an array.
+
+    NumPy itself refuses a tensor that needs a gradient, lies on an accelerator or holds bfloat16.
+    """
+    given: Any = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
+    if isinstance(given, list | tuple) and given and _is_tensor(given[0]):
+        return [readable(entry) if _is_tensor(entry) else entry for entry in given]
+    if not _is_tensor(given):
+        return given
+    tensor = given.detach().cpu()
+    return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
+
+
+def _is_tensor(value: Any) -> bool:
+    return callable(getattr(value, "detach", None)) and callable(getattr(value, "cpu", None))
+
+
+def entries(name: str, value: Any, expected: str, most_axes: int = 1) -> tuple[Any, ...]:
+    """The entries of a list, an iterator, an array or a column, in their order; raises ValueError for anything else."""
+    value = readable(value)
+    unordered = isinstance(value, str | bytes | Mapping | Set)
+    if unordered or not isinstance(value, Iterable) or not 1 <= getattr(value, "ndim", 1) <= most_axes:
+        raise ValueError(f"{name} must be {expected}, got {shown(value)}")
+    return tuple(value)
+
+
+def owned(array: np.ndarray) -> np.ndarray:
+    """An array that nobody can change: `array` itself if it came from here, else a copy of its entries in bytes.
+
+    That an array is read-only does not suffice: its entries may belong to a table, a file or a buffer that others write to,
+    and arrays that were unpickled share bytes with views that can be written to.
+    """
+    holder: Any = array
+    while isinstance(holder, np.ndarray):
+        holder = holder.base
+    if isinstance(holder, memoryview) and isinstance(holder.obj, bytes):
+        return array
+    return np.frombuffer(memoryview(array.tobytes()), array.dtype).reshape(array.shape)
+
+
+class OwnsArrays:
+    """Owns its arrays after it was copied or pickled, too: NumPy's copies can be written to."""
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update({name: _owned_again(value) for name, value in state.items()})
+
+
+def _owned_again(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_owned_again(entry) for entry in value]
+    return owned(value) if isinstance(value, np.ndarray) else value
+
+
+def reals(name: str, value: Any) -> Any:
+    """`value` as a float64 array of any shape; raises ValueError if it is not of real numbers."""
+    if is_traced(value):
+        return value.astype(np.float64)
     if np.ma.is_masked(value):
         raise ValueError(f"{name} must be an array of real numbers, got one with masked entries: fill or remove them")
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
+        array = np.asarray(readable(value))
+    except (TypeError, ValueError, RuntimeError) as error:
         raise ValueError(f"{name} must be an array of real numbers, got {type(value).__name__}: {error}") from None
     if array.dtype.kind not in "biuf" and not np.can_cast(array.dtype, np.float64):
         kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
-        raise ValueError(f"{name} must be an array of real numbers, got {kind} of shape {array.shape}")
+        got = f"{kind} of shape {array.shape}" if array.ndim else shown(value)
+        raise ValueError(f"{name} must be an array of real numbers, got {got}")
     # A number that float64 cannot hold becomes infinite, and is named as such.
     with np.errstate(over="ignore"):
         return np.asarray(array, dtype=np.float64)
@@ -91,11 +179,15 @@ def positive(name: str, value: Any) -> float:
 
 def positive_integer(name: str, value: Any, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
     """`value` as an int; raises ValueError unless it is a whole number of at least `minimum` and at most `maximum`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < minimum:
+    try:
+        whole = minimum - 1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        whole = minimum - 1
+    if whole < minimum:
         raise ValueError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
-    if value > maximum:
+    if whole > maximum:
         raise ValueError(f"{name} must be a whole number of at most {maximum}, got {shown(value)}")
-    return int(value)
+    return whole
 
 
 def seed_number(name: str, value: Any) -> int:
@@ -137,12 +229,11 @@ def shown(value: Any) -> str:
 
 def names(name: str, value: Any) -> tuple[str, ...]:
     """`value` as a tuple of names; raises ValueError unless each can be shown: not empty, without control characters."""
-    if isinstance(value, str) or not isinstance(value, Sequence):
-        raise ValueError(f"{name} must be a list of names, got {shown(value)}")
-    for entry in value:
+    given = entries(name, value, "a list of names")
+    for entry in given:
         if not isinstance(entry, str) or not entry.strip() or not entry.isprintable():
             raise ValueError(f"{name} must be names that can be printed, got {shown(entry)}")
-    return tuple(value)
+    return tuple(map(str, given))
 
 
 def require_memory(what: str, needed: float, advice: str = "") -> None:

@@ -1,6 +1,7 @@
 """Does finite width beat the GP limit? Accuracy of the mean predictor, and alignment of its kernel, with their errors."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
 from bayesattn._settings import with_own_settings
-from bayesattn._text import rounded, with_error
+from bayesattn._text import Described, rounded, with_error
 from bayesattn.models import Model
 from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.predictor import outputs_at, readouts, right
@@ -94,8 +95,8 @@ class Gain:
         return _plain(dataclasses.asdict(self) | {name: getattr(self, name) for name in derived})
 
 
-@dataclass(frozen=True, eq=False)
-class Accuracy:
+@dataclass(frozen=True, eq=False, repr=False)
+class Accuracy(Described):
     """Share of test examples that the sign of the mean predictor gets right: of theory, draws and GP limits.
 
     `error` is the Monte Carlo error of `draws`, `test_error` the standard error by which any of the shares may miss those
@@ -125,6 +126,19 @@ class Accuracy:
             for name in ("gains", "theory_gains")
         }
         return _plain(dataclasses.asdict(self) | {"test_error": self.test_error} | gains)
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        error, test_error = 100 * self.error, 100 * self.test_error
+        limits = {ALL_PATHS: self.gp} | self.gp_of_groups
+        rows = {
+            "draws": f"{percent(self.draws, self.error, self.examples)} % ± {rounded(error, error)} by the number of draws,"
+            f" ± {rounded(test_error, test_error)} by that of examples",
+            "theory": f"{percent(self.theory, 0, self.examples)} % at the saddle point,"
+            f" {percent(self.corrected, 0, self.examples)} % with the first order in 1/N",
+            "GP limit": ", ".join(f"{percent(gp, 0, self.examples)} % of {name}" for name, gp in limits.items()),
+            "verdict": self.gains[ALL_PATHS].verdict(),
+        }
+        return f"Accuracy on {self.examples} test examples", rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,6 +203,16 @@ def share_right(outputs: Float[np.ndarray, "*label"], labels: Float[np.ndarray, 
     Of several outputs it is the share of those whose greatest output is that of the greatest label.
     """
     return float(np.mean(right(outputs, labels)))
+
+
+def percent(share: float, error: float, examples: int) -> str:
+    """An accuracy in percent, to the place of its error's second digit, and to none that is below 1 / examples.
+
+    >>> percent(0.834, 3e-5, 1000), percent(0.834, 0.012, 1000), percent(5 / 6, 0.0, 6)
+    ('83.4', '83.4', '83')
+    """
+    places = max(0, math.ceil(math.log10(examples)) - 2)
+    return rounded(100 * share, float(np.fmax(100 * error, 10.0 ** (1 - places))))
 
 
 def binomial_error(share: float, examples: int) -> float:

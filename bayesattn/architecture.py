@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesattn._checks import names, number, positive, positive_integer
+from bayesattn._checks import entries, names, number, positive, positive_integer
 
 SKIP = "skip"
 WIDEST = 10**12
@@ -49,16 +49,15 @@ class Architecture:
     outputs: int = 1
 
     def __post_init__(self):
+        set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
         for name in ("heads", "widths", "variances"):
-            value = getattr(self, name)
-            if not isinstance(value, Sequence) or isinstance(value, str) or len(value) == 0:
-                raise ValueError(f"{name} must be a sequence of numbers with an entry for each layer, got {value!r}")
+            given = entries(name, getattr(self, name), expected)
+            if not given:
+                raise ValueError(f"{name} must be {expected}, got {given!r}")
+            set_field(self, name, given)
         depth = len(self.heads)
-        set_field = object.__setattr__
-        if self.skips is None or (isinstance(self.skips, Sequence) and not self.skips):
-            set_field(self, "skips", (0.0,) * depth)
-        elif not isinstance(self.skips, Sequence) or isinstance(self.skips, str):
-            raise ValueError(f"skips must be a sequence of numbers with an entry for each layer, got {self.skips!r}")
+        skips = () if self.skips is None else entries("skips", self.skips, expected)
+        set_field(self, "skips", skips or (0.0,) * depth)
         for name, length, meaning in (
             ("widths", depth + 1, "N_1..N_L, N_a"),
             ("variances", depth + 2, "s_0^2, s_1^2..s_L^2, s_a^2"),
@@ -154,12 +153,8 @@ class Architecture:
 
         A skip is called "skip". Of paths that would have one name, as those of two random heads, all are numbered.
         """
-        if head_names is None:
-            head_names = self.numbered_heads()
-        head_names = [names(f"head_names[{layer}]", heads) for layer, heads in enumerate(head_names)]
-        if tuple(map(len, head_names)) != self.heads:
-            raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, head_names))}")
-        joined = [" -> ".join(ways) for ways in itertools.product(*self._with_skips(head_names))]
+        named = self.numbered_heads() if head_names is None else self.checked_head_names(head_names)
+        joined = [" -> ".join(ways) for ways in itertools.product(*self._with_skips(named))]
         if len(set(joined)) == len(joined):
             return joined
         counts, met = Counter(joined), Counter[str]()
@@ -168,6 +163,14 @@ class Architecture:
             met[name] += 1
             numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
         return numbered
+
+    def checked_head_names(self, head_names: Any) -> tuple[tuple[str, ...], ...]:
+        """Names of the heads of each layer; raises ValueError where they are none, or not as many as there are heads."""
+        layers = entries("head_names", head_names, "a list of names for each layer", most_axes=2)
+        checked = tuple(names(f"head_names[{layer}]", heads) for layer, heads in enumerate(layers))
+        if tuple(map(len, checked)) != self.heads:
+            raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, checked))}")
+        return checked
 
     def row_names(
         self, head_names: Sequence[Sequence[str]] | None = None, output_names: Sequence[str] | None = None

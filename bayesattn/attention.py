@@ -5,6 +5,7 @@ array held is one layer's attention matrices for a batch of examples, never (exa
 """
 
 import math
+import warnings
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, one_of, require_memory, shown, truth
+from bayesattn._checks import (
+    Checked,
+    entries,
+    finite,
+    finite_array,
+    number,
+    one_of,
+    readable,
+    real_array,
+    require_memory,
+    shown,
+    truth,
+)
 from bayesattn._settings import with_own_settings
 
 READOUTS = ("last", "first", "mean")
@@ -23,6 +36,13 @@ EACH = "all"
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
 """Attention matrices of so many examples are formed at a time that they take about this much memory."""
+ROW_TOLERANCE = 1e-5
+"""By which sums of rows may miss 1, and weights of padding 0."""
+MOST_ROUNDING = 0.02
+"""Deviation of a row's sum from 1 that half precision explains.
+
+Weights rounded to bfloat16, of 8 significant bits, sum to 1 within 2^-8 = 0.004; a softmax in bfloat16 adds a few of these.
+"""
 
 LayerWeights = Float[Array, "head feature feature"]
 QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]
@@ -31,12 +51,12 @@ QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "
 @with_own_settings
 def path_inputs(
     inputs: Any,
-    weights: Sequence[Any],
+    weights: Checked,
     readout: str = "last",
     nonlinearity: str = "softmax",
     causal: bool = False,
     mask: Any = None,
-    skips: Sequence[bool] | None = None,
+    skips: Checked = None,
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi of an attention network (THEORY section 2), without any normalisation.
 
@@ -55,8 +75,7 @@ def path_inputs(
         nonlinearity: "softmax" over keys, or "hardmax", its limit of infinite logits (ties share equally).
         causal: whether a token attends to none that come after it.
         mask: of shape (P, T), True (or 1) for tokens and False (or 0) for padding, which no token attends to and no readout
-        counts;
-            "last" and "first" are the last and first token that is none.
+            counts, and whose inputs may be NaN; "last" and "first" are the last and first token that is none.
         skips: for each layer, whether it has a skip connection, listed before its heads: attention of a token to itself.
 
     Returns:
@@ -70,8 +89,9 @@ def path_inputs(
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     one_of("readout", readout, (*READOUTS, EACH))
     truth("causal", causal)
-    inputs, weights = _checked_heads(inputs, weights)
-    mask, skips = checked_mask(mask, *inputs.shape[:2]), checked_skips(skips, len(weights))
+    inputs, mask = checked_tokens("inputs", inputs, mask)
+    weights = jax.tree.map(jnp.asarray, checked_heads(weights, inputs.shape[2]))
+    skips = checked_skips(skips, len(weights))
     paths = math.prod(_heads(layer) + skip for layer, skip in zip(weights, skips, strict=True))
     examples = len(inputs) * (inputs.shape[1] if readout == EACH else 1)
     require_memory(f"path inputs of {paths} paths", 8 * examples * paths * inputs.shape[2], "use fewer heads")
@@ -81,15 +101,16 @@ def path_inputs(
 
 @with_own_settings
 def matrices(
-    inputs: Any, weights: Sequence[Any], nonlinearity: str = "softmax", causal: bool = False, mask: Any = None
+    inputs: Any, weights: Checked, nonlinearity: str = "softmax", causal: bool = False, mask: Any = None
 ) -> list[Float[Array, "example head query key"]]:
     """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`.
 
     Padding attends to itself besides, so that its rows sum to 1 too.
     """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
-    inputs, weights = _checked_heads(inputs, weights)
-    allowed = _allowed(inputs.shape[1], truth("causal", causal), checked_mask(mask, *inputs.shape[:2]))
+    inputs, mask = checked_tokens("inputs", inputs, mask)
+    weights = jax.tree.map(jnp.asarray, checked_heads(weights, inputs.shape[2]))
+    allowed = _allowed(inputs.shape[1], truth("causal", causal), mask)
     needed = 8 * inputs.shape[0] * inputs.shape[1] ** 2 * sum(map(_heads, weights))
     require_memory("attention matrices", needed, "use fewer examples or tokens")
     return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
@@ -98,10 +119,12 @@ def matrices(
 @with_own_settings
 def paths_from_matrices(
     inputs: Any,
-    matrices: Sequence[Any],
+    matrices: Checked,
     readout: str = "last",
     mask: Any = None,
-    skips: Sequence[bool] | None = None,
+    skips: Checked = None,
+    *,
+    renormalise: Checked = None,
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi from given attention matrices, for any attention that is a fixed function of the input.
 
@@ -114,21 +137,23 @@ def paths_from_matrices(
         inputs: token sequences, shape (P, T, N_0).
         matrices: per layer, first layer first: attention of shape (P, H_l, T_query, T_key) whose rows sum to 1.
         readout: "last", "first", "mean" or "all", as for `path_inputs`.
-        mask: of shape (P, T), True for tokens and False for padding: "last", "first" and "mean" are of tokens.
+        mask: of shape (P, T), True for tokens and False for padding: "last", "first" and "mean" are of tokens, and inputs
+            and rows (queries) of padding may be NaN.
         skips: for each layer, whether it has a skip connection, which is listed before its heads and not in `matrices`.
+        renormalise: largest deviation from 1 of the sums of rows, such as 0.005, with which rows are divided by their sums
+            instead of being refused: models in half precision put out such rows. A warning tells how large it was.
 
     Returns:
         Array of shape (P, Pi, N_0).
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite; rows of tokens that do not sum to 1 within 1e-5, or that
-            attend to padding.
+        ValueError: wrong shapes, entries that are not finite; rows of tokens that do not sum to 1 within 1e-5, or within
+            `renormalise`, or that attend to padding.
     """
     one_of("readout", readout, (*READOUTS, EACH))
-    inputs = finite_array("inputs", inputs, ("examples", "tokens", "features"))
+    inputs, mask = checked_tokens("inputs", inputs, mask)
     tokens = inputs.shape[1]
-    mask = checked_mask(mask, len(inputs), tokens)
-    checked = checked_matrices(matrices, len(inputs), tokens, mask)
+    checked = checked_matrices(matrices, len(inputs), tokens, mask, renormalise)
     rows = readout_rows(tokens, readout, mask)
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
     for layer, skip in zip(reversed(checked), reversed(checked_skips(skips, len(checked))), strict=True):
@@ -137,22 +162,30 @@ def paths_from_matrices(
     return found if readout != EACH else _positions(_by_position(found, tokens), mask)
 
 
-def checked_skips(skips: Sequence[bool] | None, layers: int) -> tuple[bool, ...]:
+def checked_skips(skips: Any, layers: int) -> tuple[bool, ...]:
     """Whether each layer has a skip connection; raises ValueError for anything but true or false for each."""
     if skips is None:
         return (False,) * layers
-    if isinstance(skips, np.ndarray):
-        skips = list(skips)
-    if not isinstance(skips, Sequence) or isinstance(skips, str) or len(skips) != layers:
-        raise ValueError(f"skips must hold true or false for each of {layers} layers, got {shown(skips)}")
-    return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(skips))
+    expected = f"a list of true or false for each of {layers} layers"
+    if len(given := entries("skips", skips, expected)) != layers:
+        raise ValueError(f"skips must be {expected}, got {shown(skips)}")
+    return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(given))
+
+
+def checked_tokens(
+    name: str, inputs: Any, mask: Any, shape: Sequence[int | str] = ("examples", "tokens", "features")
+) -> tuple[Any, np.ndarray | None]:
+    """Inputs and mask as arrays, NaN and infinity at padding as 0; raises ValueError as `path_inputs` says."""
+    inputs = real_array(name, inputs, shape)
+    mask = checked_mask(mask, *inputs.shape[:2])
+    return finite(name, inputs, None if mask is None else ~mask[..., None]), mask
 
 
 def checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
     """A mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
     if mask is None:
         return None
-    mask = np.asarray(mask)
+    mask = np.asarray(readable(mask))
     if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers have it.
         mask = mask.astype(bool)
     if mask.dtype != bool or mask.shape != (examples, tokens):
@@ -179,45 +212,70 @@ def _positions(found: Float[Array, "example token path feature"], mask: np.ndarr
 
 
 def checked_matrices(
-    matrices: Sequence[Any], examples: int, tokens: int, mask: np.ndarray | None = None
+    matrices: Any, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
 ) -> list[np.ndarray]:
     """The attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` says."""
-    if len(matrices) == 0:
+    layers = entries("matrices", matrices, "a list of one array per layer", most_axes=5)
+    if not layers:
         raise ValueError("matrices must hold one array per layer, got none")
-    checked = []
-    for layer, matrix in enumerate(matrices):
-        matrix = finite_array(f"matrices[{layer}]", matrix, (examples, "heads", tokens, tokens))
-        off = np.abs(matrix.sum(-1) - 1)
+    tolerance = ROW_TOLERANCE if renormalise is None else _checked_tolerance(renormalise)
+    checked, deviations = [], []
+    for layer, matrix in enumerate(layers):
+        matrix = real_array(f"matrices[{layer}]", matrix, (examples, "heads", tokens, tokens))
+        matrix = finite(f"matrices[{layer}]", matrix, None if mask is None else ~mask[:, None, :, None])
+        sums = matrix.sum(-1, keepdims=True)
         if mask is not None:
-            off = np.where(mask[:, None], off, 0)
+            sums = np.where(mask[:, None, :, None], sums, 1)
             lost = np.where(mask[:, None, :, None] & ~mask[:, None, None], np.abs(matrix), 0).max()
-            if lost > 1e-5:
+            if lost > ROW_TOLERANCE:
                 raise ValueError(f"matrices[{layer}] must not attend to padding, got a weight of {lost:.2g} on it")
-        deviation = off.max()
-        if deviation > 1e-5:
+        deviations.append(np.abs(sums - 1).max())
+        if deviations[layer] > tolerance:
             raise ValueError(
-                f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by {deviation:.2g}"
+                f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by"
+                f" {deviations[layer]:.2g}{_renormalise_hint(deviations[layer], renormalise)}"
             )
-        checked.append(matrix)
+        checked.append(matrix if renormalise is None else matrix / sums)
+    if renormalise is not None and max(deviations) > ROW_TOLERANCE:
+        warnings.warn(
+            f"rows of matrices were divided by their sums, which were off 1 by up to {max(deviations):.2g}, in layer"
+            f" {np.argmax(deviations) + 1}",
+            stacklevel=3,
+        )
     return checked
 
 
-def _checked_heads(inputs: Any, weights: Sequence[Any]) -> tuple[np.ndarray, tuple]:
-    inputs = finite_array("inputs", inputs, ("examples", "tokens", "features"))
-    features = inputs.shape[-1]
-    if len(weights) == 0:
+def _checked_tolerance(renormalise: Any) -> float:
+    expected = "a number of at least 0 and below 1"
+    if not 0 <= (tolerance := number("renormalise", renormalise, expected)) < 1:
+        raise ValueError(f"renormalise must be {expected}, got {tolerance:g}")
+    return max(tolerance, ROW_TOLERANCE)
+
+
+def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
+    """The end of a sentence about rows whose sums are off 1: what divides them by their sums, where rounding explains it."""
+    if renormalise is not None:
+        return f", more than renormalise, {renormalise:g}"
+    rounded = f", as half precision rounds them; renormalise={2 * deviation:.1g} divides rows by their sums"
+    return rounded if deviation <= MOST_ROUNDING else ""
+
+
+def checked_heads(weights: Any, features: int) -> tuple:
+    """The heads of each layer as arrays, of queries and keys as pairs; raises ValueError as `path_inputs` says."""
+    layers = entries("weights", weights, "a list of the heads of each layer", most_axes=4)
+    if not layers:
         raise ValueError("weights must hold the heads of at least one layer, got none")
     checked = []
-    for layer, heads in enumerate(weights):
+    for layer, heads in enumerate(layers):
         if isinstance(heads, tuple):
             if len(heads) != 2:
                 raise ValueError(f"weights[{layer}] must be one array or a pair (Q, K), got a tuple of {len(heads)}")
             query = finite_array(f"weights[{layer}][0] (queries)", heads[0], ("heads", "key_features", features))
             key = finite_array(f"weights[{layer}][1] (keys)", heads[1], query.shape)
-            checked.append((jnp.asarray(query), jnp.asarray(key)))
+            checked.append((query, key))
         else:
-            checked.append(jnp.asarray(finite_array(f"weights[{layer}]", heads, ("heads", features, features))))
-    return inputs, tuple(checked)
+            checked.append(finite_array(f"weights[{layer}]", heads, ("heads", features, features)))
+    return tuple(checked)
 
 
 def _heads(layer: LayerWeights | QueryKeyWeights) -> int:

@@ -1,13 +1,22 @@
 """Classes as labels of a network with an output for each of them."""
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, shown
+from bayesattn._checks import finite_array, labels_array, readable, shown
 from bayesattn._checks import names as checked_names
+from bayesattn._text import as_html, as_text, with_error
+
+BINS = 10
+"""Of confidence, equally wide, over which calibration is looked at."""
+MOST_NUMBERS, LARGEST_NUMBER = 20, 100
+"""Labels that are whole numbers from 0 on, so many different ones at most and none larger, are likely numbers of classes."""
+SHOWN = 8
+"""Classes that results show."""
 
 
 class OneHot(NamedTuple):
@@ -16,9 +25,13 @@ class OneHot(NamedTuple):
     labels: Float[np.ndarray, "example output"]
     names: tuple[str, ...]
 
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
 
-BINS = 10
-"""Of confidence, equally wide, over which calibration is looked at."""
+    def _described(self) -> tuple[str, dict[str, str]]:
+        counts = self.labels.sum(0)
+        each = _some([f"{name} ({count:.0f})" for name, count in zip(self.names, counts, strict=True)])
+        return f"OneHot: labels of {len(self.labels)} examples in {len(self.names)} classes", {"classes": each}
 
 
 class ClassScores(NamedTuple):
@@ -43,6 +56,55 @@ class ClassScores(NamedTuple):
     calibration_by_chance: float
     bins: Float[np.ndarray, "3 bin"]
 
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        calibration = f"error {self.calibration_error:.2g}, of which chance explains {self.calibration_by_chance:.2g}"
+        rows = _accuracy_rows(self) | {
+            "log score": f"{with_error(self.log_score, self.log_score_error)} nats",
+            "calibration": calibration,
+        }
+        return f"ClassScores of {self.bins[2].sum():.0f} examples", rows
+
+
+class ClassAccuracy(NamedTuple):
+    """How often the greatest of several outputs is that of the right class, where there are no probabilities of classes.
+
+    Args:
+        accuracy: share of examples whose greatest output is right, and its standard error.
+        by_class: the same of the examples of each class; NaN of a class without examples.
+    """
+
+    accuracy: float
+    accuracy_error: float
+    by_class: Float[np.ndarray, " class_of_labels"]
+
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ClassScores._fields:
+            raise AttributeError(f"{name} is {NO_PROBABILITIES}")
+        raise AttributeError(f"ClassAccuracy has no {name}")
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        return "ClassAccuracy", _accuracy_rows(self) | {"others": f"log score and calibration are {NO_PROBABILITIES}"}
+
+
+NO_PROBABILITIES = "of probabilities of classes, which a model with observation='categorical' has"
+
+
+def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:
+    return {
+        "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %",
+        "by class": _some([f"{100 * share:.0f} %" for share in scores.by_class]),
+    }
+
+
+def _some(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:SHOWN]) + (", .." if len(texts) > SHOWN else "")
+
 
 def class_scores(probabilities: Any, labels: Any) -> ClassScores:
     """Scores of probabilities of classes.
@@ -57,7 +119,8 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
     given = finite_array("probabilities", probabilities, np.shape(probabilities))
     if given.ndim not in (1, 2) or not len(given):
         raise ValueError(f"probabilities must have shape (P,) or (P, m), got {given.shape}")
-    of_labels = checked_classes("labels", finite_array("labels", labels, given.shape))
+    outputs = 1 if given.ndim == 1 else given.shape[1]
+    of_labels = checked_classes("labels", labels_array("labels", labels, len(given), outputs))
     if given.ndim == 1:
         given, of_labels = np.column_stack([1 - given, given]), np.column_stack([of_labels < 0, of_labels > 0])
     if np.min(given) < 0 or np.max(np.abs(given.sum(1) - 1)) > 1e-6:
@@ -65,21 +128,18 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
             "probabilities must be at least 0 and add up to 1, got"
             f" {np.min(given):.3g} to {np.max(given):.3g}, sums {np.min(given.sum(1)):.3g} to {np.max(given.sum(1)):.3g}"
         )
-    right = of_labels[np.arange(len(given)), given.argmax(1)] > 0
+    right, shares = _shares_right(given, of_labels)
     confidence, count = given.max(1), len(given)
     place = np.minimum((confidence * BINS).astype(int), BINS - 1)
     sizes = np.bincount(place, minlength=BINS)
     with np.errstate(invalid="ignore", divide="ignore"):
         confident, found = (np.bincount(place, values, BINS) / sizes for values in (confidence, right))
-        by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
         logs = np.log(np.sum(given * of_labels, axis=1))
         spread = logs.std(ddof=1) if count > 1 else float("nan")
     # The mean of |x| for a normal x is sqrt(2 / pi) of its deviation.
     chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), BINS))
     return ClassScores(
-        accuracy=float(right.mean()),
-        accuracy_error=float(np.sqrt(right.mean() * (1 - right.mean()) / count)),
-        by_class=by_class,
+        **shares._asdict(),
         log_score=float(logs.mean()),
         log_score_error=float(spread / np.sqrt(count)),
         calibration_error=float(np.nansum(np.abs(confident - found) * sizes) / count),
@@ -88,11 +148,36 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
     )
 
 
+def class_accuracy(outputs: Any, labels: Any) -> ClassAccuracy:
+    """Accuracy of outputs, the greatest of which decides.
+
+    Args:
+        outputs: of each example, shape (P, m).
+        labels: 1 at the class of each example and 0 elsewhere, shape (P, m).
+
+    Raises:
+        ValueError: other shapes, labels that are no classes.
+    """
+    given = finite_array("outputs", outputs, ("examples", "outputs"))
+    return _shares_right(given, checked_classes("labels", labels_array("labels", labels, *given.shape)))[1]
+
+
+def _shares_right(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
+    """Whether the greatest score of each example is that of its class, and how often."""
+    right = of_labels[np.arange(len(scores)), scores.argmax(1)] > 0
+    with np.errstate(invalid="ignore"):
+        by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
+    error = np.sqrt(right.mean() * (1 - right.mean()) / len(right))
+    return right, ClassAccuracy(float(right.mean()), float(error), by_class)
+
+
 def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
     """Labels that are classes; raises ValueError for others."""
     if labels.ndim == 1 and not np.all(np.abs(labels) == 1):
         odd = labels[np.argmax(np.abs(labels) != 1)]
-        raise ValueError(f"{name} must be +1 or -1 to be classes, got {odd:g}")
+        raise ValueError(
+            f"{name} must be +1 or -1 to be classes, got {odd:g}; bayesattn.one_hot makes labels of more than two classes"
+        )
     if labels.ndim == 2 and not np.all(((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)):
         raise ValueError(
             f"{name} must be 1 at the class of each example and 0 elsewhere to be classes, as bayesattn.one_hot makes,"
@@ -101,37 +186,103 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
     return labels
 
 
-def one_hot(classes: Any, names: Sequence[Any] | None = None) -> OneHot:
+def doubtful_labels(name: str, labels: np.ndarray) -> str:
+    """What to warn of where labels (P,) are right in form, but likely classes and no values of a function; else empty.
+
+    Classes are two values of one sign, or 3 to 20 different whole numbers from 0 to 100 that occur more than once in all.
+    """
+    values = np.unique(labels)
+    if len(values) == 2 and values[0] * values[1] >= 0:
+        return (
+            f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
+            " use -1 and +1"
+        )
+    few = 3 <= len(values) <= min(MOST_NUMBERS, len(labels) - 1)
+    if not few or np.any((values < 0) | (values > LARGEST_NUMBER) | (values != np.round(values))):
+        return ""
+    return (
+        f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
+        f" values of a function; if they number classes, use bayesattn.one_hot(labels) and an architecture with outputs ="
+        f" {len(values)}"
+    )
+
+
+def one_hot(classes: Any, names: Any = None) -> OneHot:
     """Labels of a network that has an output for each class, of which the greatest decides.
 
-    >>> one_hot(["cat", "dog", "cat"])
-    OneHot(labels=array([[1., 0.],
-           [0., 1.],
-           [1., 0.]]), names=('cat', 'dog'))
+    >>> one_hot(["cat", "dog", "cat"]).labels.tolist()
+    [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
 
     Args:
-        classes: of each example, whole numbers or strings, shape (P,).
-        names: all classes there are, in the order of the outputs; by default those that occur, sorted. Give it where some do
-            not occur among the examples at hand, as for test examples.
+        classes: of each example, whole numbers, truth values or strings, shape (P,) or (P, 1): a list, an array, a column
+            of a table.
+        names: all classes there are, in the order of the outputs; by default the categories of a categorical column, in
+            their order, or the classes that occur, sorted. Give it where some do not occur among the examples at hand, as
+            for test examples.
 
     Returns:
         Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`.
 
     Raises:
-        ValueError: fewer than two classes, another shape or type, an example of none of the classes named.
+        ValueError: fewer than two classes, another shape or type, a class that is missing, an example of none of the
+            classes named.
     """
-    given = np.asarray(classes)
-    if given.ndim != 1 or given.dtype.kind not in "iuU":
-        raise ValueError(
-            f"classes must be whole numbers or strings, one for each example, got {given.dtype} of shape {given.shape}"
-        )
-    known = np.unique(given) if names is None else np.asarray(names)
-    if known.ndim != 1 or len(np.unique(known)) != len(known) or len(known) < 2:
-        raise ValueError(f"names must be of two or more classes, all different, got {shown(known.tolist())}")
-    same = given[:, None] == known
-    if not np.all(same.any(1)):
-        example = int(np.argmin(same.any(1)))
-        raise ValueError(
-            f"classes[{example}] must be one of {shown(known.tolist())}, got {shown(given[example].item())}"
-        )
-    return OneHot(same.astype(float), checked_names("names", [str(name) for name in known.tolist()]))
+    if hasattr(classes, "iloc") and getattr(classes, "ndim", 1) == 2 and classes.shape[1] == 1:
+        classes = classes.iloc[:, 0]  # As an array a table's column would lose its categories.
+    categories = getattr(getattr(classes, "dtype", None), "categories", None)
+    codes = getattr(getattr(classes, "cat", classes), "codes", None)
+    if names is None and categories is not None and codes is not None:
+        return _of_categories(np.asarray(codes), [str(category) for category in categories])
+    given = _plain_classes("classes", classes)
+    known = sorted(set(given)) if names is None else _plain_classes("names", names)
+    if len(set(known)) != len(known) or len(known) < 2:
+        raise ValueError(f"names must be of two or more classes, all different, got {shown(known)}")
+    places = {name: place for place, name in enumerate(known)}
+    for example, value in enumerate(given):
+        if value not in places:
+            raise ValueError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
+    return _of_categories(np.array([places[value] for value in given]), [str(name) for name in known])
+
+
+def _of_categories(codes: np.ndarray, categories: list[str]) -> OneHot:
+    """Labels of examples whose categories have these places, -1 where they are missing."""
+    if np.any(codes < 0):
+        raise ValueError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(categories)}, got a missing value")
+    if len(set(categories)) != len(categories) or len(categories) < 2:
+        raise ValueError(f"names must be of two or more classes, all different, got {shown(categories)}")
+    return OneHot(np.eye(len(categories))[codes], checked_names("names", categories))
+
+
+def _plain_classes(name: str, classes: Any) -> list[str] | list[int]:
+    """Classes as Python's strings, truth values or numbers; raises ValueError where they are others, or of several kinds."""
+    expected = f"{name} must be whole numbers or strings" + (", one for each example" if name == "classes" else "")
+    given = readable(classes)
+    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
+        raise ValueError(f"{expected}, got {shown(classes)}")
+    dtype = getattr(given, "dtype", np.dtype(object))
+    # Not of strings, which NumPy would make of numbers beside strings.
+    array = np.asarray(given, dtype=object)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1 or getattr(dtype, "kind", "O") in "mM":  # Dates would become numbers.
+        raise ValueError(f"{expected}, got {dtype} of shape {array.shape}")
+    plain: list[Any] = [_plain_class(value) for value in array]
+    for place, value in enumerate(plain):
+        if value is None:
+            raise ValueError(f"{expected}, got {shown(array[place])} at {name}[{place}]")
+        if type(value) is not type(plain[0]):
+            raise ValueError(f"{expected}, and not both, got {shown(plain[0])} and {shown(value)}")
+    return plain
+
+
+def _plain_class(value: Any) -> str | int | None:
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, float | np.floating):
+        return int(value) if float(value).is_integer() else None
+    try:
+        return operator.index(value)
+    except TypeError:
+        return None

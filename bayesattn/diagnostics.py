@@ -13,7 +13,7 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float, Int
 
-from bayesattn._text import with_error
+from bayesattn._text import Described, with_error
 from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
 from bayesattn.models import CENTRAL
 from bayesattn.ranks import chain_band, chain_ecdfs
@@ -46,8 +46,8 @@ WORDS = {
 WATCHED = "U or z, predictions, energy and log posterior"
 
 
-@dataclass(frozen=True)
-class Diagnostics:
+@dataclass(frozen=True, repr=False)
+class Diagnostics(Described):
     """Quality of draws: worst R-hat and effective sample size over order parameters, energy, density and some predictions.
 
     `rhat` is rank-normalised, `ess` the effective sample size of the bulk, `tail_ess` that of the tails, `saturated` the
@@ -155,6 +155,10 @@ class Diagnostics:
             rhat = "infinite"
         ess = f"at least {self.ess:.0f}{self._of('ess')}" if "ess" in self.worst else "not defined"
         return f"R-hat is {rhat}, the effective sample size is {ess}; looked at: {WATCHED}"
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {"mixing": self.overall(), "warnings": "; ".join(self.warnings()) or "none"}
+        return f"Diagnostics of {self.chains} chains of {self.draws} draws", rows
 
     def _of(self, name: str) -> str:
         return f" (of {WORDS[self.worst[name]]})" if name in self.worst else ""

@@ -21,7 +21,7 @@ from bayesattn._checks import one_of, positive_integer, require_memory, seed_num
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
-from bayesattn.classes import ClassScores, class_scores
+from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.categorical import Categorical, leave_one_out
@@ -66,13 +66,17 @@ class PosteriorPrediction(Described):
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
 
-    def scores(self, labels: Any) -> ClassScores:
+    def scores(self, labels: Any) -> ClassScores | ClassAccuracy:
         """How well the probabilities do on the labels of the same examples: accuracy, log score, calibration.
 
-        Raises ValueError where there are no probabilities, or labels are not such classes.
+        Several outputs of the Gaussian likelihood have accuracy alone, by the greatest of their means.
+
+        Raises ValueError where there are neither probabilities nor several outputs, or labels are not such classes.
         """
+        if self.probabilities is None and self.mean.ndim == 2:
+            return class_accuracy(self.mean, labels)
         if self.probabilities is None:
-            raise ValueError("scores need probabilities of classes, got a prediction of a model whose labels are none")
+            raise ValueError(f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are no classes")
         return class_scores(self.probabilities, labels)
 
     def _described(self) -> tuple[str, dict[str, str]]:

@@ -14,6 +14,7 @@ import hashlib
 import os
 import tempfile
 import time
+import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,10 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, positive_integer, require_memory, shown
+from bayesattn._checks import OwnsArrays, finite_array, owned, positive_integer, readable, require_memory, shown
 from bayesattn._files import replace_file, require_new, user_path
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
+from bayesattn.classes import doubtful_labels
 from bayesattn.theory.kernels import checked_path_inputs
 from bayesattn.theory.likelihood import Unseen
 
@@ -42,7 +44,7 @@ COUNTS = ("examples", "paths", "features", "outputs")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics(Described):
+class Statistics(OwnsArrays, Described):
     """Sufficient statistics of training examples: all that theory and samplers need of them.
 
     `a + b` is that of the examples of both; so is `sum` of many.
@@ -61,6 +63,9 @@ class Statistics(Described):
     features: int
     outputs: int = 1
 
+    def __post_init__(self):
+        object.__setattr__(self, "triangle", owned(np.asarray(self.triangle)))
+
     @classmethod
     def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None) -> "Statistics":
         """Take in all examples once.
@@ -77,6 +82,8 @@ class Statistics(Described):
         Raises:
             ValueError: wrong shapes, entries that are not finite, no examples, a store of other examples or together with
                 Dask, which has its own ways of going on.
+
+        Labels of the first examples that are likely classes by number get a warning.
         """
         if not isinstance(arch, Architecture):
             raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
@@ -241,7 +248,7 @@ def _is_pair(batches: Any) -> bool:
 
 
 def _parts(name: str, batch: Any) -> Iterator[tuple[str, Any]]:
-    inputs, labels = (part if hasattr(part, "shape") else np.asarray(part) for part in batch)
+    inputs, labels = map(_sliceable, batch)
     if len(inputs.shape) != 3:
         raise ValueError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
     count, *sizes = inputs.shape
@@ -252,6 +259,11 @@ def _parts(name: str, batch: Any) -> Iterator[tuple[str, Any]]:
         yield name, (inputs[start : start + step], labels[start : start + step])
 
 
+def _sliceable(part: Any) -> Any:
+    """An array whose rows are taken by their place; those on disk stay there, those of a table go by its index."""
+    return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
+
+
 def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[Rows]:
     """Rows of one pair after the other, all of one shape."""
     shape = None
@@ -260,6 +272,8 @@ def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[R
         dims = (len(inputs), "outputs") if np.ndim(pair[1]) > 1 else (len(inputs),)
         labels = finite_array(f"labels of {name}", pair[1], dims).reshape(len(inputs), -1)
         found = (inputs.shape[1], inputs.shape[2], labels.shape[1])
+        if shape is None and labels.shape[1] == 1 and (doubt := doubtful_labels(f"labels of {name}", labels[:, 0])):
+            warnings.warn(doubt, stacklevel=2)
         if found != (shape := shape or found):
             raise ValueError(
                 f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {found[1:]}"

@@ -1,9 +1,11 @@
 import jax
+import ml_dtypes
 import numpy as np
 import pytest
 
 import bayesattn as ba
 from tests.conftest import relative_error
+from tests.tensor import Tensor
 
 
 def test_path_inputs_match_the_reference(layers):
@@ -99,6 +101,87 @@ def test_a_skip_is_a_head_that_attends_to_itself(layers):
     expected = ba.attention.paths_from_matrices(layers.inputs, with_heads)
     skips = (True,) * len(matrices)
     assert relative_error(ba.attention.path_inputs(layers.inputs, layers.weights, skips=skips), expected) < 1e-12
+
+
+@pytest.mark.parametrize("lost", [np.nan, np.inf])
+@pytest.mark.parametrize("readout", ["last", "mean", "all"])
+def test_what_stands_at_padding_is_of_no_account(padded, readout, lost):
+    """Patterns of a transformer have NaN at queries that may attend to nothing, and inputs there may be anything."""
+    inputs, mask, weights = padded
+    matrices = [np.array(matrix) for matrix in ba.attention.matrices(inputs, weights, mask=mask)]
+    expected = ba.attention.paths_from_matrices(inputs, matrices, readout, mask)
+    spoiled = [np.where(mask[:, None, :, None], matrix, lost) for matrix in matrices]
+    beside = np.where(mask[..., None], inputs, lost)
+    np.testing.assert_array_equal(ba.attention.paths_from_matrices(beside, spoiled, readout, mask), expected)
+    assert relative_error(ba.attention.path_inputs(beside, weights, readout, mask=mask), expected) < 1e-12
+    for real, padding in zip(ba.attention.matrices(beside, weights, mask=mask), matrices, strict=True):
+        np.testing.assert_array_equal(
+            np.asarray(real)[mask.nonzero()[0][0], :, :2], padding[mask.nonzero()[0][0], :, :2]
+        )
+    one_token = np.array(spoiled[0])
+    one_token[0, 1, 3, 2] = lost  # The first sequence has no padding.
+    with pytest.raises(ValueError, match=rf"matrices\[0\] must be finite, got {lost} at index \(0, 1, 3, 2\)"):
+        ba.attention.paths_from_matrices(inputs, [one_token, spoiled[1]], readout, mask)
+
+
+def test_tokens_of_a_model_take_what_stands_at_padding(padded):
+    inputs, mask, weights = padded
+    matrices = [np.where(mask[:, None, :, None], m, np.nan) for m in ba.attention.matrices(inputs, weights, mask=mask)]
+    model = ba.Model(
+        path_inputs=ba.attention.path_inputs(inputs, weights, mask=mask),
+        labels=[1.0, -1.0, 1.0, -1.0],
+        architecture=ba.Architecture((2, 3), (3, 3, 3), (1.0,) * 4),
+        temperature=1.0,
+        tokens=ba.models.Tokens(np.where(mask[..., None], inputs, np.nan), matrices, "last", mask),
+    )
+    assert all(np.isfinite(array).all() for array in (model.tokens.inputs, *model.tokens.matrices))
+
+
+def half_precision(values, dtype):
+    return np.asarray(values).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [("float16", 1e-5, 2**-11), ("bfloat16", 2**-11, 2**-8)])
+def test_rows_in_half_precision_are_divided_by_their_sums_on_request(padded, dtype, least, most):
+    inputs, mask, weights = padded
+    exact = [np.asarray(matrix) for matrix in ba.attention.matrices(inputs, weights, mask=mask)]
+    rounded = [half_precision(matrix, dtype) for matrix in exact]
+    sums = [np.where(mask[:, None], matrix.astype(float).sum(-1), 1.0) for matrix in rounded]
+    off = max(np.abs(total - 1).max() for total in sums)
+    assert least < off < most
+    with pytest.raises(ValueError, match=r"that sum to 1, got a row off by .*; renormalise=\S+ divides rows") as raised:
+        ba.attention.paths_from_matrices(inputs, rounded, mask=mask)
+    named = float(str(raised.value).partition("renormalise=")[2].split()[0])
+    with pytest.warns(UserWarning, match=f"divided by their sums, which were off 1 by up to {off:.2g}, in layer [12]$"):
+        found = ba.attention.paths_from_matrices(inputs, rounded, mask=mask, renormalise=max(named, off))
+    by_hand = [matrix.astype(float) / total[..., None] for matrix, total in zip(rounded, sums, strict=True)]
+    assert relative_error(found, ba.attention.paths_from_matrices(inputs, by_hand, mask=mask)) < 1e-12
+    with pytest.raises(ValueError, match=f"got a row off by .*, more than renormalise, {off / 10:g}$"):
+        ba.attention.paths_from_matrices(inputs, rounded, mask=mask, renormalise=off / 10)
+
+
+def test_renormalising_leaves_rows_that_sum_to_1_and_needs_a_tolerance(padded):
+    inputs, mask, weights = padded
+    matrices = ba.attention.matrices(inputs, weights, mask=mask)
+    given = ba.attention.paths_from_matrices(inputs, matrices, mask=mask, renormalise=0.0)
+    assert relative_error(given, ba.attention.paths_from_matrices(inputs, matrices, mask=mask)) < 1e-12
+    for tolerance in (True, 1.0, -0.1, "yes"):
+        with pytest.raises(ValueError, match=r"^renormalise must be a number of at least 0 and below 1, got"):
+            ba.attention.paths_from_matrices(inputs, matrices, mask=mask, renormalise=tolerance)
+    with pytest.raises(ValueError, match=r"that sum to 1, got a row off by 1$"):
+        ba.attention.paths_from_matrices(inputs, [2 * np.asarray(matrix) for matrix in matrices], mask=mask)
+
+
+def test_tensors_and_iterators_are_taken(padded):
+    inputs, mask, weights = padded
+    matrices = [np.asarray(matrix) for matrix in ba.attention.matrices(inputs, weights, mask=mask)]
+    expected = ba.attention.paths_from_matrices(inputs, matrices, mask=mask)
+    skips = iter([False, False])
+    found = ba.attention.paths_from_matrices(Tensor(inputs), map(Tensor, matrices), mask=Tensor(mask), skips=skips)
+    np.testing.assert_array_equal(found, expected)
+    pairs = [Tensor(weights[0]), tuple(map(Tensor, weights[1]))]
+    found = ba.attention.path_inputs(Tensor(inputs), iter(pairs), mask=Tensor(mask.astype(int)))
+    np.testing.assert_array_equal(found, ba.attention.path_inputs(inputs, weights, mask=mask))
 
 
 GOOD = np.ones((2, 3, 4))

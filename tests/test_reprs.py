@@ -10,8 +10,12 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn._checks import shown
 from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
+from bayesattn.accuracy import accuracy_of, percent
+from bayesattn.classes import class_accuracy, class_scores
 from bayesattn.models import LatentModel
 from bayesattn.study import ValidationStudy
+from bayesattn.theory.finite_width import FiniteWidth
+from bayesattn.theory.likelihood import Prediction
 from bayesattn.validation import Predicted
 from tests.posteriors import tiny_model
 
@@ -102,6 +106,83 @@ def test_predictions_and_evidence_print_no_arrays(model, draws):
     evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
     assert repr(evidence).split("\n")[0] == "Evidence: log p(Y) = -12.346 ± 0.027"
     assert "NOT reliable" in repr(evidence)
+
+
+def test_a_saddle_point_of_several_outputs_names_paths_and_outputs(model):
+    solution = ba.theory.solve(model)
+    outputs = solution._replace(order_parameter=np.diag(np.arange(12.0)), scalar_order_parameter=np.eye(3))
+    assert "11 (path 4, output 3), 10 (path 4, output 2), 9 (path 4, output 1), 8 (path 3, output 3)" in " ".join(
+        repr(outputs).split()
+    )
+    two = solution._replace(order_parameter=np.diag([1.0, 4.0, 3.0, 2.0]), scalar_order_parameter=np.eye(2))
+    assert "4 (path 1, output 2), 3 (path 2, output 1), 2 (path 2, output 2), 1 (path 1, output 1)" in " ".join(
+        repr(two).split()
+    )
+
+
+def test_a_finite_width_expansion_tells_its_centre_and_entries():
+    means, variances = np.diag([1.0, 12.34567, 3.0]), np.full((3, 3), 0.25)
+    expansion = FiniteWidth(means, variances, None, np.array(0.0), "saddle")
+    title, *rows = lines_of(expansion)
+    assert title == "FiniteWidth: to first order in 1/N, about the saddle point"
+    said = " ".join(" ".join(rows).split())
+    assert said.startswith(
+        "U 3 x 3; all entries on its diagonal: 12.35 (row 2, deviation 0.5), 3 (row 3, deviation 0.5)"
+    )
+    large = FiniteWidth(np.eye(100), np.eye(100), Prediction(np.array([-1.0, 2.0]), np.ones(2)), np.array(0.0), "mode")
+    assert "of 2 examples, means -1 to 2" in " ".join(" ".join(lines_of(large)).split())
+    assert "greatest entries" in repr(large)
+
+
+def test_classes_and_their_scores_tell_names_counts_and_errors():
+    assert lines_of(ba.one_hot(["b", "a", "b"]))[0] == "OneHot: labels of 3 examples in 2 classes"
+    assert "a (1), b (2)" in repr(ba.one_hot(["b", "a", "b"]))
+    many = ba.one_hot(range(1000))
+    assert "7 (1), .." in " ".join(lines_of(many))
+    labels = np.eye(3)[np.arange(1000) % 3]
+    chances = 0.1 + 0.7 * labels
+    chances[:40] = [0.1, 0.1, 0.8]
+    scores = class_scores(chances, labels)
+    said = " ".join(" ".join(lines_of(scores)).split())
+    assert said.startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.51 % by class")
+    assert "nats" in said
+    shares = class_accuracy(chances, labels)
+    assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)
+    assert "observation='categorical'" in " ".join(" ".join(lines_of(shares)).split())
+    for thing in (many, scores, shares):
+        assert thing._repr_html_().startswith("<div>")
+
+
+def test_diagnostics_and_accuracies_print_no_floods(model, draws):
+    title, *rows = lines_of(ba.diagnostics.diagnose(draws))
+    assert title == "Diagnostics of 2 chains of 30 draws"
+    assert "R-hat is" in rows[0]
+    right, wrong = model.test_labels, -model.test_labels
+    of_theory = {"theory": right, "corrected": right, "gp": wrong}
+    accuracy = accuracy_of(model, of_theory, np.stack([right, right, right]))
+    assert lines_of(accuracy)[0] == "Accuracy on 3 test examples"
+    said = " ".join(repr(accuracy).split())
+    assert "draws 100 % ± 0 by the number of draws, ± 17 by that of examples" in said
+    assert "GP limit 0 % of all paths" in said
+    assert accuracy.gains["all paths"].verdict() in said
+
+
+@pytest.mark.parametrize(
+    ("share", "error", "examples", "expected"),
+    [
+        (0.834, 3e-5, 1000, "83.4"),
+        (0.834, 0.0, 1000, "83.4"),
+        (0.834, np.nan, 1000, "83.4"),
+        (0.834, 0.012, 1000, "83.4"),
+        (0.834, 0.12, 1000, "83"),
+        (0.835, 0.0, 200, "83.5"),
+        (5 / 6, 0.0, 6, "83"),
+        (0.98765, 0.0001, 100_000, "98.765"),
+        (1.0, 0.0, 1, "100"),
+    ],
+)
+def test_an_accuracy_has_no_digits_beyond_its_error_and_its_examples(share, error, examples, expected):
+    assert percent(share, error, examples) == expected
 
 
 def test_a_run_tells_state_and_settings_and_reads_no_draws(model, tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ from bayesattn import study, validation
 from bayesattn._checks import positive
 from bayesattn._files import user_path
 from bayesattn._text import cell, rounded, with_error
-from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error
+from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent
 from bayesattn.cli.options import (
     COLLAPSED,
     Chains,
@@ -270,9 +270,13 @@ def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> N
     against = new_table("N", "GP limit of", "draws", "McNemar p", "saddle", "draws are", text=("GP limit of",))
     for share, case in zip(shares, cases, strict=True):
         width, error = str(case.architecture.widths[0]), 100 * share.error
-        others = (rounded(100 * number, error) for number in (share.gp, share.theory, share.corrected))
-        drawn, of_test_set = with_error(100 * share.draws, error), 100 * share.test_error
-        table.add_row(width, f"{case.temperature:g}", *others, drawn, f"± {rounded(of_test_set, of_test_set)}")
+        gp, saddle, corrected, drawn = (
+            percent(number, share.error, share.examples)
+            for number in (share.gp, share.theory, share.corrected, share.draws)
+        )
+        of_test_set = 100 * share.test_error
+        cells = (gp, saddle, corrected, f"{drawn} ± {rounded(error, error)}")
+        table.add_row(width, f"{case.temperature:g}", *cells, f"± {rounded(of_test_set, of_test_set)}")
         for limit, gain in share.gains.items():
             cells = (_points(gain), f"{gain.p_value:.1g}", _points(share.theory_gains[limit]), OUTCOMES[gain.outcome])
             against.add_row(width, limit, *cells)

@@ -8,14 +8,14 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg, special
 
-from bayesattn._checks import finite_array, positive_integer
+from bayesattn._checks import OwnsArrays, finite_array, owned, positive_integer
 
 SAME_POSTERIOR = 1e-9
 """Posteriors closer than this in every entry count as one."""
 
 
 @dataclass(frozen=True, eq=False)
-class FiniteLatent:
+class FiniteLatent(OwnsArrays):
     """A latent z of finitely many values, and tokens that are independent given z.
 
     Args:
@@ -35,8 +35,8 @@ class FiniteLatent:
         for name, array in (("prior", prior), ("emission", emission)):
             if (array < 0).any() or not np.allclose(array.sum(0), 1, rtol=0, atol=1e-9):
                 raise ValueError(f"{name} must hold probabilities that sum to 1, got sums {array.sum(0)}")
-        object.__setattr__(self, "prior", prior)
-        object.__setattr__(self, "emission", emission)
+        object.__setattr__(self, "prior", owned(prior))
+        object.__setattr__(self, "emission", owned(emission))
 
     def sequences(self, tokens: int) -> Int[np.ndarray, "sequence token"]:
         """All sequences of so many tokens."""

@@ -15,14 +15,14 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
 
-from bayesattn._checks import finite_array, positive
+from bayesattn._checks import OwnsArrays, finite_array, owned, positive
 from bayesattn._text import Described
 
 Sites = dict[str, Array]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class LatentModel(Described):
+class LatentModel(OwnsArrays, Described):
     """The posterior p(z | tokens); `bayesattn.sample(model, parameterisation="latent")` draws from it.
 
     Args:
@@ -32,6 +32,8 @@ class LatentModel(Described):
         prior: tau.
         query_features: phi(q) of shape (m, d_phi) at which predictions z phi(q) are wanted.
         name: shown in tables.
+
+    Arrays are copied, and those that a model hands out cannot be written to.
 
     Raises:
         ValueError: shapes that do not fit, no tokens, entries that are not finite, a noise or prior that is not above 0.
@@ -62,7 +64,7 @@ class LatentModel(Described):
                 "query_features", self.query_features, ("queries", features.shape[1])
             )
         for name, value in checked.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, name, owned(value) if isinstance(value, np.ndarray) else value)
 
     def _described(self) -> tuple[str, dict[str, str]]:
         (tokens, features), queries = self.features.shape, self.query_features

@@ -10,6 +10,7 @@ from bayesattn._checks import shown, suggestion
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
+from bayesattn.models.description import plain_table
 from bayesattn.models.files import (
     ArchitectureTable,
     ArraysTable,
@@ -64,7 +65,12 @@ def load_model(
         content["architecture"] = {key: value for key, value in shape.items() if key != "widths"} | {"width": width}
     if temperature is not None:
         content["temperature"] = temperature
-    return _build(validated(ModelTable, content), file, progress, trained)
+    return _build(_validated(content), file, progress, trained)
+
+
+def _validated(content: dict[str, Any]) -> ModelTable:
+    """Content of a model file, with NumPy's numbers, which may have been put in, as plain ones."""
+    return validated(ModelTable, plain_table(content))
 
 
 def takes_seed(name: str | Path) -> bool:
@@ -75,7 +81,7 @@ def takes_seed(name: str | Path) -> bool:
 def must_train(name: str | Path, *, seed: int | None = None, task: Mapping[str, Any] | None = None) -> bool:
     """Whether `load_model` would have to train a network first; arguments and errors as for that."""
     file, content = _read(name, seed, task)
-    table = validated(ModelTable, content).task
+    table = _validated(content).task
     if not isinstance(table, OneShotTable) or table.attention is not None:
         return False
     return not training.is_cached(*_one_shot(table, file))
@@ -90,7 +96,7 @@ def load_task(
         ValueError: a model of another task.
     """
     file, content = _read(name, seed, None)
-    table = validated(ModelTable, content).task
+    table = _validated(content).task
     if not isinstance(table, OneShotTable):
         raise ValueError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
     task, settings = _one_shot(table, file)
@@ -99,7 +105,7 @@ def load_task(
 
 def load_validate_table(name: str | Path) -> ValidateTable:
     """The [validate] table of a model file; errors as for `load_model`."""
-    return validated(ModelTable, _read(name, None, None)[1]).validate_by
+    return _validated(_read(name, None, None)[1]).validate_by
 
 
 def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:

@@ -15,11 +15,22 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import attention
-from bayesattn._checks import finite_array, one_of, positive
+from bayesattn._checks import (
+    Checked,
+    OwnsArrays,
+    entries,
+    names,
+    one_of,
+    owned,
+    positive,
+    positive_integer,
+    require_memory,
+    shown,
+)
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
-from bayesattn.classes import checked_classes
+from bayesattn.classes import checked_classes, doubtful_labels
 from bayesattn.models.categorical import Categorical
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
@@ -35,18 +46,19 @@ UNEXPECTED = 100
 
 
 @dataclass(frozen=True, eq=False)
-class Tokens:
+class Tokens(OwnsArrays):
     """What the token parameterisation needs beyond path inputs: training tokens and their attention.
 
     `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
     larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is
-    any.
+    any. `renormalise` is that of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
     attention: Sequence[Any] | Callable[[], Sequence[Any]]
     readout: str
     mask: Any = None
+    renormalise: float | None = None
 
     @property
     def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
@@ -56,7 +68,7 @@ class Tokens:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Model(Described):
+class Model(OwnsArrays, Described):
     """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
@@ -86,7 +98,10 @@ class Model(Described):
             names that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot
             tell from 0.
 
-    Labels of 0 and 1, or of a size far from what the prior expects, get a warning.
+    Arrays are copied: the model stays what it is when they, or the table or file that they belong to, change. Arrays that a
+    model hands out cannot be written to.
+
+    Labels of 0 and 1, of classes by number (0, 1, 2, ..), or of a size far from what the prior expects, get a warning.
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
@@ -123,9 +138,9 @@ class Model(Described):
         if not isinstance(arch, Architecture):
             raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(arch).__name__}")
         if "path_inputs" in changed:
-            put("path_inputs", _kept(checked_path_inputs("path_inputs", self.path_inputs, arch)))
+            put("path_inputs", _owned("path_inputs", checked_path_inputs("path_inputs", self.path_inputs, arch)))
         if "labels" in changed:
-            put("labels", _kept(checked_labels("labels", self.labels, len(self.path_inputs), arch)))
+            put("labels", _owned("labels", checked_labels("labels", self.labels, len(self.path_inputs), arch)))
         if "temperature" in changed:
             put("temperature", positive("temperature", self.temperature))
         one_of("observation", self.observation, OBSERVATIONS)
@@ -134,18 +149,24 @@ class Model(Described):
             inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
             if inputs is not None and inputs_name in changed:
                 checked = checked_path_inputs(inputs_name, inputs, arch, features=self.path_inputs.shape[2])
-                put(inputs_name, _kept(checked))
+                put(inputs_name, _owned(inputs_name, checked))
             if labels is not None and {inputs_name, labels_name} & changed:
                 if inputs is None:
                     raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
-                put(labels_name, _kept(checked_labels(labels_name, labels, len(getattr(self, inputs_name)), arch)))
+                checked = checked_labels(labels_name, labels, len(getattr(self, inputs_name)), arch)
+                put(labels_name, _owned(labels_name, checked))
         if self.tokens is not None and "tokens" in changed:
             put("tokens", self._checked_tokens(self.tokens))
         if {"architecture", "head_names", "output_names"} & changed:
+            if self.head_names is not None:
+                put("head_names", arch.checked_head_names(self.head_names))
+            if self.output_names is not None:
+                put("output_names", names("output_names", self.output_names))
             arch.row_names(self.head_names, self.output_names)
-        for name, paths in self.path_groups.items():
-            if not set(paths) <= set(range(arch.paths)):
-                raise ValueError(f"path_groups[{name!r}] must hold paths below {arch.paths}, got {tuple(paths)}")
+        if {"architecture", "path_groups"} & changed:
+            put("path_groups", _checked_groups(self.path_groups, arch.paths))
+        if "task" in changed:
+            put("task", copy.deepcopy(dict(self.task or {})))
         if self.law is not None and {"labels", "test_labels", "validation_labels", "observation"} & changed:
             self._check_classes()
         if self.law is None and {"path_inputs", "labels", "architecture", "temperature", "observation"} & changed:
@@ -202,34 +223,37 @@ class Model(Described):
 
     def _checked_tokens(self, tokens: Tokens) -> Tokens:
         examples, _, features = self.path_inputs.shape
-        inputs = finite_array("tokens.inputs", tokens.inputs, (examples, "tokens", features))
         one_of("tokens.readout", tokens.readout, attention.READOUTS)
-        mask = attention.checked_mask(tokens.mask, *inputs.shape[:2])
+        inputs, mask = attention.checked_tokens(
+            "tokens.inputs", tokens.inputs, tokens.mask, (examples, "tokens", features)
+        )
+        inputs, mask = _owned("tokens.inputs", inputs), None if mask is None else owned(mask)
         if callable(tokens.attention):
             return Tokens(inputs, tokens.attention, tokens.readout, mask)
-        matrices = attention.checked_matrices(tokens.attention, examples, inputs.shape[1], mask)
+        matrices = attention.checked_matrices(tokens.attention, examples, inputs.shape[1], mask, tokens.renormalise)
         if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
             got = [matrix.shape[1] for matrix in matrices]
             raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")
+        matrices = [_owned(f"tokens.attention[{layer}]", matrix) for layer, matrix in enumerate(matrices)]
         return Tokens(inputs, matrices, tokens.readout, mask)
 
     @classmethod
     def from_dataset(
         cls,
         data: Dataset,
-        widths: Sequence[int],
-        variances: Sequence[float],
-        temperature: float,
+        widths: Checked,
+        variances: Checked,
+        temperature: Checked,
         name: str = "model",
-        skips: Sequence[float] = (),
+        skips: Checked = (),
     ) -> "Model":
         """The posterior of a network that reads a task's dataset; all parameterisations can sample it.
 
         With readout "all" labels have a row for each token that is no padding, and there is no token parameterisation.
-        Groups of paths are those of the dataset, without the paths that skips add.
+        Groups of paths are those of the dataset, without the paths that skips add. The dataset's arrays are copied.
         """
-        shape = (tuple(map(len, data.head_names)), tuple(widths), tuple(variances))
-        arch = Architecture(*shape, tuple(skips), outputs=max(1, len(data.output_names)))
+        shape = (tuple(map(len, data.head_names)), widths, variances, skips)
+        arch = Architecture(*shape, outputs=max(1, len(data.output_names)))
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
             raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
@@ -241,10 +265,8 @@ class Model(Described):
             causal=data.causal,
             skips=[skip > 0 for skip in arch.skips],
         )
-        patterns = partial(attention.matrices, data.inputs, data.weights, data.nonlinearity, data.causal, data.mask)
-        each = data.readout == attention.EACH
-        tokens = None if each else Tokens(data.inputs, patterns, data.readout, data.mask)
-        plain = Architecture(*shape)
+        tokens = None if data.readout == attention.EACH else _tokens_of(data)
+        plain = Architecture(arch.heads, arch.widths, arch.variances)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
             for heads in plain.path_heads()
@@ -261,8 +283,11 @@ class Model(Described):
             else asked(data.validation_inputs, mask=data.validation_mask),
             validation_labels=data.validation_labels,
             head_names=data.head_names,
-            output_names=data.output_names or None,
-            path_groups={name: tuple(places[path] for path in paths) for name, paths in data.path_groups.items()},
+            output_names=data.output_names if len(data.output_names) else None,
+            path_groups={
+                name: tuple(places[path] for path in paths)
+                for name, paths in _checked_groups(data.path_groups, plain.paths).items()
+            },
             tokens=tokens,
             name=name,
         )
@@ -404,7 +429,7 @@ class Model(Described):
         return cheapest_form(*sizes), by_products(*sizes)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickled and copied without kernels, which may be a thousand times larger."""
+        """The state without kernels, which may be a thousand times larger, for pickles and copies."""
         return vars(self) | {"_made": []}
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -479,24 +504,41 @@ def _listed(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _kept(array: np.ndarray) -> np.ndarray:
+def _owned(name: str, array: np.ndarray) -> np.ndarray:
     """An array that nobody changes any more: kernels that are made of it are made once."""
-    if array.flags.writeable:
-        array = array.copy()
-        array.flags.writeable = False
-    return array
+    require_memory(name, array.nbytes, "gather statistics of the examples (bayesattn.Statistics.gather)")
+    return owned(array)
+
+
+def _tokens_of(data: Dataset) -> Tokens:
+    """Tokens of the training examples, whose attention is made anew at each call from copies of the dataset's arrays."""
+    inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
+    inputs, mask = owned(inputs), None if mask is None else owned(mask)
+    heads = attention.checked_heads(data.weights, inputs.shape[2])
+    weights = [tuple(map(owned, layer)) if isinstance(layer, tuple) else owned(layer) for layer in heads]
+    patterns = partial(attention.matrices, inputs, weights, data.nonlinearity, data.causal, mask)
+    return Tokens(inputs, patterns, data.readout, mask)
+
+
+def _checked_groups(groups: Any, paths: int) -> dict[str, tuple[int, ...]]:
+    """Groups of paths by name; raises ValueError where they hold anything but numbers of paths."""
+    if not isinstance(groups, Mapping):
+        raise ValueError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
+    checked = {}
+    for name, members in groups.items():
+        key = f"path_groups[{name!r}]"
+        given = entries(key, members, "a list of paths, by index")
+        checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(given))
+        if max(checked[name], default=0) >= paths:
+            raise ValueError(f"{key} must hold paths below {paths}, got {checked[name]}")
+    return checked
 
 
 def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     """Labels that are right in form, but likely not what was meant."""
     statistics = model.statistics if name == "labels" else None
-    values = np.unique(labels)
-    if statistics is None and labels.ndim == 1 and len(values) == 2 and values[0] * values[1] >= 0:
-        warnings.warn(
-            f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
-            " use -1 and +1",
-            stacklevel=5,
-        )
+    if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
+        warnings.warn(doubt, stacklevel=5)
     arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
     squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
     expected = arch.input_variance * (squares @ arch.path_variances) / entries

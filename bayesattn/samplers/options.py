@@ -4,6 +4,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from bayesattn._checks import positive, positive_integer, shown, suggestion, truth
 
 DEEPEST = 30
@@ -22,7 +24,8 @@ def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
                 + suggestion(name, known)
             )
         CHECKS[name](f"options.{name}", value)
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
+    plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
 
 
 def option_names(kernel: type) -> list[str]:

@@ -25,6 +25,7 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked, one_of
 from bayesattn._settings import with_own_settings
+from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.features import of_outputs, scaled_features
@@ -33,9 +34,10 @@ from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
-from bayesattn.theory.saddle_point import NotConverged, likely_cause, saddle_point
+from bayesattn.theory.saddle_point import SHOWN, NotConverged, likely_cause, saddle_point
 from bayesattn.theory.whitening import Whitening
 
+POINTS = {"mode": "mode", "saddle": "saddle point"}
 WIDE = 2
 """Times a layer must be wider than the number of its path suffixes for an expansion about the mode.
 
@@ -64,6 +66,20 @@ class FiniteWidth(NamedTuple):
     prediction: Prediction | None
     gradient_norm: Float[Array, ""]
     about: str
+
+    __repr__ = as_text  # pyright: ignore[reportAssignmentType]
+    _repr_html_ = as_html
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        own, deviation = np.diag(self.order_parameter), np.sqrt(np.diag(self.order_parameter_variance))
+        greatest = np.argsort(-own, kind="stable")[:SHOWN]
+        entries = ", ".join(f"{own[row]:.4g} (row {row + 1}, deviation {deviation[row]:.2g})" for row in greatest)
+        which = "greatest" if len(own) > SHOWN else "all"
+        rows = {"U": f"{len(own)} x {len(own)}; {which} entries on its diagonal: {entries}"}
+        if self.prediction is not None:
+            means = np.asarray(self.prediction.mean)
+            rows["prediction"] = f"of {len(means)} examples, means {np.min(means):.3g} to {np.max(means):.3g}"
+        return f"FiniteWidth: to first order in 1/N, about the {POINTS[self.about]}", rows
 
 
 @with_own_settings

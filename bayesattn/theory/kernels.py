@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, is_traced
+from bayesattn._checks import finite_array, is_traced, labels_array, reals
 from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.theory.of_model import of_model
@@ -83,7 +83,7 @@ def kernel_target_alignment(kernel: Any, labels: Any) -> float:
 
 
 def _checked_alignment(kernel: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
-    labels = finite_array("labels", labels, ("examples",))
+    labels = labels_array("labels", labels, len(reals("labels", labels)), 1)
     if not labels.any():
         raise ValueError("labels must not all be zero: alignment divides by their norm")
     return finite_array("kernel", kernel, (len(labels), len(labels))), labels
@@ -113,7 +113,7 @@ def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int
 
 def checked_labels(name: str, value: Any, examples: int, arch: Architecture) -> Any:
     """`value` as labels of so many examples: (P,), or (P, m) of several outputs; raises ValueError if they are not."""
-    return finite_array(name, value, (examples,) if arch.outputs == 1 else (examples, arch.outputs))
+    return labels_array(name, value, examples, arch.outputs)
 
 
 def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature: Any) -> None:

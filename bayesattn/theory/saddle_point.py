@@ -61,13 +61,20 @@ class SaddlePoint(NamedTuple):
             return f"SaddlePoint of {len(self.energy)} networks: {reached}", batch
         own = np.diag(self.order_parameter)
         greatest = np.argsort(-own, kind="stable")[:SHOWN]
-        entries = ", ".join(f"{own[path]:.4g} (path {path + 1})" for path in greatest)
+        outputs = len(np.atleast_2d(self.scalar_order_parameter))
+        entries = ", ".join(f"{own[row]:.4g} ({_row_name(row, outputs)})" for row in greatest)
         rows = {
             "energy": f"{float(self.energy):.6g}, entropy {float(self.entropy):.6g}",
             "U": f"{len(own)} x {len(own)}; {'greatest' if len(own) > SHOWN else 'all'} entries on its diagonal: {entries}",
             "gradient": f"{float(self.gradient_norm):.1e} of the energy's, after {int(self.iterations)} steps",
         }
         return f"SaddlePoint: {'converged' if self.converged else 'NOT converged'}", rows
+
+
+def _row_name(row: int, outputs: int) -> str:
+    """What a row of U is of: a path, and an output where there are several, the output fastest."""
+    path = f"path {row // outputs + 1}"
+    return path if outputs == 1 else f"{path}, output {row % outputs + 1}"
 
 
 def _some(values: Any) -> str:

@@ -1,5 +1,6 @@
 """Labels that are classes: their law, outputs as latents, and posteriors held against weighed prior draws."""
 
+import pickle
 from functools import partial
 
 import arviz_stats
@@ -268,6 +269,35 @@ def test_scores_of_classes():
         class_scores(np.full((2, 3), 0.5), np.eye(3)[:2])
     with pytest.raises(ValueError, match=r"labels must have shape \(2, 3\), got \(3,\)"):
         class_scores(np.full((2, 3), 1 / 3), np.ones(3))
+    with pytest.raises(ValueError, match=r"labels must have shape \(2, 3\), got \(2,\): bayesattn.one_hot\(labels\)"):
+        class_scores(np.full((2, 3), 1 / 3), np.ones(2))
+    column = class_scores(np.array([0.9, 0.2, 0.4]), np.array([[1.0], [-1.0], [1.0]]))
+    assert column.accuracy == two.accuracy
+
+
+def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
+    means = np.array([[0.9, 0.1, 0.0], [0.2, 0.1, -0.4], [-0.1, -0.3, -0.2], [0.0, 0.1, 0.3]])
+    classes = ba.one_hot(["a", "b", "a", "c"])
+    told = ba.predictive.PosteriorPrediction(means, np.ones((4, 3)), np.zeros((4, 3)), None, None)
+    scores = told.scores(classes.labels)
+    assert scores.accuracy == 0.75
+    assert scores.accuracy_error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
+    assert scores.by_class.tolist() == [1.0, 0.0, 1.0]
+    for name in ("log_score", "log_score_error", "calibration_error", "bins"):
+        with pytest.raises(AttributeError, match=f"^{name} is of probabilities .* with observation='categorical' has$"):
+            getattr(scores, name)
+    with pytest.raises(AttributeError, match=r"^ClassAccuracy has no acuracy$"):
+        _ = scores.acuracy
+    assert pickle.loads(pickle.dumps(scores)).accuracy == 0.75
+    with pytest.raises(ValueError, match=r"labels must have shape \(4, 3\), got \(4,\): bayesattn.one_hot"):
+        told.scores([0, 1, 0, 2])
+    with pytest.raises(ValueError, match="labels must be 1 at the class of each example"):
+        told.scores(means)
+    one_output = ba.predictive.PosteriorPrediction(means[:, 0], np.ones(4), np.zeros(4), None, None)
+    with pytest.raises(
+        ValueError, match=r"^scores are of probabilities of classes.*'categorical' has, got a prediction"
+    ):
+        one_output.scores(np.ones(4))
 
 
 def outputs_of_prior(model, count):

@@ -1,0 +1,454 @@
+"""What a user hands over: arrays that others go on writing to, and forms that have one plain meaning."""
+
+import copy
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pyarrow
+import pytest
+
+import bayesattn as ba
+from bayesattn._checks import owned
+from bayesattn._random import fingerprint
+from bayesattn.exchangeable.finite import FiniteLatent
+from bayesattn.models import LatentModel, Tokens
+from tests.posteriors import tiny_model
+from tests.tensor import Tensor
+
+ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
+INPUTS = np.random.default_rng(0).normal(size=(6, 2, 3))
+LABELS = np.array([1.0, -1.0, 1.0, 1.0, -1.0, -1.0])
+
+
+def model_of(labels=LABELS, path_inputs=INPUTS, architecture=ARCH, **more):
+    return ba.Model(path_inputs=path_inputs, labels=labels, architecture=architecture, temperature=0.5, **more)
+
+
+def aligned(values):
+    """A copy that JAX may use as it is, without a copy of its own."""
+    buffer = np.zeros(values.nbytes + 64, np.uint8)
+    start = -buffer.ctypes.data % 64
+    place = buffer[start : start + values.nbytes].view(values.dtype).reshape(values.shape)
+    place[...] = values
+    return place
+
+
+def held_by_pandas(values, folder):
+    table = pd.DataFrame({"y": values.ravel()})
+
+    def change():
+        table.loc[0, "y"] = 7.0
+
+    return table["y"].to_numpy().reshape(values.shape), change
+
+
+def held_by_a_file(values, folder):
+    np.save(folder / "values.npy", values)
+
+    def change():
+        np.load(folder / "values.npy", mmap_mode="r+").flat[0] = 7.0
+
+    return np.load(folder / "values.npy", mmap_mode="r"), change
+
+
+def held_by_another_view(values, folder):
+    base = values.copy()
+    view = base[...]
+    view.flags.writeable = False
+    return view, lambda: base.put(0, 7.0)
+
+
+def frozen_after_a_view(values, folder):
+    base = values.copy()
+    earlier = base[...]
+    base.flags.writeable = False
+    return base, lambda: earlier.put(0, 7.0)
+
+
+def made_writeable_again(values, folder):
+    base = values.copy()
+    base.flags.writeable = False
+
+    def change():
+        base.flags.writeable = True
+        base.put(0, 7.0)
+
+    return base, change
+
+
+def held_by_jax(values, folder):
+    base = aligned(values)
+    return jax.device_put(base), lambda: base.put(0, 7.0)
+
+
+def held_by_a_bytearray(values, folder):
+    buffer = bytearray(values.tobytes())
+    view = np.frombuffer(buffer).reshape(values.shape)
+
+    def change():
+        buffer[:8] = np.array(7.0).tobytes()
+
+    return view, change
+
+
+def unpickled(values, folder):
+    base = pickle.loads(pickle.dumps(np.concatenate([values.ravel(), np.ones(100_000)])))
+    earlier, view = base[...], base[: values.size].reshape(values.shape)
+    base.flags.writeable = view.flags.writeable = False
+    return view, lambda: earlier.put(0, 7.0)
+
+
+@pytest.mark.parametrize(
+    "hold",
+    [
+        held_by_pandas,
+        held_by_a_file,
+        held_by_another_view,
+        frozen_after_a_view,
+        made_writeable_again,
+        held_by_jax,
+        held_by_a_bytearray,
+        unpickled,
+    ],
+)
+def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
+    folders = [tmp_path / name for name in ("labels", "inputs", "test", "validation", "values")]
+    for folder in folders:
+        folder.mkdir()
+    given = [
+        hold(values, folder) for values, folder in zip((LABELS, INPUTS, INPUTS, INPUTS, INPUTS), folders, strict=True)
+    ]
+    labels, inputs, test, validation, features = (array for array, _ in given)
+    model = model_of(labels, inputs, test_path_inputs=test, validation_path_inputs=validation)
+    latent = LatentModel(
+        features=features[:, 0], values=features[:, 1], query_features=features[:, 0], noise=1, prior=1
+    )
+    flat = np.column_stack([INPUTS.reshape(6, -1), LABELS])
+    triangle, change_triangle = hold(np.triu(flat), tmp_path)
+    statistics = ba.Statistics(triangle, 6, 2, 3)
+    before = fingerprint(model), fingerprint(latent)
+    for change in [change for _, change in given] + [change_triangle]:
+        change()
+    assert np.asarray(labels)[0] == 7.0
+    np.testing.assert_array_equal(model.labels, LABELS)
+    for array in (model.path_inputs, model.test_path_inputs, model.validation_path_inputs):
+        np.testing.assert_array_equal(array, INPUTS)
+    np.testing.assert_array_equal(latent.query_features, INPUTS[:, 0])
+    np.testing.assert_array_equal(statistics.triangle, np.triu(flat))
+    assert (fingerprint(model), fingerprint(latent)) == before
+
+
+def test_the_energy_is_that_of_the_labels_that_a_model_was_made_of():
+    model = tiny_model()
+    table = pd.DataFrame({"y": model.labels})
+    of_table = model.replace(labels=table["y"].to_numpy())
+    before = ba.theory.solve(of_table).energy
+    table.loc[0, "y"] = 7.0
+    assert ba.theory.solve(of_table).energy == before
+
+
+def test_tokens_are_those_that_a_model_was_made_of():
+    data = ba.tasks.Dataset(
+        inputs=np.random.default_rng(0).normal(size=(6, 4, 3)),
+        labels=LABELS.copy(),
+        test_inputs=np.ones((1, 4, 3)),
+        test_labels=np.ones(1),
+        weights=[np.ones((1, 3, 3)), (np.ones((1, 2, 3)), np.ones((1, 2, 3)))],
+        head_names=(("a",), ("b",)),
+        path_groups={"all": [0]},
+        mask=np.array([[True] * 4] * 5 + [[True, True, False, False]]),
+    )
+    made = ba.Model.from_dataset(data, (4, 4, 4), (1.0,) * 4, 0.5)
+    matrices = [np.array(matrix) for matrix in made.tokens.matrices]
+    given = made.replace(tokens=Tokens(data.inputs, own := [matrix.copy() for matrix in matrices], "last", data.mask))
+    inputs, mask = data.inputs.copy(), data.mask.copy()
+    for array in (data.inputs, data.mask, data.weights[0], *data.weights[1], *own):
+        array[...] = 0
+    data.path_groups["all"].append(1)
+    for model in (made, given):
+        np.testing.assert_array_equal(model.tokens.inputs, inputs)
+        np.testing.assert_array_equal(model.tokens.mask, mask)
+        for matrix, expected in zip(model.tokens.matrices, matrices, strict=True):
+            np.testing.assert_array_equal(matrix, expected)
+    assert made.path_groups == {"all": (0,)}
+
+
+def test_lists_and_tables_of_a_model_are_its_own():
+    names, groups, task, heads = [["a", "b"]], {"first": [0]}, {"name": "arrays", "of": [1]}, [2]
+    arch = ba.Architecture(heads, [5, 5], np.ones(3))
+    model = model_of(head_names=names, path_groups=groups, task=task).replace(architecture=arch)
+    names[0][0], heads[0] = "z", 3
+    groups["first"].append(1)
+    task["of"].append(2)
+    assert model.path_names == ["a", "b"]
+    assert model.path_groups == {"first": (0,)}
+    assert model.task == {"name": "arrays", "of": [1]}
+    assert model.architecture == ARCH
+
+
+def arrays_of(thing):
+    state = vars(thing)
+    if state.get("tokens") is not None:
+        yield from arrays_of(state["tokens"])
+        yield from state["tokens"].attention
+    yield from (value for value in state.values() if isinstance(value, np.ndarray))
+
+
+@pytest.mark.parametrize("copied", [lambda x: x, copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_arrays_handed_out_cannot_be_written_to(copied):
+    tokens = Tokens(np.ones((6, 4, 3)), [np.full((6, 2, 4, 4), 0.25)], "last", np.ones((6, 4), bool))
+    things = [
+        model_of(test_path_inputs=INPUTS, test_labels=LABELS, tokens=tokens),
+        LatentModel(features=INPUTS[:, 0].copy(), values=INPUTS[:, 1].copy(), noise=1.0, prior=1.0),
+        ba.Statistics.gather((INPUTS, LABELS), ARCH),
+        FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
+    ]
+    counts = []
+    for thing in map(copied, things):
+        arrays = [*arrays_of(thing)]
+        counts.append(len(arrays))
+        for array in arrays:
+            with pytest.raises(ValueError, match="read-only"):
+                array.flat[0] = 7
+            with pytest.raises(ValueError, match="cannot set WRITEABLE"):
+                array.flags.writeable = True
+    assert counts == [7, 2, 1, 2]
+
+
+def test_arrays_that_are_owned_are_not_copied_again():
+    own = model_of().labels
+    assert owned(own) is own
+    assert np.shares_memory(owned(own[1:]), own)
+    assert model_of(own).labels is own
+    assert not np.shares_memory(model_of(own.copy()).labels, own)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        list,
+        tuple,
+        iter,
+        pd.Series,
+        jnp.asarray,
+        Tensor,
+        lambda values: values[:, None],
+        lambda values: pd.DataFrame({"y": values}),
+        lambda values: pd.Series(values, dtype="Float64", index=[f"row {i}" for i in range(len(values))]),
+        lambda values: pyarrow.array(values),
+        lambda values: dict(enumerate(values)).values(),
+        lambda values: [Tensor(value) for value in values],
+        lambda values: Tensor(values.astype(np.float32), "torch.bfloat16"),
+        lambda values: (value for value in values),
+        lambda values: np.asarray(values, np.float16),
+    ],
+)
+def test_labels_in_any_form_that_has_one_meaning(form):
+    np.testing.assert_array_equal(model_of(form(LABELS)).labels, LABELS)
+    gathered = ba.Statistics.gather([(Tensor(INPUTS), form(LABELS))], ARCH)
+    np.testing.assert_array_equal(gathered.triangle, ba.Statistics.gather((INPUTS, LABELS), ARCH).triangle)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        (LABELS[None], r"^labels must have shape \(6,\), got \(1, 6\)$"),
+        (np.stack([LABELS] * 3, 1), r"got \(6, 3\): an architecture with outputs = 3 takes these$"),
+        (set(LABELS), r"^labels must be an array of real numbers, got \{.*\}$"),
+        (["a"] * 6, "^labels must be an array of real numbers, got one of str32 of shape"),
+        (pd.Series([1.0, None] * 3, dtype="Float64"), r"^labels must be finite, got nan at index \(1,\)"),
+    ],
+)
+def test_labels_of_no_plain_meaning_are_refused(labels, message):
+    with pytest.raises(ValueError, match=message):
+        model_of(labels)
+
+
+@pytest.mark.parametrize(
+    "form", [list, iter, pd.Series, np.asarray, Tensor, lambda values: [np.int32(value) for value in values]]
+)
+def test_an_architecture_takes_columns_and_arrays(form):
+    arch = ba.Architecture(form((2, 2)), form((5, 5, 5)), form((1, 2, 1, 3)), form((0, 1)), np.int64(2))
+    assert arch == ba.Architecture((2, 2), (5, 5, 5), (1.0, 2.0, 1.0, 3.0), (0.0, 1.0), 2)
+    assert {type(number) for number in (*arch.heads, *arch.widths, arch.outputs)} == {int}
+    assert {type(number) for number in (*arch.variances, *arch.skips)} == {float}
+
+
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [
+        ({2: 2}, "heads must be a sequence of numbers"),
+        ({2, 3}, "heads must be a sequence of numbers"),
+        (np.ones((2, 2), int), "heads must be a sequence of numbers"),
+        (np.array(2), "heads must be a sequence of numbers"),
+        (np.array([2.0, 2.0]), r"heads\[0\] must be a whole number"),
+        (pd.Series([True, True]), r"heads\[0\] must be a whole number"),
+    ],
+)
+def test_what_is_no_architecture_is_named(heads, message):
+    with pytest.raises(ValueError, match=message):
+        ba.Architecture(heads, (5, 5, 5), (1.0,) * 4)
+
+
+@pytest.mark.parametrize("form", [np.array, pd.Series, iter, lambda names: [pd.Index(heads) for heads in names]])
+def test_names_and_groups_in_any_form(form):
+    two = ba.Architecture((2, 2), (5, 5, 5), (1.0,) * 4)
+    model = ba.Model(
+        path_inputs=np.ones((3, 4, 2)),
+        labels=np.ones(3),
+        architecture=two,
+        temperature=1.0,
+        head_names=form([["a", "b"], ["c", "d"]]),
+        path_groups={"first": form([[0, 1]])[0] if form is np.array else pd.Series([0, 1])},
+    )
+    assert model.path_names == ["a -> c", "a -> d", "b -> c", "b -> d"]
+    assert {type(name) for heads in model.head_names for name in heads} == {str}
+    assert model.path_groups == {"first": (0, 1)}
+    assert two.row_names(None, pd.Series(["only"])) == two.path_names()
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
+    whole = np.int64
+    model = ba.load_model(
+        "hidden_markov", width=whole(3), seed=whole(1), task={"examples": whole(8), "test_examples": np.int32(4)}
+    )
+    plain = ba.load_model("hidden_markov", width=3, seed=1, task={"examples": 8, "test_examples": 4})
+    assert fingerprint(model) == fingerprint(plain)
+    job = ba.samplers.Job(chains=whole(2), warmup=np.uint8(5), draws=jnp.int32(6), seed=np.array(1))
+    assert job == ba.samplers.Job(chains=2, warmup=5, draws=6, seed=1)
+    assert model.replace(width=whole(4)).architecture.widths == (4, 4, 4)
+    steps = ba.samplers.Job(sampler="mala", options={"steps": whole(3), "step_size": np.float32(0.5)}).options
+    assert (type(steps["steps"]), type(steps["step_size"])) == (int, float)
+    with pytest.raises(ValueError, match="draws must be a whole number of at least 1, got True"):
+        ba.samplers.Job(chains=2, warmup=5, draws=True, seed=1)
+
+
+KINDS = ["dog", "cat", "dog"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (KINDS, ("cat", "dog")),
+        (np.array(KINDS), ("cat", "dog")),
+        (np.array(KINDS, dtype=object), ("cat", "dog")),
+        (np.array(KINDS)[:, None], ("cat", "dog")),
+        (pd.Series(KINDS, index=[5, 3, 1]), ("cat", "dog")),
+        (pd.Series(KINDS, dtype="string[pyarrow]"), ("cat", "dog")),
+        (pd.Index(KINDS), ("cat", "dog")),
+        (pd.DataFrame({"kind": KINDS}), ("cat", "dog")),
+        (pyarrow.array(KINDS), ("cat", "dog")),
+        (pyarrow.chunked_array([KINDS]).dictionary_encode(), ("cat", "dog")),
+        (iter(KINDS), ("cat", "dog")),
+        (pd.Series(KINDS, dtype="category"), ("cat", "dog")),
+        (pd.Categorical(KINDS, categories=["dog", "cat", "eel"]), ("dog", "cat", "eel")),
+        (pd.CategoricalIndex(KINDS, categories=["dog", "cat"]), ("dog", "cat")),
+        (pd.DataFrame({"kind": pd.Categorical(KINDS, categories=["dog", "cat"])}), ("dog", "cat")),
+        (pd.cut(pd.Series([9.0, 1.0, 9.0]), [0, 5, 10]), ("(0, 5]", "(5, 10]")),
+        ([True, False, True], ("False", "True")),
+        (pd.Series([True, False, True], dtype="boolean"), ("False", "True")),
+        (np.array([7, 2, 7], np.uint8), ("2", "7")),
+        (pd.Series([7, 2, 7], dtype="Int64"), ("2", "7")),
+        (np.array([7.0, 2.0, 7.0]), ("2", "7")),
+        (jnp.array([7, 2, 7]), ("2", "7")),
+        (Tensor([7, 2, 7]), ("2", "7")),
+        ([Tensor(7), Tensor(2), Tensor(7)], ("2", "7")),
+    ],
+)
+def test_classes_in_any_form(classes, names):
+    found = ba.one_hot(classes)
+    assert found.names == names
+    # Examples 0 and 2 are of one class: "dog", true, the larger number.
+    of_first = names.index("dog") if "dog" in names else 1
+    of_second = names.index("cat") if "cat" in names else 0
+    np.testing.assert_array_equal(found.labels, np.eye(len(names))[[of_first, of_second, of_first]])
+
+
+def test_names_of_classes_in_any_form():
+    for names in (np.array(["dog", "cat"]), pd.Series(["dog", "cat"]), iter(["dog", "cat"]), pd.Index(["dog", "cat"])):
+        found = ba.one_hot(pd.Categorical(KINDS), names)
+        assert found.names == ("dog", "cat")
+        np.testing.assert_array_equal(found.labels, np.eye(2)[[0, 1, 0]])
+    assert ba.one_hot([True, False], names=[0, 1]).names == ("0", "1")
+
+
+@pytest.mark.parametrize(
+    ("classes", "message"),
+    [
+        ([0.5, 1.0], r"^classes must be whole numbers or strings, one for each example, got 0.5 at classes\[0\]$"),
+        (["a", None], r"got None at classes\[1\]$"),
+        (pd.Series(["a", None]), r"got nan at classes\[1\]$"),
+        (pd.Series([1, None], dtype="Int64"), r"got <NA> at classes\[1\]$"),
+        (
+            pd.Series(["a", None, "b"], dtype="category"),
+            r"^classes\[1\] must be one of \['a', 'b'\], got a missing value$",
+        ),
+        (["a", 1], "and not both, got 'a' and 1$"),
+        (np.eye(3), r"got float64 of shape \(3, 3\)$"),
+        (np.array(["2020-01-01", "2020-01-02"], "datetime64[ns]"), r"got datetime64\[ns\] of shape \(2,\)$"),
+        (pd.Series(pd.to_datetime(["2020-01-01", "2020-01-02"])), "one for each example, got datetime64"),
+        ("ab", "one for each example, got 'ab'$"),
+        ({"a": 1}, "one for each example, got {'a': 1}$"),
+        ({"a"}, "one for each example, got {'a'}$"),
+        (None, "one for each example, got None$"),
+        (3, "one for each example, got 3$"),
+        ([], "^names must be of two or more classes, all different, got"),
+        (pd.Categorical(["a", "a"]), "^names must be of two or more classes, all different, got"),
+    ],
+)
+def test_what_are_no_classes_is_named(classes, message):
+    with pytest.raises(ValueError, match=message):
+        ba.one_hot(classes)
+
+
+COUNTED = np.array([0.0, 1.0, 2.0, 1.0, 0.0, 2.0])
+
+
+@pytest.mark.parametrize("labels", [COUNTED, COUNTED + 1, COUNTED * 7, np.array([0, 1, 2, 3, 4, 0])])
+def test_numbers_of_classes_get_a_warning(labels):
+    values = len(np.unique(labels))
+    with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):
+        model_of(labels)
+    with pytest.warns(UserWarning, match=r"^labels of batches\[0\] are .*one_hot"):
+        ba.Statistics.gather([(INPUTS, labels), (INPUTS, LABELS)], ARCH)
+    model = model_of(test_path_inputs=INPUTS)
+    with pytest.warns(UserWarning, match="^test_labels are .*one_hot"):
+        model.replace(test_labels=labels)
+    classes = ba.one_hot(labels)
+    assert model_of(classes.labels, architecture=ba.Architecture((2,), (5, 5), (1.0,) * 3, outputs=values)) is not None
+
+
+@pytest.mark.parametrize(
+    "labels", [COUNTED - 1, COUNTED / 2, np.arange(6.0), COUNTED + np.array([0, 0, 0, 0, 0, 200]), LABELS]
+)
+def test_values_of_a_function_get_no_warning(labels):
+    model_of(labels)
+    ba.Statistics.gather((INPUTS, labels), ARCH)
+
+
+def test_labels_of_classes_are_asked_for_by_name():
+    three = ba.Architecture((2,), (5, 5), (1.0,) * 3, outputs=3)
+    message = r"^labels must have shape \(6, 3\), got \(6,\): bayesattn.one_hot\(labels\) makes such labels of classes$"
+    for labels in (COUNTED, COUNTED[:, None]):
+        with pytest.raises(ValueError, match=message):
+            model_of(labels, architecture=three)
+    with pytest.raises(ValueError, match=message):
+        ba.theory.solve(INPUTS, COUNTED, three, 0.5)
+    with pytest.raises(ValueError, match=r"^labels must be \+1 or -1 to be classes, got 0; bayesattn.one_hot makes"):
+        model_of(COUNTED, observation="categorical")
+
+
+@pytest.mark.filterwarnings("always")
+def test_commands_warn_of_numbers_of_classes(command, tmp_path):
+    np.savez(tmp_path / "mine.npz", path_inputs=INPUTS, labels=COUNTED)
+    (tmp_path / "mine.toml").write_text(
+        'temperature = 0.5\n[architecture]\nwidth = 5\nheads = [2]\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    )
+    code, out, err = command("init", "--check", "mine.toml")
+    assert code == 0
+    assert "examples" in out
+    assert "labels are 0, 1, 2 and are taken as values of a function" in err
+    assert "bayesattn.one_hot(labels)" in err
