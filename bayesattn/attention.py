@@ -240,7 +240,7 @@ def checked_matrices(
         warnings.warn(
             f"rows of matrices were divided by their sums, which were off 1 by up to {max(deviations):.2g}, in layer"
             f" {np.argmax(deviations) + 1}",
-            stacklevel=3,
+            stacklevel=4,  # Beside that of the caller the frame of its settings.
         )
     return checked
 
