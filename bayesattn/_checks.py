@@ -93,7 +93,8 @@ def readable(value: Any) -> Any:
         return [readable(entry) if _is_tensor(entry) else entry for entry in given]
     if not _is_tensor(given):
         return given
-    tensor = given.detach().cpu()
+    tensor: Any = given
+    tensor = tensor.detach().cpu()
     return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
 
 
