@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from collections import Counter
 from unittest.mock import Mock
 
 import arviz_stats
@@ -17,7 +18,7 @@ from bayesattn import plots, validation
 from bayesattn.accuracy import accuracy_on
 from bayesattn.comparison import along_directions, joint_p_of, next_order
 from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted, predicted
-from tests.posteriors import exact_scalar_posterior, tiny_model
+from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 
 GOOD_PATH = {"path": 0, "other_path": 0}
 
@@ -246,7 +247,7 @@ def test_what_the_theory_leaves_out_is_allowed_on_networks_with_a_known_answer()
         for width in (10, 20, 40):
             case = model.replace(path_inputs=inputs, labels=labels, width=width)
             saddle, corrected, relative_variance, means = predicted(case)
-            exact, exact_f, _ = exact_scalar_posterior(case)
+            exact, exact_f, _ = exact_scalar_posterior(case, points=150)
             of_f = (exact_f, means["corrected"], means["theory"])
             for answer, final, start in ((exact, corrected, saddle), of_f):
                 size = np.linalg.norm(final)
@@ -256,6 +257,53 @@ def test_what_the_theory_leaves_out_is_allowed_on_networks_with_a_known_answer()
     assert (remainders < np.maximum(allowances, 0.001)).all()
     assert np.mean(remainders < allowances) > 0.9
     assert np.median(np.log2(allowances[:, 1, 0] / allowances[:, 2, 0])) == pytest.approx(3, abs=0.3)
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_level_on_small_networks_with_a_skip_and_two_outputs(seed):
+    """It holds; about the mode, with no more than the square of the first order allowed, it does not, by these draws."""
+    model = random_network((2,), (1.0,), 2, 12, 0.3, seed, examples=12).replace(test_path_inputs=None)
+    found = ba.validate(model, ba.sample(model, chains=4, warmup=200, draws=1500, seed=seed, keep=("order_parameter",)))
+    assert found.holds, found.statement()
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("letter", "heads", "skips", "outputs"),
+    [("A", (2,), (1.0,), 3), ("B", (2, 2), (1.0, 1.0), 1), ("C", (2, 2), (), 1)],
+    ids=["a skip and three outputs", "two skips", "no skips"],
+)
+def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
+    """Twenty networks of each kind at N = 20 and 40, T from 0.01 to 1, P = 30, labels that are noise; 4 x 1000 draws.
+
+    A right theory does not hold no more often than the level says, by a binomial test at 1 %. A wrong one is found: another
+    temperature or width, and the saddle point alone in the place of the first order.
+    """
+    false, hold, found = [], 0, Counter()
+    for number in range(20):
+        rng = np.random.default_rng([ord(letter), number])
+        temperature, seed = float(10 ** rng.uniform(-2, 0)), int(rng.integers(1 << 30))
+        model = random_network(heads, skips, outputs, (20, 40)[number % 2], temperature, seed)
+        draws = ba.sample(model, chains=4, warmup=200, draws=1000, seed=number, keep=("order_parameter",))
+        theory = predicted(model)
+        right = ba.validate(model, draws, prediction=theory)
+        assert right.usable, right.statement()
+        hold += right.holds
+        if right.verdict == DOES_NOT_HOLD:
+            false.append(right.statement())
+        means = theory.mean_predictors
+        before = {"corrected": means["theory"], "theory": 2 * means["theory"] - means["corrected"], "gp": means["gp"]}
+        alone = Predicted(2 * theory.saddle - theory.corrected, theory.saddle, theory.relative_variance, before)
+        wider = model.replace(width=model.architecture.widths[0] * 3 // 2)
+        for name, wrong in (
+            ("temperature x 2", ba.validate(model.replace(temperature=2 * temperature), draws)),
+            ("width x 1.5", ba.validate(wider, draws)),
+            ("saddle point alone", ba.validate(model, draws, prediction=alone)),
+        ):
+            found[name] += wrong.verdict == DOES_NOT_HOLD
+    print(f"{len(false)} false alarms, {hold} hold; of wrong theories found {dict(found)}, of 20 each")
+    assert len(false) <= stats.binom.isf(0.01, 20, validation.LEVEL), false
+    assert min(found.values()) >= 10, found
 
 
 def test_chains_that_disagree_decide_nothing(hidden_markov_model, reference_draws):
