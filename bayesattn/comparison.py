@@ -83,6 +83,15 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
     return float(stats.f.sf(np.mean(excess**2), freedom, np.min(entries.freedom)))
 
 
+def next_order(first: Any, relative_variance: Any) -> Any:
+    """Relative size of the order in 1/N that follows a relative change of the first order, first (first + variance).
+
+    A mean over fluctuations of U is a series in that change and in their relative variance, which shrinks by about one of
+    the two from term to term. The square of the variance is no term of its own: without data the mean of U is exact.
+    """
+    return first * (first + relative_variance)
+
+
 def along_directions(
     mean_predictors: dict[str, Float[np.ndarray, " test_label"]],
     batches: Float[np.ndarray, "batch test_label"],
@@ -91,8 +100,7 @@ def along_directions(
 ) -> Compared:
     """Mean predictors of draws and corrected theory along directions of unit root mean square.
 
-    The allowance is the first-order change times the relative variance of U: a mean over the fluctuations of U is a series
-    in their variance, whose terms shrink by about that factor.
+    The allowance is the order after the first-order change, by the largest relative variance of U (`next_order`).
     """
     saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
     directions = {
@@ -106,6 +114,7 @@ def along_directions(
     units = np.array(list(directions.values()))
     projected = (batches - corrected) @ units.T / len(corrected)
     size = _root_mean_square(corrected)
+    first = _root_mean_square(corrected - saddle) / size
 
     def same(value: float) -> np.ndarray:
         return np.full(len(units), value)
@@ -115,7 +124,7 @@ def along_directions(
         difference=projected.mean(0),
         error=projected.std(0, ddof=1) / np.sqrt(len(batches)),
         freedom=same(len(batches) - 1.0),
-        allowance=same(_root_mean_square(corrected - saddle) * relative_variance),
+        allowance=same(next_order(first, relative_variance) * size),
         size=same(size),
         level=level_of_each(level, with_predictor=True),
         confidence_level=level,

@@ -17,13 +17,13 @@ class Predicted(NamedTuple):
     """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
     `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"), all outputs of the first example first; None without test examples. `relative_variance` is the largest
-    of a diagonal entry of U, in units of its mean squared.
+    GP limit ("gp"), all outputs of the first example first; None without test examples. `relative_variance` is the posterior
+    variance of each entry U_ij to leading order in 1/N, in units of U_ii U_jj.
     """
 
     saddle: Matrix
     corrected: Matrix
-    relative_variance: float
+    relative_variance: Matrix
     mean_predictors: dict[str, Float[np.ndarray, " test_label"]] | None
 
 
@@ -40,4 +40,10 @@ def predicted(model: Model) -> Predicted:
             "gp": gp_mean(model),
         }
     mean, variance = np.asarray(corrected.order_parameter), np.asarray(corrected.order_parameter_variance)
-    return Predicted(saddle, mean, float(np.max(np.diag(variance) / np.diag(mean) ** 2)), by_theory)
+    return Predicted(saddle, mean, variance / size_of(mean) ** 2, by_theory)
+
+
+def size_of(order_parameter: Matrix) -> Matrix:
+    """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
+    own = np.diag(order_parameter)
+    return np.sqrt(np.outer(own, own))

@@ -14,7 +14,7 @@ from bayesattn import calibration, plots, pruning, validation
 from bayesattn._checks import one_of, positive, positive_integer, shown
 from bayesattn._files import finite
 from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, rounded
+from bayesattn._text import Described, rounded, with_error
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
 from bayesattn.diagnostics import watched_examples
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 MOST_SHOWN = 4
 """Widths, or trained networks, whose results a study shows."""
+NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
+"""Exponent in the width of what the theory to first order leaves out, and errors by which a slope may miss it."""
 Curve = dict[int, list[Candidate]]
 """By width, what theory says at each of some temperatures."""
 
@@ -57,6 +59,8 @@ class ValidationStudy(Described):
         rows = {f"N = {result.width}": result.statement() for result in results[:MOST_SHOWN]}
         if len(results) > MOST_SHOWN:
             rows["widths"] = ", ".join(f"N = {result.width}: {result.verdict}" for result in results[MOST_SHOWN:])
+        if remainder := self.remainder():
+            rows["remainder"] = remainder
         return f"ValidationStudy of {results[0].model.name!r}: {self.verdict}", rows
 
     @property
@@ -74,6 +78,18 @@ class ValidationStudy(Described):
     def scaling(self) -> dict[str, Slope | None]:
         """Fits of the draws' deviation from saddle point and theory to first order against width; None where not seen."""
         return {of: scaling(self.validations, of) for of in ("relative_deviation", "relative_remaining")}
+
+    def remainder(self) -> str | None:
+        """Whether what the theory to first order in 1/N misses falls as the next order would; None where not seen.
+
+        The next order falls as N^-2 at a fixed load P / N, and faster where the examples stay the same.
+        """
+        if (fit := self.scaling["relative_remaining"]) is None:
+            return None
+        said = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
+        if fit.slope - NEXT_ORDER <= SLOPE_ERRORS * fit.error:
+            return f"{said}, as the next order does, N^({NEXT_ORDER}) or faster"
+        return f"{said}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
 
     def figure(self) -> "Figure":
         """Theory and draws against width."""

@@ -25,10 +25,10 @@ from bayesattn.accuracy import (
     outputs_of,
     readout_batches,
 )
-from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each
+from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
 from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.models import Model
-from bayesattn.predicted import Matrix, Predicted, predicted
+from bayesattn.predicted import Matrix, Predicted, predicted, size_of
 from bayesattn.scaling import Slope, scaling
 from bayesattn.verdict import (
     CANNOT_TELL,
@@ -74,7 +74,8 @@ class Validation(Described):
 
     `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point,
     `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
-    finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out.
+    finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out;
+    `relative_variance` is the theory's variance of each U_ij, in units of U_ii U_jj, which that size depends on.
     `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
     between them, its Monte Carlo error shows; None without test examples. `accuracy` is None without test
     labels, `alignment` where all labels are zero.
@@ -93,6 +94,7 @@ class Validation(Described):
     error: Matrix
     saddle: Matrix
     corrected: Matrix
+    relative_variance: Matrix
     rhat: Matrix
     ess: Matrix
     readouts: Float[np.ndarray, "batch row feature"] | None
@@ -119,9 +121,9 @@ class Validation(Described):
 
     @property
     def allowance(self) -> Matrix:
-        """Size of what the corrected theory leaves out, of order 1/N^2: the square of its largest relative correction."""
-        size = _size(self.corrected)
-        return np.max(np.abs(self.expected) / size) ** 2 * size
+        """Size of what the corrected theory leaves out, the next order in 1/N (`bayesattn.comparison.next_order`)."""
+        size = size_of(self.corrected)
+        return np.max(next_order(np.abs(self.expected) / size, self.relative_variance)) * size
 
     @property
     def deviation(self) -> Matrix:
@@ -148,7 +150,7 @@ class Validation(Described):
             error=self.error[pairs],
             freedom=self.ess[pairs] / DRAWS_PER_FREEDOM,
             allowance=self.allowance[pairs],
-            size=_size(self.corrected)[pairs],
+            size=size_of(self.corrected)[pairs],
             level=level_of_each(self.level, self.directions is not None),
             confidence_level=self.level,
         )
@@ -228,7 +230,9 @@ class Validation(Described):
         )
         # The lower confidence bound lies beyond the margin.
         if 2 * difference - bound > self.margin and allowance > noise:
-            return [f"{said}: the theory leaves out up to {percent(allowance)}"]
+            return [
+                f"{said}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"
+            ]
         return [f"{said}: draw more"]
 
     def statement(self) -> str:
@@ -236,15 +240,38 @@ class Validation(Described):
         if not self.usable:
             return f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
         if self.verdict == DOES_NOT_HOLD:
-            return f"{DOES_NOT_HOLD}: {'; '.join(self.failures())}"
-        said = f"holds to within {percent(self.bound)} of |U|" + (" and the mean predictor" if self.directions else "")
-        if self.verdict == CANNOT_TELL:
-            said = f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
+            return f"{DOES_NOT_HOLD}: {'; '.join([*self.failures(), self._cause()])}"
+        tested = f"joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
+        return f"{self.verdict}: {'; '.join([*self.doubts(), self._seen(), tested])}"
+
+    def _cause(self) -> str:
+        """Whether the next order in 1/N may be why the theory does not hold, which is no refutation of it."""
+        first = float(np.max(np.abs(self.expected) / size_of(self.corrected)))
+        off = float(max(np.max(np.abs(family.difference) / family.size) for family in self._families))
+        said = (
+            f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: what is missing is"
+        )
+        if off < first:
+            return f"{said} less, which the next order can be; it would be a quarter or less at twice the width"
+        return f"{said} more, {percent(off)}, which the next order of a series that converges is not"
+
+    def _seen(self) -> str:
+        """The greatest difference that the draws leave open, and the least that would have been a failure anywhere."""
         allowance, noise = self._visible()
+        of = "|U| and the mean predictor" if self.directions else "|U|"
+        said = (
+            f"largest difference still compatible: {percent(self.bound)} of {of}, smallest that this run would have flagged:"
+            f" {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out, {percent(noise)} for"
+            " Monte Carlo error)"
+        )
+        if self.bound <= allowance + noise:
+            return said
+        family = max(self._families, key=lambda compared: np.max(compared.bound))
+        worst = int(np.argmax(family.bound))
+        found = abs(family.difference[worst]) / family.size[worst]
         return (
-            f"{said}; any difference beyond {percent(allowance + noise)} would have been a failure"
-            f" ({percent(allowance)} for what the theory leaves out, {percent(noise)} for Monte Carlo error);"
-            f" joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
+            f"{said}, which is less, since {family.names[worst]} was found {percent(found)} off and may by Monte Carlo error"
+            f" be {percent(self.bound - found)} further off"
         )
 
     @property
@@ -360,7 +387,7 @@ def validate(
     if mean_predictors is not None:
         by_batch = readout_batches(model, sampled.values)
         batches = outputs_of(model, by_batch)
-        directions = along_directions(mean_predictors, batches, relative_variance, level)
+        directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
         if model.test_labels is not None:
             accuracy = accuracy_of(model, mean_predictors, batches)
     direction = corrected - saddle
@@ -381,6 +408,7 @@ def validate(
         error=matrix("error"),
         saddle=saddle,
         corrected=corrected,
+        relative_variance=np.broadcast_to(relative_variance, corrected.shape),
         rhat=matrix("rhat"),
         ess=matrix("ess"),
         readouts=by_batch,
@@ -394,9 +422,3 @@ def validate(
     )
     by_entry = entries.stack(all=("chain", "draw")).transpose("all", "entry").values
     return dataclasses.replace(validation, joint_p=joint_p_of(validation.entries, by_entry))
-
-
-def _size(order_parameter: Matrix) -> Matrix:
-    """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
-    own = np.diag(order_parameter)
-    return np.sqrt(np.outer(own, own))

@@ -31,6 +31,19 @@ def narrow_model(heads, widths, strong, temperature, examples=20, features=5):
     return ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature)
 
 
+def random_network(heads, skips, outputs, width, temperature, seed, examples=30):
+    """Independent normal path inputs of 8 features and labels that know nothing of them, all variances 1."""
+    depth, rng = len(heads), np.random.default_rng(seed)
+    arch = ba.Architecture(heads, (width,) * (depth + 1), (1.0,) * (depth + 2), skips, outputs)
+    return ba.Model(
+        path_inputs=rng.normal(size=(examples, arch.paths, 8)),
+        labels=rng.normal(size=(examples, outputs) if outputs > 1 else examples),
+        test_path_inputs=rng.normal(size=(20, arch.paths, 8)),
+        architecture=arch,
+        temperature=temperature,
+    )
+
+
 def exact_scalar_posterior(model, points=400):
     """Posterior mean of U and of f on the test inputs for one layer of one head, by quadrature over both chi-squared laws.
 

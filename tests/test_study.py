@@ -1,6 +1,8 @@
 """Studies in Python, which commands print; what their parts say is tested where they are."""
 
+import dataclasses
 import json
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -77,6 +79,24 @@ def test_it_knows_what_the_command_prints(found):
     same = found.elsewhere["itself"][0], found.validations[0].accuracy
     assert same[0].draws == same[1].draws
     json.dumps(content, allow_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("power", "said"),
+    [(-2, "as the next order does"), (-3, "as the next order does"), (-1, "slower than the next order")],
+)
+def test_it_says_whether_the_remainder_falls_as_the_next_order_would(found, power, said):
+    def with_remainder(size):
+        made = (
+            SimpleNamespace(width=n, relative_remaining=size * n**power, relative_deviation=0.0) for n in (10, 20, 40)
+        )
+        validations = [SimpleNamespace(relative_error=1e-5, **vars(each)) for each in made]
+        return dataclasses.replace(found, validations=validations).remainder()
+
+    sentence = with_remainder(1.0)
+    assert said in sentence
+    assert f"misses falls as N^({power}." in sentence
+    assert with_remainder(1e-9) is None
 
 
 def test_its_figure_has_both_widths(found):

@@ -196,6 +196,8 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
         text = "not seen at two widths" if fit is None else f"~ N^({with_error(fit.slope, fit.error)})"
         widths = "" if fit is None else f", from N = {', '.join(map(str, fit.widths))}"
         say(f"relative deviation of draws from the {name}: {text}{widths}")
+    if remainder := outcome.remainder():
+        say(remainder)
     for result in results:
         for warning in result.diagnostics.warnings():
             say(f"warning, N = {result.width}: {warning}", style="yellow")

@@ -140,7 +140,7 @@ def _theory(run: Run, posterior: str) -> Predicted:
     def restore(parts: list[Any]) -> Predicted:
         saddle, corrected, relative_variance, means = parts
         arrays = None if means is None else {name: np.array(mean) for name, mean in means.items()}
-        return Predicted(np.array(saddle), np.array(corrected), relative_variance, arrays)
+        return Predicted(np.array(saddle), np.array(corrected), np.array(relative_variance), arrays)
 
     return run.remembered("theory", compute, restore, {"of": posterior, "by": THEORY_BY})
 

@@ -42,7 +42,8 @@ WIDE = 2
 """Times a layer must be wider than the number of its path suffixes for an expansion about the mode.
 
 And than half the square of that number: degrees of freedom N, N - 1, .. fall short of N by as much in all. Of 18 rows at N =
-40, two layers with three outputs, the last were off by 8 % about the mode, and not seen to be about the saddle point.
+40, two layers with three outputs, the last were off by 8 % about the mode, and not seen to be about the saddle point. A skip
+is one more way, although it only copies: the columns that it copies are degrees of freedom that the others lack.
 """
 
 
@@ -106,7 +107,8 @@ def finite_width(
         temperature: T, variance of the likelihood.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
         about: "mode" or "saddle", the centre of the expansion; by default the saddle point where a layer is narrower than
-            twice the number of its path suffixes, H_l .. H_L, or than half the square of that number. Outputs multiply it.
+            twice the number of its path suffixes, H_l .. H_L, or than half the square of that number. Outputs multiply it,
+            and a skip counts as a head.
         variances: whether its variances are wanted too, which cost most; NaN otherwise.
         max_steps: most Newton steps to the mode.
         likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
@@ -145,7 +147,7 @@ def finite_width(
 def usual_centre(arch: Architecture) -> str:
     """Centre of the expansion where none is asked for."""
     full = layer_shapes(arch, full=True)
-    least = (max(WIDE * shape.rows, shape.rows**2 / 2) for shape in full)
+    least = (max(WIDE * shape.columns, shape.columns**2 / 2) for shape in full)
     wide = all(width >= rows for width, rows in zip(arch.widths, least, strict=True))
     return "mode" if wide else "saddle"
 

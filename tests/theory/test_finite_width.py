@@ -207,6 +207,12 @@ def test_every_head_is_treated_alike():
     assert ba.theory.finite_width(model.path_inputs, *problem).about == "saddle"
     for widths, about in (((8, 4, 2), "mode"), ((7, 4, 2), "saddle"), ((8, 4, 1), "saddle")):
         assert usual_centre(dataclasses.replace(model.architecture, widths=widths)) == about
+    # A skip is one more way: 3 x 3 of them, or 3 times three outputs, are 9 suffixes, and half of 81 is 40.5.
+    for heads, skips, outputs in (((2, 2), (1.0, 1.0), 1), ((2,), (1.0,), 3)):
+        for width, about in ((20, "saddle"), (40, "saddle"), (41, "mode")):
+            depth = len(heads)
+            arch = ba.Architecture(heads, (width,) * (depth + 1), (1.0,) * (depth + 2), skips, outputs)
+            assert usual_centre(arch) == about
     with pytest.raises(ValueError, match="about must be one of 'mode', 'saddle', got 'mean'"):
         ba.theory.finite_width(model.path_inputs, *problem, about="mean")
 
