@@ -16,6 +16,8 @@ from bayesattn.samplers.options import checked_options
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
+WITH_REPLICAS = ["tempered"]
+"""Samplers whose transition depends on more than the last draw, namely on replicas that have met the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
