@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Bool, Float, Int, Key
 from numpyro.infer import init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
+from numpyro.primitives import Messenger
 
 from bayesattn._checks import positive, positive_integer
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR
@@ -83,12 +83,12 @@ class TemperedState(NamedTuple):
     rng_key: Array
 
 
-class _Power(numpyro.primitives.Messenger):
+class _Power(Messenger):
     """The likelihood, which is all observed sites of a NumPyro program, at a power."""
 
-    def __init__(self, program: Callable, power: Any):
+    def __init__(self, power: Any):
         self.power = power
-        super().__init__(program)
+        super().__init__()
 
     def process_message(self, msg: Any) -> None:
         if msg["type"] == "sample" and msg["is_observed"]:
@@ -149,7 +149,7 @@ class Tempered(MCMCKernel):
         kwargs = model_kwargs or {}
 
         def program(power: Any, *args: Any, **kwargs: Any) -> Any:
-            with _Power(None, power):  # pyright: ignore[reportArgumentType]
+            with _Power(power):
                 return self._program(*args, **kwargs)
 
         info = initialize_model(
