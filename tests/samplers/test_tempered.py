@@ -95,7 +95,7 @@ def by_importance(model, seed, draws=400_000):
     return mean, np.sqrt(np.tensordot(weights**2, (u - mean) ** 2, 1))
 
 
-def by_cooling(model, seed, islands=32, particles=512, moves=6, leaps=8):
+def by_cooling(model, seed, islands=32, particles=128, moves=4, leaps=8):
     """Posterior mean of U and its standard error, by sequential Monte Carlo from the prior to power 1 of the likelihood.
 
     Islands of particles do not mix; each counts by its evidence, and their scatter is the error.
