@@ -22,7 +22,7 @@ from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
 from bayesattn.models import JOINT, Model, collapsed, path
 from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_probability
-from bayesattn.samplers import BIASED, Job
+from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.tasks import Dataset
@@ -220,9 +220,14 @@ def joint_test(
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: settings that make no sense.
+        ValueError: settings that make no sense, a sampler with replicas.
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
+    if job.sampler in WITH_REPLICAS:
+        raise ValueError(
+            f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
+            " the labels before; calibration.calibrate ranks its draws"
+        )
     module = JOINT[job.parameterisation]
     structure = module.structure(model)
     tuning_key, start_key, fresh_key = jax.random.split(

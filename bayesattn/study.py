@@ -20,7 +20,7 @@ from bayesattn.calibration import Calibration, JointTest
 from bayesattn.diagnostics import watched_examples
 from bayesattn.models import JOINT, Model
 from bayesattn.pruning import Comparison
-from bayesattn.samplers import BIASED, SAMPLERS, Job, Progress, sample
+from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import refuse_many
@@ -341,7 +341,7 @@ def calibrate(
 
     Args:
         networks: by name, a model, whose labels do not matter, and the number of data sets to simulate.
-        samplers: names of `bayesattn.samplers.SAMPLERS`.
+        samplers: names of `bayesattn.samplers.SAMPLERS`, but for those with replicas, which no joint test serves.
         draws: that a simulated value is ranked among.
         thin: transitions between these draws.
         chains: of the joint test.
@@ -365,7 +365,7 @@ def calibrate(
     draws = positive_integer("draws", draws, calibration.FEWEST_DRAWS)
     positive_integer("chains", chains, calibration.FEWEST_CHAINS)
     for name in samplers:
-        one_of("samplers", name, SAMPLERS)
+        one_of("samplers", name, [each for each in SAMPLERS if each not in WITH_REPLICAS])
         job = _job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
         one_of("parameterisation", job.parameterisation, JOINT)
     # Ranks and joint test of each sampler on each network.

@@ -73,7 +73,7 @@ def exact_scalar_posterior(model, points=400):
     return probability @ values, probability @ f_given_u, np.log(evidence)
 
 
-def z_score(draws, exact, exact_error=0.0):
+def z_score(draws, exact, exact_error: float | np.ndarray = 0.0):
     """Largest |mean - exact| / MCSE over the entries of an array of draws; `exact` may have an error of its own."""
     error = np.hypot(arviz_stats.mcse(draws).values, exact_error)
     return float(np.max(np.abs(draws.mean(("chain", "draw")).values - exact) / error))

@@ -34,8 +34,10 @@ from bayesattn.cli.screen import (
     say,
     say_where,
 )
-from bayesattn.samplers import BIASED, SAMPLERS
+from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
 
+SERVED = [name for name in SAMPLERS if name not in WITH_REPLICAS]
+"""Samplers that both tests serve."""
 NARROW_SIMULATIONS = 100
 """Of the narrow network, at most: chains cut in two show at p = 1e-12 in as many."""
 WHY_NARROW = (
@@ -49,7 +51,7 @@ def calibrate(
     model: ModelName,
     sampler: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(SAMPLERS)}, or all; may be given several times. By default nuts."),
+        typer.Option(help=f"{', '.join(SERVED)}, or all; may be given several times. By default nuts."),
     ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
     width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
@@ -86,10 +88,10 @@ def calibrate(
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
     for name in sampler or []:
-        one_of("--sampler", name, [*SAMPLERS, "all"])
+        one_of("--sampler", name, [*SERVED, "all"])
     seed_number("--seed", seed)
     [case] = models(model, None if width is None else [width], temperature, data_seed)
-    serving = [name for name in SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
+    serving = [name for name in SERVED if name != "sgld" or parameterisation != COLLAPSED]
     names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
     cases = {model: (case, simulations)}
     if narrow:

@@ -44,7 +44,7 @@ SHAPING = tuple(
         *(f"models/{name}" for name in ("categorical", "collapsed", "latent", "path", "posterior", "token")),
         *(
             f"samplers/{name}"
-            for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run")
+            for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run", "tempered")
         ),
         *(
             f"theory/{name}"

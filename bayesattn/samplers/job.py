@@ -11,11 +11,13 @@ import numpy as np
 
 from bayesattn._checks import one_of, positive_integer, seed_number, shown
 from bayesattn.models import PARAMETERISATIONS
-from bayesattn.samplers import hmc, langevin
+from bayesattn.samplers import hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
 
-SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, **langevin.KERNELS}
+SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
+WITH_REPLICAS = ["tempered"]
+"""Samplers whose transition depends on more than the last draw, namely on replicas that have met the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
@@ -25,7 +27,7 @@ class Job:
     """All settings that, with the model, decide the draws.
 
     Args:
-        sampler: "nuts", "hmc" or one of the Langevin samplers, see `SAMPLERS`.
+        sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.

@@ -110,7 +110,7 @@ def sample(
 
     Args:
         model: the posterior.
-        sampler: "nuts", "hmc", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`).
+        sampler: "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`).
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.

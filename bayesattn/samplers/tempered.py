@@ -1,0 +1,338 @@
+"""Parallel tempering: replicas of a chain at powers of the likelihood, from the posterior's 1 to the prior's 0.
+
+Posteriors of narrow networks with skips and several outputs have several parts, which no chain at power 1 crosses in
+thousands of gradients, whatever its coordinates. Replicas at lower powers cross them, and neighbours exchange their places.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Bool, Float, Int, Key
+from numpyro.infer import init_to_sample
+from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import initialize_model
+from numpyro.primitives import Messenger
+
+from bayesattn._checks import positive, positive_integer
+from bayesattn.samplers.adapter import MOST_ENERGY_ERROR
+
+REPLICAS = 12
+MOST_LEAPS = 64
+"""Longest trajectory: what moves a replica far is the exchange of places, not a long trajectory."""
+LARGEST_DENSE_METRIC = 100
+"""Coordinates up to which each replica has a metric of all pairs of them, and beyond which a scale of each alone."""
+WINDOWS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
+"""Shares of warm-up after each of which powers and metrics are chosen anew; in the rest only step sizes are."""
+SHORTEST_WINDOW = 10
+LEAST_POWER = 1e-3
+"""Second lowest power of the first ladder."""
+STEPS_PER_DRAW = 3
+"""Transitions that are taken to make an independent draw, for the shrinkage of a metric's correlations."""
+
+Replicas = Float[Array, "replica coordinate"]
+PerReplica = Float[Array, " replica"]
+
+
+class Seen(NamedTuple):
+    """Sums over the transitions of a window of warm-up: positions, their products, acceptance of exchanges."""
+
+    count: Int[Array, ""]
+    mean: Replicas
+    products: Array
+    exchanged: Float[Array, " neighbours"]
+
+
+class Adapted(NamedTuple):
+    """Powers of the likelihood, and the step sizes and metrics of their replicas, S^{1/2} or a scale of each coordinate.
+
+    `step_size` is that of the replica at power 1.
+    """
+
+    powers: PerReplica
+    step_sizes: PerReplica
+    scales: Array
+
+    @property
+    def step_size(self) -> Float[Array, ""]:
+        """Step size at power 1."""
+        return self.step_sizes[0]
+
+
+class TemperedState(NamedTuple):
+    """State of a chain; fields that NumPyro's HMCState has mean the same, and are those of the replica at power 1.
+
+    `num_steps` counts the gradients of all replicas.
+    """
+
+    i: Array
+    z: Any
+    potential_energy: Array
+    z_grad: Any
+    num_steps: Array
+    accept_prob: Array
+    mean_accept_prob: Array
+    diverging: Array
+    replicas: Replicas
+    adapt_state: Adapted
+    seen: Seen
+    rng_key: Array
+
+
+class _Power(Messenger):
+    """The likelihood, which is all observed sites of a NumPyro program, at a power."""
+
+    def __init__(self, power: Any):
+        self.power = power
+        super().__init__()
+
+    def process_message(self, msg: Any) -> None:
+        if msg["type"] == "sample" and msg["is_observed"]:
+            msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
+
+
+class Tempered(MCMCKernel):
+    """Parallel tempering (Geyer 1991) of Hamiltonian trajectories, by non-reversible exchanges (Syed et al. 2022).
+
+    Each transition moves every replica by a trajectory of random length, then proposes to exchange the even or the odd
+    pairs of neighbours, in turns. Warm-up finds the step size and the metric of each replica, and the powers of the
+    likelihood at which all pairs of neighbours are exchanged equally often.
+
+    Args:
+        program: NumPyro program; its observed sites and factors are the likelihood.
+        replicas: number of powers of the likelihood, 0 and 1 among them.
+        length: mean length of a trajectory in units of a replica's standard deviations.
+        step_size: where the search for the step sizes begins; fixed if `adapt_step_size` is false.
+        adapt_step_size: whether warm-up looks for the step sizes that are accepted as often as `target_accept_prob`.
+        adapt_mass_matrix: whether warm-up estimates the metric of each replica.
+        target_accept_prob: mean acceptance probability to aim at.
+
+    Raises:
+        ValueError: fewer than 2 replicas, a length or step size that is not above 0, a probability outside (0, 1).
+    """
+
+    def __init__(
+        self,
+        program: Callable,
+        *,
+        replicas: int = REPLICAS,
+        length: float = 1.5,
+        step_size: float = 0.3,
+        adapt_step_size: bool = True,
+        adapt_mass_matrix: bool = True,
+        target_accept_prob: float = 0.8,
+    ):
+        self._program = program
+        self.replicas = positive_integer("replicas", replicas, 2)
+        self.length, self.step_size = positive("length", length), positive("step_size", step_size)
+        self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
+        self.target_accept_prob = positive("target_accept_prob", target_accept_prob)
+        if self.target_accept_prob >= 1:
+            raise ValueError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+
+    @property
+    def sample_field(self) -> str:
+        """Field of the state that holds a draw."""
+        return "z"
+
+    def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
+        """From unconstrained sites to those of the program."""
+        return partial(self._postprocess, 1.0)(*args, **kwargs)
+
+    def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> TemperedState:
+        """State before the first step, all replicas at one place; warm-up takes `num_warmup` transitions."""
+        key, program_key = jax.random.split(rng_key)
+        kwargs = model_kwargs or {}
+
+        def program(power: Any, *args: Any, **kwargs: Any) -> Any:
+            with _Power(power):
+                return self._program(*args, **kwargs)
+
+        info = initialize_model(
+            program_key,
+            program,
+            dynamic_args=True,
+            init_strategy=init_to_sample,
+            model_args=(1.0, *model_args),
+            model_kwargs=kwargs,
+        )
+        self._potential_of, self._postprocess = info.potential_fn, info.postprocess_fn
+        z = info.param_info.z if init_params is None else init_params
+        self.warmup = num_warmup
+        lengths = [max(SHORTEST_WINDOW, int(share * num_warmup)) for share in WINDOWS]
+        self._ends = jnp.array([end for end in accumulate(lengths) if end < num_warmup] or [-1])
+        flat, count = ravel_pytree(z)[0], self.replicas
+        shape = (count, flat.size, flat.size) if flat.size <= LARGEST_DENSE_METRIC else (count, flat.size)
+        powers = jnp.append(jnp.geomspace(1.0, LEAST_POWER, count - 1), 0.0)
+        scales = jnp.broadcast_to(jnp.eye(flat.size) if len(shape) == 3 else jnp.ones(flat.size), shape)
+        value, gradient = jax.value_and_grad(partial(self._potential_of, 1.0)(*model_args, **kwargs))(z)
+        return TemperedState(
+            jnp.array(0),
+            z,
+            value,
+            gradient,
+            jnp.array(0),
+            jnp.zeros(()),
+            jnp.zeros(()),
+            jnp.array(False),
+            jnp.broadcast_to(flat, (count, flat.size)),
+            Adapted(powers, jnp.full(count, self.step_size), scales),
+            _nothing_seen(shape),
+            key,
+        )
+
+    def sample(self, state: TemperedState, model_args: Any, model_kwargs: Any) -> TemperedState:
+        """The state one transition on: trajectories of all replicas, then exchanges."""
+        key, move_key, exchange_key = jax.random.split(state.rng_key, 3)
+        unravel, kwargs = ravel_pytree(state.z)[1], model_kwargs or {}
+        powers = state.adapt_state.powers
+
+        def potential(position: Array, power: Array) -> Array:
+            value = self._potential_of(power, *model_args, **kwargs)(unravel(position))
+            return jnp.where(jnp.isnan(value), jnp.inf, value)
+
+        move = partial(_trajectory, potential, self.length)
+        keys = jax.random.split(move_key, self.replicas)
+        # One after the other, as each trajectory has a number of steps of its own.
+        moves = jax.lax.map(move, (keys, state.replicas, *state.adapt_state))
+        order, probability = _exchanges(exchange_key, powers, moves.log_likelihood, state.i)
+        replicas = moves.position[order]
+        value, gradient = jax.value_and_grad(potential)(replicas[0], powers[0])
+        warming = state.i < self.warmup
+        count = jnp.where(warming, state.i, state.i - self.warmup) + 1
+        accept_prob = moves.accept_prob[0]
+        following = state._replace(
+            i=state.i + 1,
+            z=unravel(replicas[0]),
+            potential_energy=value,
+            z_grad=unravel(gradient),
+            num_steps=jnp.sum(moves.gradients) + 1,
+            accept_prob=accept_prob,
+            mean_accept_prob=state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count,
+            diverging=moves.energy_error[0] > MOST_ENERGY_ERROR,
+            replicas=replicas,
+            rng_key=key,
+        )
+        adapted = partial(self._adapted, moves.accept_prob, probability)
+        return jax.lax.cond(warming, adapted, lambda s: s, following)
+
+    def _adapted(self, accepted: PerReplica, exchanged: Array, state: TemperedState) -> TemperedState:
+        """The state with step sizes, and at the end of a window powers and metrics, as warm-up finds them."""
+        tuned, seen = state.adapt_state, _seen(state.seen, state.replicas, exchanged)
+        if self.adapt_step_size:
+            # Robbins and Monro (1951), begun anew with each window; the first changes are small enough to be made up for.
+            change = (accepted - self.target_accept_prob) * (seen.count + 4.0) ** -0.6
+            tuned = tuned._replace(step_sizes=tuned.step_sizes * jnp.exp(change))
+
+        def renewed(tuned: Adapted, seen: Seen) -> tuple[Adapted, Seen]:
+            powers = _even_powers(tuned.powers, 1 - seen.exchanged / seen.count)
+            scales = _metrics(seen) if self.adapt_mass_matrix else tuned.scales
+            return Adapted(powers, tuned.step_sizes, scales), _nothing_seen(seen.products.shape)
+
+        ended = jnp.any(state.i == self._ends)
+        tuned, seen = jax.lax.cond(ended, renewed, lambda *same: same, tuned, seen)
+        return state._replace(adapt_state=tuned, seen=seen)
+
+    def statistics(self, state: TemperedState) -> dict[str, Array]:
+        """Sample statistics of one draw, under ArviZ's names; n_steps counts the gradients of all replicas."""
+        return {
+            "lp": -state.potential_energy,
+            "acceptance_rate": state.accept_prob,
+            "n_steps": state.num_steps,
+            "step_size": state.adapt_state.step_size,
+            "diverging": state.diverging,
+        }
+
+
+class _Moved(NamedTuple):
+    """Where a trajectory leads, and what it took."""
+
+    position: Float[Array, " coordinate"]
+    log_likelihood: Float[Array, ""]
+    accept_prob: Float[Array, ""]
+    energy_error: Float[Array, ""]
+    gradients: Int[Array, ""]
+
+
+def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) -> _Moved:
+    """A Hamiltonian trajectory of a replica from (key, position, power, step size, scale), accepted by Metropolis."""
+    key, start, power, step, scale = arguments
+    momentum_key, length_key, accept_key = jax.random.split(key, 3)
+    times, transposed = (jnp.matmul, scale.T) if scale.ndim == 2 else (jnp.multiply, scale)
+    # The potential is linear in the power: its slope is minus the log likelihood.
+    sloped = jax.value_and_grad(potential, argnums=(0, 1))
+
+    def leap(_: Any, at: tuple[Any, ...]) -> tuple[Any, ...]:
+        position, momentum, (_, (gradient, _)) = at
+        momentum = momentum - step / 2 * times(transposed, gradient)
+        position = position + step * times(scale, momentum)
+        found = sloped(position, power)
+        return position, momentum - step / 2 * times(transposed, found[1][0]), found
+
+    leaps = jnp.ceil(2 * length / step * jax.random.uniform(length_key))
+    leaps = jnp.clip(leaps, 1, MOST_LEAPS).astype(int)
+    momentum = jax.random.normal(momentum_key, start.shape)
+    begin = sloped(start, power)
+    position, turned, end = jax.lax.fori_loop(0, leaps, leap, (start, momentum, begin))
+    error = end[0] - begin[0] + (turned @ turned - momentum @ momentum) / 2
+    error = jnp.where(jnp.isfinite(error), error, jnp.inf)
+    accept_prob = jnp.exp(-jnp.maximum(error, 0))
+    accepted = jax.random.uniform(accept_key) < accept_prob
+    position, slope = (jnp.where(accepted, *pair) for pair in ((position, start), (end[1][1], begin[1][1])))
+    return _Moved(position, -slope, accept_prob, error, leaps + 1)
+
+
+def _exchanges(
+    key: Key[Array, ""], powers: PerReplica, log_likelihoods: PerReplica, transition: Int[Array, ""]
+) -> tuple[Int[Array, " replica"], Float[Array, " neighbours"]]:
+    """Which replica each power has next, and the probability that each pair of neighbours is exchanged if it is proposed.
+
+    Pairs that begin at an even place are proposed in every other transition, those at an odd place in the others.
+    """
+    probability = jnp.exp(jnp.minimum((powers[:-1] - powers[1:]) * jnp.diff(log_likelihoods), 0.0))
+    proposed: Bool[Array, " neighbours"] = jnp.arange(len(probability)) % 2 == transition % 2
+    moved = (proposed & (jax.random.uniform(key, probability.shape) < probability)).astype(int)
+    return jnp.arange(len(powers)).at[:-1].add(moved).at[1:].add(-moved), probability
+
+
+def _even_powers(powers: PerReplica, rejected: Float[Array, " neighbours"]) -> PerReplica:
+    """Powers between which exchanges are rejected equally often (Syed et al. 2022, section 5.1).
+
+    The sum of rejections from power 1 down is interpolated linearly in the fourth root of the power, whose prior end it
+    resolves.
+    """
+    barrier = jnp.append(0.0, jnp.cumsum(rejected + 1e-3))
+    roots = jnp.interp(jnp.linspace(0.0, 1.0, len(powers)) * barrier[-1], barrier, powers**0.25)
+    return (roots**4).at[0].set(1.0).at[-1].set(0.0)
+
+
+def _nothing_seen(shape: tuple[int, ...]) -> Seen:
+    return Seen(jnp.array(0), jnp.zeros(shape[:2]), jnp.zeros(shape), jnp.zeros(shape[0] - 1))
+
+
+def _seen(seen: Seen, replicas: Replicas, exchanged: Array) -> Seen:
+    """With one transition more, by Welford's recursion."""
+    count = seen.count + 1
+    before = replicas - seen.mean
+    mean = seen.mean + before / count
+    after = replicas - mean
+    dense = seen.products.ndim == 3
+    products = before[:, :, None] * after[:, None, :] if dense else before * after
+    return Seen(count, mean, seen.products + products, seen.exchanged + exchanged)
+
+
+def _metrics(seen: Seen) -> Array:
+    """S^{1/2} of each replica, with S the covariance of a window, shrunk to its diagonal; or standard deviations."""
+    covariance = seen.products / jnp.maximum(seen.count - 1, 1)
+    if covariance.ndim == 2:
+        return jnp.sqrt(jnp.maximum(covariance, jnp.finfo(float).tiny))
+    size = covariance.shape[-1]
+    shrinkage = size / (size + seen.count / STEPS_PER_DRAW)
+    diagonal = covariance * jnp.eye(size)
+    shrunk = covariance + shrinkage * (diagonal - covariance)
+    # A replica that has not moved keeps a scale above 0.
+    return jax.lax.map(jnp.linalg.cholesky, shrunk + 1e-12 * jnp.eye(size))
