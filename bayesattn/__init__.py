@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
     from bayesattn.classes import one_hot
+    from bayesattn.joining import concat
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
@@ -34,6 +35,7 @@ __all__ = [
     "attention",
     "calibration",
     "collapsed",
+    "concat",
     "diagnostics",
     "exchangeable",
     "load_model",
@@ -54,6 +56,7 @@ _HOMES = {
     "Statistics": "statistics",
     "Validation": "validation",
     "collapsed": "models",
+    "concat": "joining",
     "load_model": "models",
     "one_hot": "classes",
     "predict": "predictive",

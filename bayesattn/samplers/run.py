@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+import tomli_w
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
@@ -25,7 +26,7 @@ from bayesattn._checks import one_of
 from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
-from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.description import ATTRIBUTE, described, plain_table
 from bayesattn.samplers import curvature
 from bayesattn.samplers.job import Job
 from bayesattn.samplers.program import Program, program
@@ -119,7 +120,7 @@ def sample(
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
         also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
         posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"]. The tree's attribute
-        "bayesattn" describes the model, for `bayesattn.predict` and `bayesattn.with_groups`.
+        "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
@@ -147,7 +148,7 @@ def sample(
         coords=model.coords() | {"draw": job.draw_numbers},
         dims=model.dims(),
     )
-    tree.attrs[ATTRIBUTE] = json.dumps(described(model))
+    tree.attrs[ATTRIBUTE] = json.dumps(described(model) | {"sampler": tomli_w.dumps(plain_table(vars(job)))})
     return tree
 
 
