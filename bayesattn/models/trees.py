@@ -356,9 +356,9 @@ def order_parameters(draws: Any, model: Model, thin: int = 1) -> Float[np.ndarra
     """
     positive_integer("thin", thin)
     rows = model.architecture.rows
-    if {*getattr(draws, "dims", ())} == {*ORDER_PARAMETER_AXES}:
+    if _is_named(draws):
         draws = _only(draws)
-    if not is_tree_or_run(draws):
+    elif not is_tree_or_run(draws):
         return finite_array("order_parameters", draws, ("chains", "draws", rows, rows))[:, thin - 1 :: thin]
     return order_parameters_in(opened_of(draws, model), model, thin)
 
@@ -369,9 +369,18 @@ def _only(order_parameter: "xr.DataArray") -> "xr.DataTree":
     return xarray.DataTree.from_dict({"posterior": order_parameter.to_dataset(name="order_parameter")})
 
 
+def _is_named(draws: Any) -> bool:
+    return {*getattr(draws, "dims", ())} == {*ORDER_PARAMETER_AXES}
+
+
 def is_tree_or_run(draws: Any) -> bool:
-    """Whether draws are such as `opened` takes."""
-    return isinstance(draws, str | Path) or hasattr(draws, "children") or callable(getattr(draws, "draws", None))
+    """Whether draws are such as `opened` takes, or a variable of theirs, with named axes."""
+    return (
+        _is_named(draws)
+        or isinstance(draws, str | Path)
+        or hasattr(draws, "children")
+        or callable(getattr(draws, "draws", None))
+    )
 
 
 def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:

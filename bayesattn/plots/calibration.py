@@ -22,7 +22,9 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
 
     Raises ValueError at something else than calibrations by name; a posterior's draws have no ranks of this kind.
     """
-    if not isinstance(calibrations, Mapping) or not calibrations:
+    if not isinstance(calibrations, Mapping) or not all(
+        hasattr(each, "ranks") for each in calibrations.values() or [None]
+    ):
         raise ValueError(f"calibrations must be results of bayesattn.calibration by name, got {shown(calibrations)}")
     colors = palette()
     columns = min(MOST_COLUMNS, len(calibrations))
