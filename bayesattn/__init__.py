@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from bayesattn.architecture import Architecture
     from bayesattn.classes import one_hot
     from bayesattn.head_posterior import combining_width, heads, path_correlations
+    from bayesattn.joining import concat
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
@@ -36,6 +37,7 @@ __all__ = [
     "calibration",
     "collapsed",
     "combining_width",
+    "concat",
     "diagnostics",
     "exchangeable",
     "heads",
@@ -60,6 +62,7 @@ _HOMES = {
     "collapsed": "models",
     "combining_width": "head_posterior",
     "heads": "head_posterior",
+    "concat": "joining",
     "load_model": "models",
     "one_hot": "classes",
     "path_correlations": "head_posterior",

@@ -6,6 +6,7 @@ Runs of one table with one seed would else share their random numbers, and with 
 import hashlib
 import json
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import jax
 import numpy as np
@@ -13,6 +14,7 @@ from jaxtyping import Array, Key
 
 IMPLEMENTATION = "threefry2x32"
 """Of all random keys."""
+_fingerprints: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def first_key(seed: int) -> Key[Array, ""]:
@@ -40,8 +42,17 @@ def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples."""
-    return digest(model.table() | {"task": None}, *(getattr(model, name) for name in model.posterior_names))
+    """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples.
+
+    Computed once of a model whose data nobody can change.
+    """
+    if (known := _fingerprints.get(model)) is not None:
+        return known
+    arrays = [getattr(model, name) for name in model.posterior_names]
+    found = digest(model.table() | {"task": None}, *arrays)
+    if not any(array.flags.writeable for array in arrays):
+        _fingerprints[model] = found
+    return found
 
 
 def digest(settings: Any, *arrays: Any) -> str:

@@ -17,7 +17,7 @@ from threadpoolctl import threadpool_limits
 from bayesattn import theory
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, rounded, with_error
-from bayesattn.models import Model
+from bayesattn.models import Model, trees
 from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.predictor import outputs_at, readouts, right
 
@@ -338,7 +338,7 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
 def alignment_over_draws(
     model: Model,
     saddle: Float[np.ndarray | Array, "path path"],
-    order_parameters: Float[np.ndarray, "chain draw path path"],
+    order_parameters: Any,
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
 
@@ -348,7 +348,10 @@ def alignment_over_draws(
     Args:
         model: the posterior.
         saddle: U at the saddle point.
-        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at; or what
+            `bayesattn.sample` returned, a run or its folder.
+
+    Raises ValueError at draws of another model.
     """
     labels, likelihood = model.labels.ravel(), model.likelihood
     if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
@@ -359,6 +362,7 @@ def alignment_over_draws(
         leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
         return np.append(theory.kernel_target_alignment(kernel, labels), leading)
 
+    order_parameters = _order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
     # BLAS threads, which wait for each other, take several times as long for eigenvectors of a hundred examples.
@@ -421,11 +425,13 @@ def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -
 
 
 @with_own_settings
-def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndarray, "batch row feature"]:
+def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "batch row feature"]:
     """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
 
-    Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs.
+    Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs. What
+    `bayesattn.sample` returned, a run or its folder will do for the draws; ValueError is raised at those of another model.
     """
+    order_parameters = _order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     batches = min(BATCHES, draws)
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
@@ -433,3 +439,8 @@ def readout_batches(model: Model, order_parameters: np.ndarray) -> Float[np.ndar
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
     per_draw = np.asarray(readouts(chosen, model.likelihood, model.architecture))
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
+
+
+def _order_parameters(draws: Any, model: Model) -> Float[np.ndarray, "chain draw row row"]:
+    """As they are, finite or not, of an array; of draws those of this model."""
+    return draws if isinstance(draws, np.ndarray) else trees.order_parameters(draws, model)

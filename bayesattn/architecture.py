@@ -185,9 +185,9 @@ class Architecture:
             raise ValueError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
         return [f"{path}: {output}" for path in paths for output in output_names] if self.outputs > 1 else paths
 
-    def way_names(self) -> list[list[str]]:
-        """Names of the ways through each layer: "skip", if it has one, and the numbers of its heads."""
-        return self._with_skips(self.numbered_heads())
+    def way_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[list[str]]:
+        """Names of the ways through each layer: "skip", if it has one, and its heads, by number where they have no names."""
+        return self._with_skips(head_names or self.numbered_heads())
 
     def _with_skips(self, heads: Sequence[Sequence[str]]) -> list[list[str]]:
         return [([SKIP] if skip else []) + [*layer] for skip, layer in zip(self.skips, heads, strict=True)]

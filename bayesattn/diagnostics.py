@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from bayesattn._text import Described, with_error
 from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
 from bayesattn.models import CENTRAL
+from bayesattn.models.trees import Draws, dataset, opened
 from bayesattn.ranks import chain_band, chain_ecdfs
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
@@ -183,13 +184,21 @@ def watched_examples(examples: int) -> Int[np.ndarray, " watched"]:
     return np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
 
 
-def diagnose(draws: xr.DataTree) -> Diagnostics:
-    """Diagnostics of a DataTree with groups posterior and, for those of the sampler, sample_stats.
+def diagnose(draws: Draws) -> Diagnostics:
+    """Diagnostics of draws with groups posterior and, for those of the sampler, sample_stats.
 
     Of predictions, 20 evenly spaced test examples are looked at, so that memory does not grow with their number.
+
+    Args:
+        draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
+
+    Raises:
+        ValueError: something else; axes that are missing; trees put together that are of several models, of chains of
+            several lengths, or hold the same draws twice.
+        RunError: a folder that is not a run that can be read.
     """
-    posterior = draws["posterior"].to_dataset()
-    statistics = _statistics(draws)
+    draws = opened(draws)
+    posterior, statistics = draws["posterior"].to_dataset(), dataset(draws, "sample_stats")
     chains, count = posterior.sizes["chain"], posterior.sizes["draw"]
     numbers: dict[str, float] = dict.fromkeys(("rhat", "ess", "tail_ess", "bfmi"), float("nan"))
     worst: dict[str, str] = {}
@@ -328,7 +337,7 @@ def from_below_diagonal(entries: np.ndarray, size: int) -> np.ndarray:
     return matrix + np.tril(matrix, -1).T
 
 
-def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
+def summary(draws: Draws) -> list[dict[str, Any]]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
     Rows of U have besides the effective sample size of its tails ("tail_ess") and the shape of the tail of its square
@@ -337,10 +346,11 @@ def summary(draws: xr.DataTree) -> list[dict[str, Any]]:
     They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
     paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo
     error, and "test_error" by the size of the test set). What is not defined is None: R-hat of one chain, all but the mean
-    of too few draws or of draws that do not vary.
+    of too few draws or of draws that do not vary. Draws are taken, and refused, as by `diagnose`.
     """
-    posterior, constant = draws["posterior"].to_dataset(), draws["constant_data"].to_dataset()
-    statistics, rows = _statistics(draws), []
+    draws = opened(draws)
+    posterior, statistics, constant = (dataset(draws, name) for name in ("posterior", "sample_stats", "constant_data"))
+    rows: list[dict[str, Any]] = []
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
@@ -410,10 +420,6 @@ def _worst_bias(draws: xr.DataTree) -> tuple[float, float]:
 
 def _central(draws: xr.DataTree) -> str:
     return next(name for name in CENTRAL if name in draws["step_size_bias"].to_dataset())
-
-
-def _statistics(draws: xr.DataTree) -> xr.Dataset:
-    return draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
 
 
 def _total(statistics: xr.Dataset, name: str) -> int:

@@ -5,7 +5,7 @@ posterior. Functions of one U are `theory.head_scores` and `theory.path_correlat
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import arviz_stats
 import numpy as np
@@ -16,7 +16,7 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, with_error
 from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
-from bayesattn.predictive import _opened, _order_parameters
+from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.theory.heads import head_scores
 from bayesattn.theory.heads import path_correlations as correlations
 from bayesattn.theory.saddle_point import solve
@@ -143,7 +143,7 @@ class CombiningWidth(Described):
         }
 
 
-def heads(draws: Any, model: Model | None = None) -> Heads:
+def heads(draws: Draws, model: Model | None = None) -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and how likely the head is the least of all.
 
     The score of a draw is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which one uses the
@@ -171,7 +171,7 @@ def heads(draws: Any, model: Model | None = None) -> Heads:
     return Heads(names, **_posterior(scores), probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)))
 
 
-def path_correlations(draws: Any, model: Model | None = None) -> PathCorrelations:
+def path_correlations(draws: Draws, model: Model | None = None) -> PathCorrelations:
     """Posterior of the correlations of paths in U; arguments and errors as for `heads`."""
     model, order_parameters = _drawn(draws, model)
     moments = _posterior(correlations(order_parameters))
@@ -224,9 +224,9 @@ def combining_width(model: Model, correlation: float = CORRELATION, most: int = 
     return CombiningWidth(width, correlation, widths, np.array([found[each] for each in widths]))
 
 
-def _drawn(draws: Any, model: Model | None) -> tuple[Model, np.ndarray]:
-    model, tree = _opened(draws, model)
-    return model, _order_parameters(tree, model)
+def _drawn(draws: Draws, model: Model | None) -> tuple[Model, np.ndarray]:
+    model, tree = opened_with_network(draws, model)
+    return model, order_parameters_in(tree, model)
 
 
 def _posterior(values: Float[np.ndarray, "chain draw *quantity"]) -> dict[str, np.ndarray]:

@@ -7,8 +7,7 @@ drawn in. Draws of U are all that is needed.
 import json
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import arviz_stats
 import jax
@@ -17,7 +16,7 @@ import numpy as np
 from jaxtyping import Array, Float
 from scipy import stats
 
-from bayesattn._checks import one_of, positive_integer, require_memory, seed_number, shown
+from bayesattn._checks import one_of, positive_integer, require_memory, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
@@ -25,7 +24,8 @@ from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, clas
 from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.categorical import Categorical, leave_one_out
-from bayesattn.models.description import ATTRIBUTE, described, restored, tree_of
+from bayesattn.models.description import ATTRIBUTE, described, tree_of
+from bayesattn.models.trees import Draws, described_in, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of, scaled_features
 from bayesattn.theory.kernels import checked_path_inputs
@@ -35,7 +35,6 @@ from bayesattn.theory.problem import Problem, problem_of
 if TYPE_CHECKING:
     import xarray as xr
 
-    from bayesattn.runs import Run
 
 GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
@@ -96,7 +95,7 @@ def _range(values: np.ndarray) -> str:
 
 @with_own_settings
 def predict(
-    draws: "xr.DataTree | Run | str | Path",
+    draws: Draws,
     new_path_inputs: Any,
     *,
     keep_draws: bool = False,
@@ -118,14 +117,15 @@ def predict(
         seed: of the draws of f.
 
     Raises:
-        ValueError: draws that are not those of a network, or of another than `model`, or have no order_parameter, inputs of
-            another shape or not finite, draws of f that memory cannot hold.
+        ValueError: draws that are not those of a network, or of another than `model`, that were put together of several
+            models, lengths or of the same draws, or have no order_parameter; inputs of another shape or not finite, draws
+            of f that memory cannot hold.
         RunError: a folder that is not a run that can be read.
         FloatingPointError: a prediction is not finite, as where K + T I is singular in float64.
     """
-    model, tree = _opened(draws, model)
+    model, tree = opened_with_network(draws, model)
     order_parameters = _order_parameters(tree, model, thin)
-    readouts = None if model.law is None else _readouts(tree, thin)
+    readouts = None if model.law is None else _readouts(tree, model, thin)
     features = model.path_inputs.shape[2]
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
     seed_number("seed", seed)
@@ -167,7 +167,7 @@ def predict(
 
 @with_own_settings
 def with_groups(
-    draws: "xr.DataTree | Run | str | Path",
+    draws: Draws,
     *names: str,
     prior_draws: int = PRIOR_DRAWS,
     joint: bool = False,
@@ -209,7 +209,7 @@ def with_groups(
         one_of("group", name, GROUPS)
     positive_integer("prior_draws", prior_draws)
     seed_number("seed", seed)
-    model, tree = _opened(draws, model)
+    model, tree = opened_with_network(draws, model)
     by_example = [name for name in names if name != "prior"]
     if model.statistics is not None and by_example:
         raise ValueError(
@@ -220,7 +220,7 @@ def with_groups(
         wanted = tuple(name for name in wanted if name != "log_prior")
     order_parameters = _order_parameters(tree, model)
     likelihood, law, of_model = model.kernels, model.law, fingerprint(model)
-    readouts = None if law is None or {*wanted} <= {"prior", "prior_predictive"} else _readouts(tree)
+    readouts = None if law is None or {*wanted} <= {"prior", "prior_predictive"} else _readouts(tree, model)
     training = jnp.asarray(model.path_inputs)
     chains, flat = len(order_parameters), jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
     made: dict[str, dict[str, np.ndarray]] = {}
@@ -258,88 +258,23 @@ def with_groups(
             dims = {"bartlett": []}
         groups |= tree_of({name: made[name]}, coords, dims).children
     result = xarray.DataTree(children={name: group.copy() for name, group in groups.items()})
-    result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model))}
+    result.attrs = dict(tree.attrs) | {ATTRIBUTE: json.dumps(described(model) | described_in(tree))}
     return result
 
 
-def _opened(draws: Any, model: Any) -> tuple[Model, "xr.DataTree"]:
-    """The network, and draws of it in memory or on disk."""
-    import xarray
-
-    if not isinstance(draws, xarray.DataTree):
-        from bayesattn.runs import Run
-
-        if isinstance(draws, str | Path):
-            draws = Run(draws)
-        if not isinstance(draws, Run):
-            raise ValueError(
-                f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}"
-            )
-        own, draws = draws.model, draws.draws()
-    else:
-        own: Any = None if ATTRIBUTE not in draws.attrs and model is not None else _described_in(draws)
-    for of in (own, model):
-        if of is not None and not isinstance(of, Model):
-            raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(of).__name__}")
-    if own is not None and model is not None and fingerprint(own) != fingerprint(model):
-        raise ValueError("model must be the one that draws are of, got one of other data, temperature or architecture")
-    return cast(Model, own if model is None else model), draws
-
-
-def _described_in(draws: "xr.DataTree") -> Any:
-    about: Any = draws.attrs.get(ATTRIBUTE)
-    try:
-        arrays = {
-            str(name): array.values
-            for group in ("observed_data", "constant_data")
-            for name, array in draws[group].to_dataset().data_vars.items()
-        }
-        about = json.loads(about) if isinstance(about, str) else about
-        model = restored(about, arrays)
-        # Runs of earlier versions have none.
-        if "fingerprint" in about and about["fingerprint"] != fingerprint(model):
-            raise ValueError("other data")
-        return model
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
-            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
-            " over the model"
-        ) from None
-
-
-def _order_parameters(draws: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw path path"]:
+def _order_parameters(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw path path"]:
     """Every thin-th U."""
-    positive_integer("thin", thin)
-    if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
-        raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
-    drawn = draws["posterior"].to_dataset()["order_parameter"]
-    axes, paths = ("chain", "draw", "path", "other_path"), model.architecture.rows
-    if set(drawn.dims) != {*axes}:
-        named = ", ".join(map(str, drawn.dims))
-        raise ValueError(
-            f"order_parameter of draws must have axes {', '.join(axes)}, got {named}; isel(chain=[0]) keeps one"
-        )
-    drawn = drawn.transpose(*axes).isel(draw=slice(thin - 1, None, thin))
-    for axis in axes[2:]:
-        named = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
-        if drawn.sizes[axis] != paths or (axis in drawn.coords and named != model.row_names):
-            raise ValueError(
-                f"draws must be of a network of paths {', '.join(model.row_names)}, got {', '.join(named)}"
-            )
-    if not drawn.size:
-        raise ValueError(f"draws must hold at least {thin} of each chain, got {draws['posterior'].sizes['draw']}")
-    values = drawn.values  # Read from the disk, if they are there.
+    values = order_parameters_in(tree, model, thin)
     if not np.isfinite(values).all():
         raise ValueError("order_parameter of draws must be finite, got entries that are not")
     return values
 
 
-def _readouts(draws: "xr.DataTree", thin: int = 1) -> Float[Array, "draw row feature"]:
+def _readouts(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[Array, "draw row feature"]:
     """Every thin-th readout of path inputs of a model of classes, of all chains."""
-    if "readout" not in draws["posterior"]:
+    if "readout" not in tree["posterior"]:
         raise ValueError("draws of a model of classes must have posterior['readout'], got draws without")
-    drawn = draws["posterior"].to_dataset()["readout"].transpose("chain", "draw", ...)
+    drawn = in_order_of_rows(tree["posterior"].to_dataset()["readout"], tree, model)
     values = drawn.isel(draw=slice(thin - 1, None, thin)).values
     return jnp.asarray(values).reshape(-1, *values.shape[2:])
 

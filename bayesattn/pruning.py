@@ -19,7 +19,8 @@ from bayesattn import theory
 from bayesattn._checks import finite_array
 from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
-from bayesattn.models import Model
+from bayesattn.models import Model, trees
+from bayesattn.models.trees import is_tree_or_run
 from bayesattn.network import path_readouts
 from bayesattn.theory.predictor import readouts, right
 
@@ -73,8 +74,13 @@ def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
 
 
 def posterior_readout(model: Model, order_parameters: Any) -> Readout:
-    """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw."""
+    """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw.
+
+    What `bayesattn.sample` returned, a run or its folder will do for the draws. Raises ValueError at those of another model.
+    """
     paths = model.architecture.paths
+    if is_tree_or_run(order_parameters):
+        order_parameters = trees.order_parameters(order_parameters, model).reshape(-1, paths, paths)
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
     per_draw = readouts(draws, model.likelihood, model.architecture)
     return np.asarray(jnp.mean(per_draw, axis=0))
@@ -201,17 +207,18 @@ def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | No
 
     Args:
         model: with test examples and labels.
-        order_parameters: draws of U, shape (chain, draw, Pi, Pi).
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi); or what `bayesattn.sample` returned, a run or its folder.
         weights: of the trained network, as `bayesattn.tasks.training.train` returns them.
         seed: of the random orders.
 
     Raises:
-        ValueError: no test examples, shapes that do not fit, several outputs, skips, labels that are classes.
+        ValueError: no test examples, shapes that do not fit, draws of another model, several outputs, skips, labels that
+            are classes.
         NotConverged: the saddle point was not found.
     """
     require_prunable(model)
     arch = model.architecture
-    draws = finite_array("order_parameters", order_parameters, ("chains", "draws", arch.rows, arch.rows))
+    draws = trees.order_parameters(order_parameters, model)
     saddle = theory.solve(model).order_parameter
     scores = {
         "theory": theory.head_scores(saddle, arch),

@@ -28,6 +28,7 @@ from bayesattn.accuracy import (
 from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
 from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.models import Model
+from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
 from bayesattn.predicted import Matrix, Predicted, predicted, size_of
 from bayesattn.scaling import Slope, scaling
 from bayesattn.verdict import (
@@ -349,7 +350,7 @@ class Validation(Described):
 @with_own_settings
 def validate(
     model: Model,
-    draws: xr.DataTree,
+    draws: Draws,
     *,
     margin: float = MARGIN,
     level: float = LEVEL,
@@ -359,29 +360,23 @@ def validate(
 
     Args:
         model: the posterior.
-        draws: what `bayesattn.sample` returned for it.
+        draws: what `bayesattn.sample` returned for it, a `bayesattn.runs.Run` of it, or a run's folder.
         margin: relative difference of U and of the mean predictor within which the theory is said to hold.
         level: probability of saying of a right theory that it does not hold, divided among entries of U, their joint test
             and the mean predictor; 1 - level is the confidence in the bound that is stated.
         prediction: what `predicted` said of the model, if that is at hand.
 
     Raises:
-        ValueError: draws without order parameters of this model; a margin not above 0, a level not between 0 and 1.
+        ValueError: draws without order parameters, or known to be of another model (the sentence says what differs);
+            trees put together of several models, lengths or of the same draws; a margin not
+            above 0, a level not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
     margin, level = positive("margin", margin), positive("level", level)
     if level >= 1:
         raise ValueError(f"level must be below 1, got {level:g}")
-    if not isinstance(draws, xr.DataTree):
-        raise ValueError(f"draws must be a DataTree, as bayesattn.sample returns it, got {type(draws).__name__}")
-    if "posterior" not in draws.children or "order_parameter" not in draws["posterior"]:
-        raise ValueError("draws must hold posterior['order_parameter'], as bayesattn.sample returns it")
-    paths = model.architecture.rows
-    sampled = draws["posterior"].to_dataset()["order_parameter"]
-    if sampled.shape[2:] != (paths, paths):
-        raise ValueError(
-            f"draws must be of this model with {paths} paths, got order parameters of shape {sampled.shape}"
-        )
+    tree, paths = opened_of(draws, model), model.architecture.rows
+    sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)
     saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)
     accuracy = directions = by_batch = None
     if mean_predictors is not None:
@@ -412,7 +407,7 @@ def validate(
         rhat=matrix("rhat"),
         ess=matrix("ess"),
         readouts=by_batch,
-        diagnostics=diagnose(draws),
+        diagnostics=diagnose(tree),
         accuracy=accuracy,
         alignment=alignment_over_draws(model, saddle, sampled.values),
         directions=directions,

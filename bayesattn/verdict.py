@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import xarray as xr
 from jaxtyping import Bool, Float
 
 from bayesattn.comparison import Compared
 from bayesattn.diagnostics import moments
+from bayesattn.models.trees import Draws, opened
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
 """In the order of the exit statuses of `bayesattn validate`."""
@@ -76,12 +76,15 @@ class LatentVerdict(NamedTuple):
 def latent_verdict(
     mean: Float[np.ndarray, "value_feature feature"],
     covariance: Float[np.ndarray, "feature feature"],
-    draws: xr.DataTree,
+    draws: Draws,
     level: float = LEVEL,
 ) -> LatentVerdict:
     """Hold draws of z against the mean and the covariance of its exact posterior, at a family-wise level."""
     deviation = np.sqrt(np.diag(covariance))
-    sampled = draws["posterior"].to_dataset()["latent"]
+    posterior = opened(draws)["posterior"].to_dataset()
+    if "latent" not in posterior or posterior["latent"].shape[2:] != np.shape(mean):
+        raise ValueError(f"draws must have posterior['latent'] of shape {np.shape(mean)} each, got others")
+    sampled = posterior["latent"]
     of = moments(sampled)
     compared = Compared(
         names=[f"z[{value + 1}, {feature + 1}]" for value, feature in np.ndindex(*mean.shape)],

@@ -17,7 +17,7 @@ FLOORS = [
     ["theory"],
     ["network", "statistics", "tasks"],
     ["models"],
-    ["samplers"],
+    ["joining", "samplers"],
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
     ["head_posterior", "plots", "predicted", "predictive", "runs", "validation", "verdict"],
     ["exchangeable", "study", "sweep"],

@@ -19,7 +19,7 @@ from bayesattn import cli, plots, pruning, runs
 from bayesattn.accuracy import Accuracy, Alignment, Gain
 from bayesattn.plots import style
 from bayesattn.plots.diagnostics import scalars
-from bayesattn.plots.run import draw, lacking
+from bayesattn.plots.run import Names, draw, lacking
 from bayesattn.ranks import chain_band, chain_ecdfs
 from tests.posteriors import tiny_model
 
@@ -134,7 +134,7 @@ def laid_out(name):
 
 def drawn(kind, draws, heads=None):
     figure = plt.figure(figsize=(13, 4), layout="constrained")
-    draw(figure, kind, draws, scalars(draws), heads)
+    draw(figure, kind, draws, scalars(draws), Names(heads))
     return figure
 
 

@@ -333,11 +333,12 @@ def cut(file, keep=0.5):
 def edit_description(folder, **changes):
     """As if it had been written so, or, for what is to be None, not been written."""
     root = json.loads((folder / "zarr.json").read_text())
-    found = root["attributes"]["bayesattn"] | changes
-    root["attributes"]["bayesattn"] = {name: value for name, value in found.items() if value is not None}
+    found = json.loads(root["attributes"]["bayesattn"]) | changes
+    found = {name: value for name, value in found.items() if value is not None}
     if changes.get("sum", True) is not None:
         members = root["consolidated_metadata"]["metadata"]
-        root["attributes"]["bayesattn"]["sum"] = store.sum_of_description(root["attributes"]["bayesattn"], members)
+        found["sum"] = store.sum_of_description(found, members)
+    root["attributes"]["bayesattn"] = json.dumps(found)
     (folder / "zarr.json").write_text(json.dumps(root))
 
 

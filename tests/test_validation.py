@@ -17,7 +17,8 @@ import bayesattn as ba
 from bayesattn import plots, validation
 from bayesattn.accuracy import accuracy_on
 from bayesattn.comparison import along_directions, joint_p_of, next_order
-from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted, predicted
+from bayesattn.predicted import predicted
+from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 
 GOOD_PATH = {"path": 0, "other_path": 0}
@@ -121,7 +122,8 @@ def test_mean_predictor_by_two_routes(hidden_markov_model, reference_draws, refe
 
 
 def test_a_wrong_temperature_fails(hidden_markov_model, reference_draws):
-    wrong = ba.validate(hidden_markov_model(10).replace(temperature=0.02), reference_draws)
+    theory = predicted(hidden_markov_model(10).replace(temperature=0.02))
+    wrong = ba.validate(hidden_markov_model(10), reference_draws, prediction=theory)
     assert wrong.usable
     assert wrong.verdict == DOES_NOT_HOLD
     assert not wrong.holds
@@ -135,7 +137,8 @@ def test_a_wrong_temperature_fails(hidden_markov_model, reference_draws):
 
 
 def test_a_wrong_width_fails(hidden_markov_model, reference_draws):
-    assert ba.validate(hidden_markov_model(11), reference_draws).verdict == DOES_NOT_HOLD
+    theory = predicted(hidden_markov_model(11))
+    assert ba.validate(hidden_markov_model(10), reference_draws, prediction=theory).verdict == DOES_NOT_HOLD
 
 
 def test_few_draws_cannot_tell(hidden_markov_model, reference_draws, reference_prediction):
@@ -437,12 +440,14 @@ def test_foreign_draws_are_refused(hidden_markov_model, reference_draws):
         temperature=1.0,
         architecture=ba.Architecture((2,), (5, 5), (1.0,) * 3),
     )
-    with pytest.raises(ValueError, match="draws must be of this model with 2 paths"):
+    with pytest.raises(
+        ValueError, match=r"model must be the one that draws are of, got one with heads = \[2\], not \[2, 2"
+    ):
         ba.validate(two, reference_draws)
-    with pytest.raises(ValueError, match=r"draws must hold posterior\['order_parameter'\]"):
+    with pytest.raises(ValueError, match="draws must have the group posterior, got groups none"):
         ba.validate(two, reference_draws["sample_stats"])
-    with pytest.raises(ValueError, match=r"draws must be a DataTree, as bayesattn\.sample returns it, got str"):
-        ba.validate(two, "x")
+    with pytest.raises(ValueError, match=r"draws must be the result of bayesattn.sample, a Run or .* got 3"):
+        ba.validate(two, 3)
     with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
         ba.validate(two, reference_draws, margin=0)
     with pytest.raises(ValueError, match="level must be below 1, got 1"):

@@ -11,7 +11,6 @@ from bayesattn.cli.screen import refuse_to_overwrite, say_where, screen, working
 from bayesattn.plots import KINDS
 from bayesattn.plots.run import figure_and_lacking
 from bayesattn.plots.style import checked_file, save
-from bayesattn.runs import Run
 
 Kind = StrEnum("Kind", list(zip(KINDS, KINDS, strict=True)))
 
@@ -39,7 +38,7 @@ def plot(
         raise ValueError(f"--out must not be in the run, got {file}")
     refuse_to_overwrite(file, overwrite, folder=False)
     with working("reading the run, drawing"):
-        figure, missing = figure_and_lacking(Run(run), [of.value for of in kind or ()] or None)
+        figure, missing = figure_and_lacking(run, [of.value for of in kind or ()] or None)
         save(figure, file, overwrite=overwrite)
     for name, why in ({} if kind else missing).items():
         screen.print(f"no {name}: {why}")

@@ -21,6 +21,7 @@ from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
 from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
+from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
 from bayesattn.theory import bartlett
 from bayesattn.theory.features import outputs_of
 from bayesattn.theory.kernels import input_scale
@@ -282,7 +283,7 @@ MOST_BYTES = 2**32
 
 @with_own_settings
 def weights(
-    draws: "xarray.DataTree", model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
+    draws: Draws, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
 ) -> "xarray.Dataset":
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
@@ -292,7 +293,7 @@ def weights(
     V_0 by Matheron's rule; of classes as in the prior, given what is known of it, F Z.
 
     Args:
-        draws: result of `sample` with parameterisation "collapsed".
+        draws: result of `sample` with parameterisation "collapsed", a `bayesattn.runs.Run` of it, or a run's folder.
         model: the model they were drawn from.
         seed: of the frames and the prior draws.
         thin: keep every thin-th draw, the last of each thin, as samplers do.
@@ -307,10 +308,12 @@ def weights(
     """
     positive_integer("thin", thin)
     seed_number("seed", seed)
-    if "bartlett" not in draws["posterior"]:
+    tree = opened_of(draws, model)
+    posterior = tree["posterior"].to_dataset()
+    if "bartlett" not in posterior:
         raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
     arch, shapes = model.architecture, structure(model)
-    points = draws["posterior"]["bartlett"].isel(draw=slice(thin - 1, None, thin))
+    points = posterior["bartlett"].isel(draw=slice(thin - 1, None, thin))
     if points.shape[-1] != sum(shape.size for shape in shapes):
         raise ValueError(
             f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
@@ -325,9 +328,10 @@ def weights(
     keys = jax.random.split(stream(seed, "weights", fingerprint(model)), len(flat))
     readouts = None
     if model.law is not None:
-        if "readout" not in draws["posterior"]:
+        if "readout" not in posterior:
             raise ValueError("draws of a model of classes must hold posterior['readout'], got draws without")
-        kept = np.asarray(draws["posterior"]["readout"].isel(draw=slice(thin - 1, None, thin)))
+        drawn_readouts = in_order_of_rows(posterior["readout"], tree, model)
+        kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         readouts = jnp.asarray(kept).reshape(-1, *kept.shape[2:])
     drawn = _weights(flat, readouts, keys, data(model), arch.widths, shapes)
     coords = {name: points[name] for name in ("chain", "draw")}

@@ -16,6 +16,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Key
 
 from bayesattn._checks import OwnsArrays, finite_array, owned, positive
+from bayesattn._random import fingerprint
 from bayesattn._text import Described
 
 Sites = dict[str, Array]
@@ -97,7 +98,8 @@ class LatentModel(OwnsArrays, Described):
 
     def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
         """ArviZ's observed_data and constant_data."""
-        constant = {name: getattr(self, name) for name in ("features", "query_features", "noise", "prior")}
+        names = ("features", "query_features", "noise", "prior")
+        constant = {"fingerprint": fingerprint(self)} | {name: getattr(self, name) for name in names}
         return {
             "observed_data": {"values": self.values},
             "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},

@@ -27,6 +27,7 @@ from bayesattn._checks import (
     require_memory,
     shown,
 )
+from bayesattn._random import fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
@@ -335,7 +336,7 @@ class Model(OwnsArrays, Described):
 
     def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
         """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
-        constant = {"temperature": self.temperature, "path_inputs": self.path_inputs}
+        constant = {"fingerprint": fingerprint(self), "temperature": self.temperature, "path_inputs": self.path_inputs}
         for name in ("test_path_inputs", "test_labels"):
             if getattr(self, name) is not None:
                 constant[name] = getattr(self, name)
@@ -363,10 +364,7 @@ class Model(OwnsArrays, Described):
     def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
         """The model of which `table`, `about` and the arrays of `groups` were stored."""
         shape, tokens = table["architecture"], None
-        arch = Architecture(
-            *(tuple(shape[key]) for key in ("heads", "widths", "variances", "skips") if key in shape),
-            outputs=shape.get("outputs", 1),
-        )
+        arch = architecture_of(shape)
         if about["readout"]:
             matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
             mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
@@ -491,6 +489,12 @@ class Model(OwnsArrays, Described):
         ):
             object.__setattr__(changed, "_made", [])
         return changed
+
+
+def architecture_of(table: Mapping[str, Any]) -> Architecture:
+    """The architecture that `Model.table` has told of."""
+    given = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
+    return Architecture(*given, outputs=table.get("outputs", 1))
 
 
 def _counted(arch: Architecture) -> str:

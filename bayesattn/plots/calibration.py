@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
+from bayesattn._checks import shown
 from bayesattn.calibration import VERDICTS, Calibration
 from bayesattn.plots.style import literal, palette, whole_numbers
 from bayesattn.ranks import ecdf_band, ecdf_difference
@@ -17,7 +18,14 @@ MOST_COLUMNS = 4
 
 
 def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
-    """ECDF of each quantity's ranks minus the uniform one, a panel for each sampler, with the band of uniform ranks."""
+    """ECDF of each quantity's ranks minus the uniform one, a panel for each sampler, with the band of uniform ranks.
+
+    Raises ValueError at something else than calibrations by name; a posterior's draws have no ranks of this kind.
+    """
+    if not isinstance(calibrations, Mapping) or not all(
+        hasattr(each, "ranks") for each in calibrations.values() or [None]
+    ):
+        raise ValueError(f"calibrations must be results of bayesattn.calibration by name, got {shown(calibrations)}")
     colors = palette()
     columns = min(MOST_COLUMNS, len(calibrations))
     rows = -(-len(calibrations) // columns)

@@ -5,11 +5,11 @@ from typing import Any
 
 import arviz_stats
 import numpy as np
-import xarray as xr
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
 from bayesattn.diagnostics import ENOUGH_ESS, GOOD_BFMI, Scalar
+from bayesattn.models.trees import Draws, dataset, opened
 from bayesattn.plots.style import palette, short, whole_numbers
 from bayesattn.ranks import BAND_LEVEL, PLACES
 
@@ -19,10 +19,11 @@ MOST_TRACED = 1000
 """Draws of each chain."""
 
 
-def scalars(draws: xr.DataTree) -> dict[str, Scalar]:
-    """Log posterior and the largest entries of U, or of z, by their names in full."""
-    posterior = draws["posterior"].to_dataset()
-    chosen = {"log posterior": draws["sample_stats"].to_dataset()["lp"].values}
+def scalars(draws: Draws) -> dict[str, Scalar]:
+    """Log posterior and the largest entries of U, or of z, by their names in full; those that draws hold."""
+    draws = opened(draws)
+    posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
+    chosen = {"log posterior": statistics["lp"].values} if "lp" in statistics else {}
     if "order_parameter" in posterior:
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))

@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from bayesattn._text import UNKNOWN
+from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
-from bayesattn.pruning import MOST_LOST, Comparison, Pruned, heads_of
+from bayesattn.pruning import MOST_LOST, Comparison, Pruned, compare, heads_of
 
 ORDER_STYLES: dict[str, dict[str, Any]] = {
     "theory": {"color": "blue", "marker": "o"},
@@ -25,8 +26,14 @@ ORDER_STYLES: dict[str, dict[str, Any]] = {
 NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained network"}
 
 
-def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
-    """Head scores, what each network loses without each head, and accuracy as heads go; one comparison for each seed."""
+def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draws) -> Figure:
+    """Head scores, what each network loses without each head, and accuracy as heads go; one comparison for each seed.
+
+    Draws, runs and folders in place of comparisons are compared with the theory of their model first.
+
+    Raises ValueError at nothing, at something that is neither, at draws of a model that `bayesattn.pruning` does not serve.
+    """
+    comparisons = _compared(comparisons)
     networks, model = list(comparisons[0].networks), comparisons[0].model
     figure = plt.figure(figsize=(13.5, 4.6 * len(networks)), layout="constrained")
     width, count = model.architecture.widths[0], len(comparisons)
@@ -38,6 +45,13 @@ def pruning_figure(comparisons: Sequence[Comparison]) -> Figure:
         lost_without_each(figure.add_subplot(grid[row, 1]), comparisons, name)
         accuracy_as_heads_go(figure.add_subplot(grid[row, 2]), [each.networks[name] for each in comparisons], name)
     return figure
+
+
+def _compared(comparisons: Any) -> list[Comparison]:
+    several = [*comparisons] if isinstance(comparisons, list | tuple) else [comparisons]
+    if not several:
+        raise ValueError("comparisons must hold at least one, got none")
+    return [each if isinstance(each, Comparison) else compare(*opened_with_network(each)) for each in several]
 
 
 def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:

@@ -1,7 +1,8 @@
-"""A run on disk in figures: did its chains mix, and what do its draws say of U and of the predictions?"""
+"""Draws in figures, on disk or in memory: did the chains mix, and what do they say of U and of the predictions?"""
 
+import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -11,12 +12,12 @@ from matplotlib.figure import Figure
 
 from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
-from bayesattn.architecture import SKIP
 from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
-from bayesattn.models import Model
+from bayesattn.models import CENTRAL
+from bayesattn.models.posterior import architecture_of
+from bayesattn.models.trees import OF_DRAWS, Draws, dataset, described_in, opened
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
-from bayesattn.runs import Run
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
 INTERVALS = (0.5, 0.94)
@@ -27,33 +28,45 @@ FEW_EXAMPLES = 60
 """Test examples up to which each has an interval of its own."""
 MOST_PATHS = 20
 """Paths up to which all have their place; of more, the greatest diagonal entries of U."""
-Heads = Sequence[Sequence[str]] | None
-"""Names of the ways through each layer, if they are known."""
+
+
+class Names(NamedTuple):
+    """Names by what draws say of their model: of the ways through each layer (of one output), of several outputs."""
+
+    heads: Sequence[Sequence[str]] | None = None
+    outputs: Sequence[str] | None = None
+
+
+UNNAMED = Names()
 FAR = 30.0
 """Ratio of entries of U from which they are drawn on a logarithmic axis."""
 
 
-def run_figure(run: Run, kinds: Sequence[str] | None = None) -> Figure:
-    """Figures of a run on one page: traces, ranks, effective sample size, energy, U (or z), predictions.
+def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
+    """Figures of draws on one page: traces, ranks, effective sample size, energy, U (or z), predictions.
 
     Args:
-        run: complete, or with draws of all chains.
+        run: a `bayesattn.runs.Run` or a run's folder, complete or with draws of all chains; or the result of
+            `bayesattn.sample` and what was made of it.
         kinds: those wanted, of `KINDS`; by default all that there is something to draw of.
 
     Raises:
-        ValueError: an unknown kind, one that the run has no draws of, a run without draws yet.
+        ValueError: an unknown kind, one that there are no draws of, a run without draws yet, draws that are not finite,
+            something that is no draws.
         RunError: a run that cannot be read.
     """
     return figure_and_lacking(run, kinds)[0]
 
 
-def figure_and_lacking(run: Run, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
-    """`run_figure`, and which kinds the run has nothing to show of, with the reasons."""
-    if not min(run.done) > run.job.warmup:
-        raise ValueError(f"run must have draws to show, got {run.path}, which has none yet")
-    for kind in kinds or ():
+def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
+    """`run_figure`, and which kinds there is nothing to show of, with the reasons."""
+    for kind in [kinds] if isinstance(kinds, str) else kinds or ():
         one_of("kinds", kind, KINDS)
-    draws = run.draws().load()
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    draws = opened(run).compute()
+    if not draws["posterior"].sizes["draw"]:
+        raise ValueError("run must have draws to show, got one that has none yet")
+    _require_finite(draws)
     missing = lacking(draws)
     for kind in kinds or ():
         if kind in missing:
@@ -61,47 +74,73 @@ def figure_and_lacking(run: Run, kinds: Sequence[str] | None = None) -> tuple[Fi
     quantities = diagnostics.scalars(draws)
     chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
-    figure.suptitle(run_title(run), fontsize=13)
+    figure.suptitle(run_title(draws), fontsize=13)
+    names = names_of(draws)
     heights = [HEIGHTS[kind] for kind in chosen]
     for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
-        draw(part, kind, draws, quantities, heads_of(run))
+        draw(part, kind, draws, quantities, names)
     return figure, missing
 
 
-def heads_of(run: Run) -> Heads:
-    """Heads of each layer of the network that a run is of; None of a latent model."""
-    arch = run.model.architecture if isinstance(run.model, Model) else None
-    return arch.way_names() if arch is not None and arch.outputs == 1 else None
+def _require_finite(draws: xr.DataTree) -> None:
+    """Raise ValueError unless what is shown is finite: figures have no place for NaN."""
+    for group in ("posterior", "sample_stats"):
+        for name, values in dataset(draws, group).data_vars.items():
+            if name in OF_DRAWS and values.dtype.kind == "f" and not np.isfinite(values.values).all():
+                raise ValueError(
+                    f"run must have finite draws to show, got {name} that are not: of a run that goes on,"
+                    " bayesattn.runs.Run(..).draws() are those that all chains have"
+                )
 
 
-def run_title(run: Run) -> str:
-    """Model, width, temperature, sampler and draws of a run in one line."""
-    about = run.overview()
-    parts = [short(about["model"])]
-    parts += [f"N = {about['width']}"] if about["width"] is not None else []
-    parts += [f"T = {about['temperature']:g}"] if about["temperature"] is not None else []
-    kept = max(0, (min(run.done) - run.job.warmup) // run.job.thin)
-    chains = "1 chain" if run.job.chains == 1 else f"{run.job.chains} chains"
-    return ", ".join([*parts, f"{about['sampler']} ({about['parameterisation']})", f"{chains} of {kept} draws"])
+def names_of(draws: xr.DataTree) -> Names:
+    """Names that a tree knows; none where it says nothing of its model, or is of none with heads."""
+    about = described_in(draws)
+    try:
+        arch, names = architecture_of(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        outputs = names.get("output_names")
+        if arch.outputs > 1:
+            return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)
+        return Names(arch.way_names(names["head_names"]))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return UNNAMED
 
 
-def draw(figure: Any, kind: str, draws: xr.DataTree, quantities: Mapping[str, Scalar], heads: Heads = None) -> None:
-    """One kind of figure of some draws and their `scalars`, into a figure or a part of one; `heads` per layer, if known."""
+def run_title(draws: xr.DataTree) -> str:
+    """Model, width, temperature, sampler and draws in one line, as far as they are known."""
+    about, sizes, parts = described_in(draws), draws["posterior"].sizes, []
+    try:
+        model, settings = tomllib.loads(about["model"]), tomllib.loads(about.get("sampler", ""))
+        parts.append(short(about["about_model"]["name"]))
+        parts += [f"N = {model['architecture']['widths'][0]}"] if "architecture" in model else []
+        parts += [f"T = {model['temperature']:g}"] if "temperature" in model else []
+        parts += [f"{settings['sampler']} ({settings['parameterisation']})"] if "sampler" in settings else []
+    except (AttributeError, KeyError, TypeError, ValueError):
+        parts = ["draws of a model that they do not name"]
+    chains = "1 chain" if sizes["chain"] == 1 else f"{sizes['chain']} chains"
+    return ", ".join([*parts, f"{chains} of {sizes['draw']} draws"])
+
+
+def draw(figure: Any, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
+    """One kind of figure of some draws and their `scalars`, into a figure or a part of one, with names if they are known."""
+    draws = opened(draws)
     if kind == "energy":
         diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
     elif kind == "U":
-        central(figure, draws, heads)
+        central(figure, draws, names)
     elif kind == "prediction":
-        prediction(figure, draws)
+        prediction(figure, draws, names)
     else:
         kinds: dict[str, Callable] = {"trace": diagnostics.trace, "rank": diagnostics.rank, "ess": diagnostics.ess}
         kinds[kind](figure, quantities)
 
 
-def lacking(draws: xr.DataTree) -> dict[str, str]:
+def lacking(draws: Draws) -> dict[str, str]:
     """Kinds of figures that there is nothing to show of, and why."""
-    posterior, why = draws["posterior"].to_dataset(), {}
-    statistics = draws["sample_stats"].to_dataset() if "sample_stats" in draws.children else xr.Dataset()
+    draws, why = opened(draws), {}
+    posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
+    if "lp" not in statistics and not {*CENTRAL} & {*posterior.data_vars}:
+        why |= dict.fromkeys(("trace", "rank", "ess"), "the draws hold neither U nor z nor their log density")
     if posterior.sizes["draw"] < FEWEST_DRAWS:
         few = f"each chain has {posterior.sizes['draw']} draws yet, and it takes {FEWEST_DRAWS}"
         why |= dict.fromkeys(("rank", "ess", "energy"), few)
@@ -117,12 +156,12 @@ def lacking(draws: xr.DataTree) -> dict[str, str]:
     return why
 
 
-def central(figure: Any, draws: xr.DataTree, heads: Heads = None) -> None:
+def central(figure: Any, draws: Draws, known: Names = UNNAMED) -> None:
     """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries.
 
     Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
     """
-    posterior = draws["posterior"].to_dataset()
+    posterior, heads = dataset(opened(draws), "posterior"), known.heads
     (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
     if "order_parameter" in posterior:
         sampled, name = posterior["order_parameter"], "U"
@@ -135,7 +174,7 @@ def central(figure: Any, draws: xr.DataTree, heads: Heads = None) -> None:
             if heads is not None and len(heads) > 1:
                 by_heads = of_entries.reshape(*of_entries.shape[:2], len(heads[0]), -1)
                 sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
-                rows, columns = ([way if way == SKIP else f"head {way}" for way in layer] for layer in heads[:2])
+                rows, columns = ([f"head {way}" if way.isdecimal() else way for way in layer] for layer in heads[:2])
                 above = "layer 2"
                 if len(heads) > 2:
                     above, columns = f"paths of layers 2 to {len(heads)}", [*map(str, range(1, by_heads.shape[3] + 1))]
@@ -178,13 +217,14 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
     legend_below(axes, 3)
 
 
-def prediction(figure: Any, draws: xr.DataTree) -> None:
+def prediction(figure: Any, draws: Draws, names: Names = UNNAMED) -> None:
     """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
+    draws = opened(draws)
     sampled = draws["posterior"].to_dataset()["prediction"].values
     flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
     mean = flat.mean(0)
     order, places = np.argsort(mean, kind="stable"), np.arange(1, len(mean) + 1)
-    constant = draws["constant_data"].to_dataset() if "constant_data" in draws.children else xr.Dataset()
+    constant = dataset(draws, "constant_data")
     labels = constant["test_labels"].values if "test_labels" in constant else None
     colors = palette()
     panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
@@ -204,10 +244,10 @@ def prediction(figure: Any, draws: xr.DataTree) -> None:
     whole_numbers(panels[0].xaxis)
     legend_below(panels[0], 3)
     if labels is not None:
-        against_labels(panels[1], mean, labels)
+        against_labels(panels[1], mean, labels, names.outputs)
 
 
-def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray) -> None:
+def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
     """Mean predictor against the test labels: of two classes a histogram each, else a point an example.
 
     Of several outputs, for each class how often which output is the greatest.
@@ -218,7 +258,7 @@ def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray) -> None:
         counts = np.zeros((labels.shape[1],) * 2)
         np.add.at(counts, (classes, taken), 1)
         shares = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
-        names = [f"output {number + 1}" for number in range(labels.shape[1])]
+        names = outputs or [f"output {number + 1}" for number in range(labels.shape[1])]
         heat_map(axes, shares, names, names, 100.0)
         right = 100 * share_right(mean, labels)
         axes.set(xlabel="greatest of the mean predictor", ylabel="greatest of the labels")

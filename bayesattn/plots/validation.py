@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from bayesattn._text import rounded, with_error
 from bayesattn.accuracy import Alignment
+from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
 from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
 
@@ -27,14 +28,21 @@ FEW_EIGENVECTORS = 10
 
 
 def validation_figure(
-    validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]] | None = None
+    validations: Sequence[Validation | Draws] | Validation | Draws,
+    curve: Mapping[int, Sequence[Candidate]] | None = None,
 ) -> Figure:
     """Everything about a model at several widths on one page: accuracy, U against width, U at the smallest width, alignment.
 
     What needs test labels, or labels that are not all 0, is left out where there are none, and the title says so.
-    `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it.
+    `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it. Draws, runs and
+    folders in place of validations are held against the theory of their model first, all at one level.
+
+    Raises:
+        ValueError: nothing, or something that is neither; draws of no network.
+        RunError: a folder that is not a run that can be read.
+        NotConverged: a solver of the theory failed.
     """
-    ordered = sorted(validations, key=lambda v: v.width)
+    ordered = sorted(_validated(validations), key=lambda v: v.width)
     smallest, model = ordered[0], ordered[0].model
     temperatures = ", ".join(f"{t:g}" for t in dict.fromkeys(v.model.temperature for v in ordered))
     title, panels = f"{short(model.name)}: theory and draws of the posterior, T = {temperatures}", []
@@ -56,6 +64,23 @@ def validation_figure(
         draw(axes)
     order_parameters(rows[1], smallest)
     return figure
+
+
+def _validated(validations: Any) -> list[Validation]:
+    """Validations as they are, and draws held against the theory of their model."""
+    from bayesattn.validation import LEVEL, validate
+
+    several = [*validations] if isinstance(validations, list | tuple) else [validations]
+    if not several:
+        raise ValueError("validations must hold at least one, got none")
+
+    def validated(each: Any) -> Validation:
+        if hasattr(each, "saddle"):
+            return each
+        model, draws = opened_with_network(each)
+        return validate(model, draws, level=LEVEL / len(several))
+
+    return [validated(each) for each in several]
 
 
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:

@@ -21,7 +21,7 @@ from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar, moments
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
-from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Heads, draw, heads_of, lacking
+from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Names, draw, lacking, names_of
 from bayesattn.plots.style import png
 from bayesattn.runs import Run
 from bayesattn.theory.bartlett import layer_shapes
@@ -195,10 +195,10 @@ def _part(
     name: str, run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]
 ) -> Part:
     diagnosis = run.diagnose()
-    missing, quantities = lacking(draws), diagnostics.scalars(draws)
+    missing, quantities, names = lacking(draws), diagnostics.scalars(draws), names_of(draws)
     words = _words(", ".join(quantities), diagnosis, isinstance(run.model, LatentModel))
     pictures = [
-        picture(lambda kind=kind: _figure(kind, draws, quantities, heads_of(run)), *words[kind])
+        picture(lambda kind=kind: _figure(kind, draws, quantities, names), *words[kind])
         for kind in KINDS
         if kind not in missing
     ]
@@ -249,9 +249,9 @@ def _words(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[
     }
 
 
-def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], heads: Heads) -> Figure:
+def _figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], names: Names) -> Figure:
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
-    draw(figure, kind, draws, quantities, heads)
+    draw(figure, kind, draws, quantities, names)
     return figure
 
 

@@ -192,6 +192,7 @@ class Run(Described):
             # Of a name, xarray and fsspec would take `~` for a home and `::` for a chain of files within files.
             files: Any = LocalStore(self.path.absolute(), read_only=True)
             tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self.consolidated)
+        tree.attrs[KEY] = json.dumps(self.description)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(drawn)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
@@ -204,9 +205,7 @@ class Run(Described):
         require_new("file", file)
         partial = Path(f"{file}.{uuid.uuid4().hex}.partial")
         try:
-            tree = self.draws()
-            tree.attrs = {KEY: json.dumps(self.description)}
-            tree.to_netcdf(partial, engine="h5netcdf")
+            self.draws().to_netcdf(partial, engine="h5netcdf")
             partial.rename(file)
         finally:
             partial.unlink(missing_ok=True)

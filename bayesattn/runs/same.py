@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from bayesattn.models import LatentModel, Model
+from bayesattn.models.trees import close
 from bayesattn.runs import provenance
 from bayesattn.runs.store import RunError
 from bayesattn.samplers import Job
@@ -39,7 +38,7 @@ def require_same(run: Run, model: Model | LatentModel, job: Job) -> None:
                 " another folder, or replace it with overwrite=True"
             )
     for name in (*run.model.data_names, *provenance.SHOWN):
-        if not _close(getattr(run.model, name, None), getattr(model, name, None)):
+        if not close(getattr(run.model, name, None), getattr(model, name, None)):
             raise RunError(f"{run.path} holds a run on other data: its {name} differ; choose another folder")
 
 
@@ -58,10 +57,3 @@ def _settings(model: Model | LatentModel) -> dict[str, Any]:
     table = provenance.model_table(model)
     table.pop("task", None)
     return table.pop("architecture", {}) | table | {"names": provenance.shown_names(model)}
-
-
-def _close(ours: Any, theirs: Any) -> bool:
-    """Other processors may compute path inputs with another last bit; a run goes on with those it began with."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))

@@ -99,7 +99,9 @@ def read_root(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
-        about = root["attributes"][KEY] = dict(root["attributes"][KEY])
+        about = root["attributes"][KEY]
+        # A text, which NetCDF can hold too; earlier versions wrote a dictionary.
+        about = root["attributes"][KEY] = dict(json.loads(about) if isinstance(about, str) else about)
     except (KeyError, TypeError, ValueError):
         raise RunError(
             f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
@@ -220,7 +222,7 @@ def _describe(path: Path, description: dict[str, Any], job: Job, members: Member
     content = json.loads((path / "zarr.json").read_bytes())
     description = description | {"sampler": provenance.to_toml(provenance.job_table(job))}
     description["sum"] = sum_of_description(description, members)
-    content["attributes"][KEY] = description
+    content["attributes"][KEY] = json.dumps(description)
     content[CONSOLIDATED] = INLINE | {"metadata": members}
     replace_file(path / "zarr.json", json.dumps(content).encode())
 

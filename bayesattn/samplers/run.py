@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
+import tomli_w
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
@@ -27,7 +28,7 @@ from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
-from bayesattn.models.description import ATTRIBUTE, described, tree_of
+from bayesattn.models.description import ATTRIBUTE, described, plain_table, tree_of
 from bayesattn.samplers import curvature
 from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.job import Job
@@ -131,8 +132,8 @@ def sample(
         sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
         also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
         posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"]. The tree's attribute
-        "bayesattn" describes the model, for `bayesattn.predict` and `bayesattn.with_groups`. Stopped early, it holds the
-        first draws of each chain, as many of all: bit for bit those of a longer run.
+        "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws. Stopped early, it
+        holds the first draws of each chain, as many of all: bit for bit those of a longer run.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
@@ -170,7 +171,7 @@ def sample(
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = model.coords() | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | model.groups(), coords, model.dims())
-    tree.attrs[ATTRIBUTE] = json.dumps(described(model))
+    tree.attrs[ATTRIBUTE] = json.dumps(described(model) | {"sampler": tomli_w.dumps(plain_table(vars(job)))})
     return tree
 
 

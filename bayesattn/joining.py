@@ -1,0 +1,152 @@
+"""Draws of one posterior put together: chains of other seeds, of several calls, runs and machines."""
+
+import json
+import tomllib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tomli_w
+
+from bayesattn._checks import require_memory, shown
+from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.trees import (
+    DATA,
+    JOINED,
+    OF_CHAINS,
+    Draws,
+    Origin,
+    close,
+    dataset,
+    described_in,
+    numbers_of,
+    opened,
+    repeats,
+)
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+FREE = ("chains", "draws", "warmup", "seed", "chain_method")
+"""Settings that draws which are put together may differ in."""
+OF_RUNS = ("format", "identity", "environment", "prepared", "sums", "sum")
+
+
+def concat(draws: Sequence[Draws]) -> "xr.DataTree":
+    """Draws of one model put together, chain after chain, in memory; chains are numbered anew.
+
+    Groups of data, and prior groups, are those of the first.
+
+    Args:
+        draws: at least one, each the result of `bayesattn.sample` or of this function, a `bayesattn.runs.Run`, or a run's
+            folder; of one posterior, sampler and parameterisation, as many of each chain, and of other seeds.
+
+    Raises:
+        ValueError: no draws; draws of several models, of other test examples, by other settings than seed, warm-up and
+            number of chains, of other lengths or variables, each in one sentence that names the difference; the same draws
+            twice, or the same chain of one seed; more than memory can hold.
+        RunError: a folder that is not a run that can be read.
+    """
+    import xarray
+
+    if isinstance(draws, str) or not isinstance(draws, Sequence) or not draws:
+        raise ValueError(f"draws must be a list of results of bayesattn.sample, runs or folders, got {shown(draws)}")
+    trees = [opened(each) for each in draws]
+    first, *others = trees
+    for number, other in enumerate(others, 1):
+        _require_joinable(f"draws[{number}]", first, other)
+    sources = [_sources(tree) for tree in trees]
+    _require_other_seeds(trees, sources)
+    require_memory("draws put together", sum(tree.nbytes for tree in trees), "put fewer together")
+    groups: dict[str, xr.Dataset] = {}
+    for name in first.children:
+        data = dataset(first, name)
+        if _is_of_draws(name):
+            parts = [dataset(tree, name) for tree in trees]
+            # Draws have the numbers that those of the first tree have.
+            data = xarray.concat(
+                parts, dim="chain", data_vars="all", coords="minimal", compat="override", join="override"
+            ).assign_coords(chain=np.arange(sum(part.sizes["chain"] for part in parts)))
+        groups[name] = data
+    result = xarray.DataTree.from_dict(groups)
+    about = {key: value for key, value in described_in(first).items() if key not in OF_RUNS}
+    if "sampler" in about:
+        settings = tomllib.loads(about["sampler"]) | {"chains": groups["posterior"].sizes["chain"]}
+        settings.pop("seed", None)
+        about["sampler"] = tomli_w.dumps(settings)
+    about.pop(JOINED, None)
+    if all(source is not None for source in sources):
+        about[JOINED] = [pair for source in sources for pair in source or ()]
+    result.attrs = dict(first.attrs) | ({ATTRIBUTE: json.dumps(about)} if about else {})
+    return result
+
+
+def _is_of_draws(group: str) -> bool:
+    """Whether a group holds a value for each draw of the posterior."""
+    return group not in DATA and not group.startswith("prior")
+
+
+def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> None:
+    """Raise ValueError unless draws are of the model of the first ones, by the same settings, and hold the same."""
+    if difference := Origin.of_tree(first).difference(Origin.of_tree(other)):
+        raise ValueError(f"{name} must be of the model that draws[0] are of, got those of one with {difference}")
+    ours, theirs = _settings(first), _settings(other)
+    for setting in ours if theirs else ():
+        if ours[setting] != theirs.get(setting):
+            raise ValueError(
+                f"{name} must be drawn as draws[0] were, with {setting} = {ours[setting]}, got {theirs.get(setting)}"
+            )
+    groups = [[group for group in tree.children if _is_of_draws(group)] for tree in (first, other)]
+    _require_equal(f"{name} must have groups", *groups)
+    for group in groups[0]:
+        one, two = dataset(first, group), dataset(other, group)
+        _require_equal(f"{name} must have in {group} the variables", [*one.data_vars], [*two.data_vars])
+        for axis in one.sizes:
+            if axis != "chain" and one.sizes[axis] != two.sizes.get(axis):
+                advice = ": cut the longer ones first, with isel(draw=slice(..))" if axis == "draw" else ""
+                raise ValueError(
+                    f"{name} must have {one.sizes[axis]} entries along {axis}, as draws[0] have, got"
+                    f" {two.sizes.get(axis, 'none')}{advice}"
+                )
+            if axis not in OF_CHAINS and axis in one.coords and axis in two.coords:
+                labels = ([*map(str, each[axis].values)] for each in (one, two))
+                _require_equal(f"{name} must have along {axis}", *labels, ordered=True)
+    for group in DATA:
+        one, two = dataset(first, group), dataset(other, group)
+        for variable in [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]:
+            if not close(one[variable].values, two[variable].values):
+                raise ValueError(f"{name} must have the {variable} of draws[0], got others")
+
+
+def _require_equal(what: str, wanted: list[Any], got: list[Any], ordered: bool = False) -> None:
+    if (wanted != got) if ordered else ({*wanted} != {*got}):
+        raise ValueError(f"{what} {', '.join(map(str, wanted))}, as draws[0] have, got {', '.join(map(str, got))}")
+
+
+def _settings(tree: "xr.DataTree") -> dict[str, Any]:
+    """Settings that draws were made with, but for those that may differ; none where they are not known."""
+    settings = tomllib.loads(described_in(tree).get("sampler", ""))
+    return {name: value for name, value in settings.items() if name not in FREE}
+
+
+def _sources(tree: "xr.DataTree") -> list[list[int]] | None:
+    """Seed and chain that each chain comes from; None where that is not known."""
+    about, chains = described_in(tree), tree["posterior"]["chain"].values.tolist()
+    known = about.get(JOINED)
+    if known is not None:
+        return [known[chain] for chain in chains] if {*chains} <= {*range(len(known))} else None
+    settings = tomllib.loads(about.get("sampler", ""))
+    return [[settings["seed"], chain] for chain in chains] if "seed" in settings else None
+
+
+def _require_other_seeds(trees: "list[xr.DataTree]", sources: list[list[list[int]] | None]) -> None:
+    met: dict[tuple[int, ...], int] = {}
+    for number, source in enumerate(sources):
+        for seed, chain in source or ():
+            if (place := met.setdefault((seed, chain), number)) != number:
+                both = f"draws[{place}] and draws[{number}]"
+                raise ValueError(f"draws must be of other seeds, got {both} both of seed {seed}, chain {chain}")
+    counts = {tree["posterior"].sizes["draw"] for tree in trees}
+    values = [numbers_of({name: dataset(tree, name) for name in ("posterior", "sample_stats")})[1] for tree in trees]
+    if len(counts) == 1 and repeats(np.concatenate(values)) and not any(map(repeats, values)):
+        raise ValueError("draws must be of other seeds, got the same draws twice")

@@ -1,0 +1,419 @@
+"""Draws as every function takes them: trees, runs and folders alike, put right by name, held against their model.
+
+A tree says what model it is of in its attribute, and in constant_data["fingerprint"], which joins and selections keep where
+they lose attributes or take those of the first tree for all.
+"""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Union
+
+import numpy as np
+import tomli_w
+from jaxtyping import Float
+
+from bayesattn._checks import finite_array, positive_integer, shown
+from bayesattn._random import fingerprint
+from bayesattn.models.description import ATTRIBUTE, plain_table, restored
+from bayesattn.models.latent import LatentModel
+from bayesattn.models.posterior import Model, architecture_of
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+    from bayesattn.runs import Run
+
+Draws = Union["xr.DataTree", "Run", str, Path]
+DATA = ("observed_data", "constant_data")
+OF_CHAINS = ("chain", "draw")
+ORDER_PARAMETER_AXES = (*OF_CHAINS, "path", "other_path")
+OF_DRAWS = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
+"""Variables that functions of this package read, draw by draw."""
+DECIDING = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
+"""Variables in groups of data that decide a posterior."""
+JOINED = "joined"
+"""In a tree's description: seed and chain that each of its chains comes from, where trees were put together."""
+UNSAID = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
+"""What a table of settings leaves out."""
+AXES = (
+    *(*OF_CHAINS, "example", "test_example", "output", "token", "head", "query", "key", "path", "path_of_inputs"),
+    *("other_path", "value_feature", "readout_width", "width", "feature"),
+)
+"""All variables have their axes in this order; axes of several layers are numbered, widths from the last layer down."""
+
+
+def opened(draws: Draws) -> "xr.DataTree":
+    """Draws as a tree whose variables have their axes in order, and whose data have none of chains or draws.
+
+    Args:
+        draws: result of `bayesattn.sample` or what xarray and ArviZ made of it, a `bayesattn.runs.Run`, or a run's folder.
+
+    Raises:
+        ValueError: something else; draws without chains or draws, or of U that is not square; trees put together that are
+            of several models, of chains of several lengths, or hold the same draws twice.
+        RunError: a folder that is not a run that can be read.
+    """
+    return _in_order(_tree_and_run(draws)[0])
+
+
+def opened_of(draws: Draws, model: Any) -> "xr.DataTree":
+    """`opened` draws of a model; raises ValueError where they are known to be of another one, naming what differs."""
+    tree = opened(draws)
+    require_model(tree, model)
+    return tree
+
+
+def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model, "xr.DataTree"]:
+    """`opened` draws of a network with their model, which is `model`, or else what they say that they are of.
+
+    Raises ValueError if they say nothing and there is no model, if they are of no network, or of another one than `model`.
+    """
+    tree, run = _tree_and_run(draws)
+    tree = _in_order(tree)
+    if model is not None:
+        require_model(tree, model)
+    own: Any = model if model is not None else _model_in(tree) if run is None else run.model
+    if not isinstance(own, Model):
+        raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
+    return own, tree
+
+
+def _tree_and_run(draws: Any) -> tuple["xr.DataTree", Any]:
+    """A tree, and the run that it is of; None of a tree in memory."""
+    import xarray
+
+    if isinstance(draws, xarray.DataTree):
+        return draws, None
+    # The one place where this floor asks for a module of a floor above: every function opens folders by it.
+    run_class = import_module("bayesattn.runs").Run
+    if isinstance(draws, str | Path):
+        draws = run_class(draws)
+    if not isinstance(draws, run_class):
+        raise ValueError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
+    return draws.draws(), draws
+
+
+def dataset(tree: "xr.DataTree", group: str) -> "xr.Dataset":
+    """A group of a tree; an empty one where there is none."""
+    import xarray
+
+    return tree[group].to_dataset() if group in tree.children else xarray.Dataset()
+
+
+def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
+    """A tree put right by name; the same one where nothing had to be done."""
+    import xarray
+
+    if "posterior" not in tree.children:
+        raise ValueError(f"draws must have the group posterior, got groups {', '.join(tree.children) or 'none'}")
+    groups = {str(name): node.to_dataset() for name, node in tree.children.items()}
+    put, joined = {}, False
+    for name, data in groups.items():
+        if name in DATA:
+            put[name] = _without_axes_of_chains(name, data)
+            joined |= put[name] is not data
+        else:
+            put[name] = _renumbered(data)
+            joined |= name == "posterior" and put[name] is not data
+        put[name] = _in_order_of_axes(put[name])
+        _require_axes(put[name])
+    put["posterior"] = _square(put["posterior"])
+    if joined:
+        _require_joinable(put)
+    changed = {name: data for name, data in put.items() if data is not groups[name]}
+    if not changed:
+        return tree
+    result = tree.copy()
+    for name, data in changed.items():
+        result[name] = xarray.DataTree(data)
+    if joined:
+        result.attrs = _without_seed(tree)
+    return result
+
+
+def _without_seed(tree: "xr.DataTree") -> dict[Any, Any]:
+    """Attributes of trees that were put together, which are those of the first: its seed is not that of all chains."""
+    about = described_in(tree)
+    about.pop(JOINED, None)
+    if isinstance(about.get("sampler"), str):
+        settings = {name: value for name, value in tomllib.loads(about["sampler"]).items() if name != "seed"}
+        about["sampler"] = tomli_w.dumps(settings)
+    return dict(tree.attrs) | ({ATTRIBUTE: json.dumps(about)} if about else {})
+
+
+def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
+    """Data without the axes that joining trees gives them, along which nothing may change."""
+    for axis in [axis for axis in OF_CHAINS if axis in data.dims]:
+        for variable, values in data.data_vars.items():
+            if axis in values.dims:
+                entries = values.transpose(axis, ...).values
+                if not (entries == entries[:1]).all():
+                    what = f"{name}[{str(variable)!r}]"
+                    raise ValueError(
+                        f"draws must be of one model, got trees put together whose {what} differ along {axis}:"
+                        " bayesattn.concat says what else does"
+                    )
+        data = data.isel({axis: 0}, drop=True)
+    return data
+
+
+def _in_order_of_axes(data: "xr.Dataset") -> "xr.Dataset":
+    def place(axis: Any) -> tuple[int, int]:
+        name, _, number = str(axis).rpartition("_")
+        if number.isdecimal() and name in AXES:
+            return AXES.index(name), -int(number)
+        return AXES.index(axis) if axis in AXES else len(AXES), 0
+
+    turned = {
+        name: values.transpose(*order)
+        for name, values in data.data_vars.items()
+        if [*values.dims] != (order := sorted(values.dims, key=place))
+    }
+    return data.assign(turned) if turned else data
+
+
+def _renumbered(data: "xr.Dataset") -> "xr.Dataset":
+    """Chains and draws numbered anew where joining trees has left a number twice."""
+    twice = [axis for axis in OF_CHAINS if axis in data.indexes and not data.indexes[axis].is_unique]
+    return data.assign_coords({axis: np.arange(data.sizes[axis]) for axis in twice}) if twice else data
+
+
+def _require_axes(data: "xr.Dataset") -> None:
+    """Raise ValueError unless draws have axes of chains and draws, and those of U and of numbers no others than theirs."""
+    for name in [name for name in OF_DRAWS if name in data]:
+        axes = {*data[name].dims}
+        wanted = ORDER_PARAMETER_AXES if name == "order_parameter" else OF_CHAINS
+        if not {*wanted} <= axes or (name in ("order_parameter", "lp", "energy") and axes > {*wanted}):
+            got = ", ".join(map(str, data[name].dims)) or "none"
+            raise ValueError(
+                f"{name} of draws must have axes {', '.join(wanted)}, got {got}; isel(chain=[0]) keeps one"
+            )
+
+
+def _square(posterior: "xr.Dataset") -> "xr.Dataset":
+    """Draws of U with the same paths along both axes."""
+    if "order_parameter" not in posterior:
+        return posterior
+    paths, others = (posterior["order_parameter"][axis].values.tolist() for axis in ORDER_PARAMETER_AXES[2:])
+    if paths == others:
+        return posterior
+    if sorted(paths) != sorted(others) or len({*paths}) < len(paths):
+        raise ValueError(
+            f"order_parameter of draws must have the same paths along path and other_path, got"
+            f" {', '.join(map(str, paths))} and {', '.join(map(str, others))}"
+        )
+    return posterior.sel(other_path=paths)
+
+
+def _require_joinable(groups: Mapping[str, "xr.Dataset"]) -> None:
+    """Raise ValueError if trees that were put together have chains of several lengths, or draws that are the same."""
+    name, values = numbers_of(groups)
+    if not np.isfinite(values).all():
+        raise ValueError(
+            f"draws that were put together must be as many of each chain, got {name} that are not finite: cut the longer"
+            " ones first, with isel(draw=slice(..))"
+        )
+    if repeats(values):
+        raise ValueError("draws that were put together must be of other seeds, got the same draws twice")
+
+
+def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarray, "chain draw"]]:
+    """A number that tells each draw from all others: its log density, or what else is there."""
+    statistics = groups.get("sample_stats")
+    if statistics is not None and "lp" in statistics:
+        return "lp", statistics["lp"].values
+    name, values = next(iter(groups["posterior"].data_vars.items()))
+    last = {axis: -1 for axis in values.dims if axis not in OF_CHAINS}
+    return str(name), values.isel(last).values
+
+
+def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
+    """Whether some number comes twice, but for draws in a row, which samplers repeat where they reject."""
+    moved = np.ones(values.shape, bool)
+    moved[:, 1:] = values[:, 1:] != values[:, :-1]
+    return len(np.unique(values[moved])) < np.sum(moved)
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What is known of the model that draws are of: by what a tree says and holds, or by the model itself."""
+
+    about: Mapping[str, Any]
+    data: Mapping[str, Any]
+    model: Any = None
+
+    @classmethod
+    def of_tree(cls, tree: "xr.DataTree") -> "Origin":
+        """By a tree's attribute and groups of data, which are read when they are looked at."""
+        return cls(described_in(tree), {k: v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
+
+    @classmethod
+    def of_model(cls, model: Any) -> "Origin":
+        """By the model."""
+        names = (*type(model).posterior_names, "temperature", "noise", "prior")
+        data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
+        return cls({"kind": type(model).__name__}, data, model)
+
+    @cached_property
+    def fingerprints(self) -> set[str]:
+        """Those that it says it has: one, none, or several of trees that were changed."""
+        if self.model is not None:
+            return {fingerprint(self.model)}
+        said = [self.about.get("fingerprint"), self.data["fingerprint"].item() if "fingerprint" in self.data else None]
+        return {str(each) for each in said if each is not None}
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """Settings of the model, without those that decide no posterior; none where they are not known."""
+        try:
+            about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
+        except (KeyError, TypeError, ValueError):
+            return {}
+        about.pop("task", None)
+        return about.pop("architecture", {}) | about
+
+    def difference(self, other: "Origin") -> str | None:
+        """What tells another model from this one, in words: "temperature = 0.5, not 0.1"; None if nothing is known to."""
+        known = self.fingerprints and other.fingerprints
+        if known and len(self.fingerprints | other.fingerprints) == 1:
+            return None
+        kinds = [origin.about.get("kind") for origin in (self, other)]
+        if None not in kinds and kinds[0] != kinds[1]:
+            return f"kind = {kinds[1]}, not {kinds[0]}"
+        for name in {**self.table, **other.table} if self.table and other.table else ():
+            ours, theirs = (origin.table.get(name, UNSAID.get(name)) for origin in (self, other))
+            if ours != theirs:
+                return f"{name} = {theirs}, not {ours}"
+        both = [name for name in DECIDING if name in self.data and name in other.data]
+        for name in both:
+            ours, theirs = (np.asarray(origin.data[name]) for origin in (self, other))
+            if not close(ours, theirs):
+                return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
+        # Other processors may compute path inputs with another last bit.
+        alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
+        decided = {"labels", "path_inputs"} <= {*both} or {"values", "features"} <= {*both}
+        return "other data, temperature or architecture" if known and not (alike and decided) else None
+
+
+def close(ours: Any, theirs: Any) -> bool:
+    """Whether arrays are the same, but for the last bits that other processors may compute."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
+
+
+def require_model(tree: "xr.DataTree", model: Any) -> None:
+    """Raise ValueError, naming what differs, where a tree is known to be of another model."""
+    if not isinstance(model, Model | LatentModel):
+        raise ValueError(f"model must be a bayesattn.Model, got {shown(model)}")
+    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+        raise ValueError(f"model must be the one that draws are of, got one with {difference}")
+
+
+def described_in(tree: "xr.DataTree") -> dict[str, Any]:
+    """What a tree's attribute says of its model; nothing where it has none that can be read."""
+    try:
+        about = tree.attrs.get(ATTRIBUTE)
+        return dict(json.loads(about) if isinstance(about, str) else about)
+    except (TypeError, ValueError):
+        return {}
+
+
+def _model_in(tree: "xr.DataTree") -> Any:
+    """The model that a tree says it is of, and holds the data of."""
+    about = described_in(tree)
+    try:
+        arrays = {str(name): array.values for group in DATA for name, array in dataset(tree, group).data_vars.items()}
+        model = restored(about, arrays)
+        # Runs of earlier versions have none.
+        said = Origin(about, arrays).fingerprints
+        if said and said != {fingerprint(model)}:
+            raise ValueError("other data")
+        return model
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
+            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
+            " over the model"
+        ) from None
+
+
+def order_parameters(draws: Any, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+    """Every thin-th U of draws of a model, its rows in the model's order.
+
+    Args:
+        draws: as `opened` takes them, or an array of shape (chain, draw, row, row).
+        model: the posterior.
+        thin: the last of each thin is taken.
+
+    Raises:
+        ValueError: draws of another model, or without U; an array of another shape; fewer draws than `thin`.
+    """
+    positive_integer("thin", thin)
+    rows = model.architecture.rows
+    if _is_named(draws):
+        draws = _only(draws)
+    elif not is_tree_or_run(draws):
+        return finite_array("order_parameters", draws, ("chains", "draws", rows, rows))[:, thin - 1 :: thin]
+    return order_parameters_in(opened_of(draws, model), model, thin)
+
+
+def _only(order_parameter: "xr.DataArray") -> "xr.DataTree":
+    import xarray
+
+    return xarray.DataTree.from_dict({"posterior": order_parameter.to_dataset(name="order_parameter")})
+
+
+def _is_named(draws: Any) -> bool:
+    return {*getattr(draws, "dims", ())} == {*ORDER_PARAMETER_AXES}
+
+
+def is_tree_or_run(draws: Any) -> bool:
+    """Whether draws are such as `opened` takes, or a variable of theirs, with named axes."""
+    return (
+        _is_named(draws)
+        or isinstance(draws, str | Path)
+        or hasattr(draws, "children")
+        or callable(getattr(draws, "draws", None))
+    )
+
+
+def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+    """Those of a tree that was opened."""
+    posterior = tree["posterior"].to_dataset()
+    if "order_parameter" not in posterior:
+        raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
+    drawn = in_order_of_rows(posterior["order_parameter"], tree, model).isel(draw=slice(thin - 1, None, thin))
+    if not drawn.size:
+        raise ValueError(f"draws must hold at least {thin} of each chain, got {posterior.sizes['draw']}")
+    return drawn.values  # Read from the disk, if they are there.
+
+
+def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Model) -> "xr.DataArray":
+    """A variable with its paths in the order of a model's rows of U, by their names."""
+    rows = own_row_names(tree) or model.row_names
+    for axis in [axis for axis in ORDER_PARAMETER_AXES[2:] if axis in drawn.dims]:
+        names = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
+        named = axis in drawn.coords
+        if drawn.sizes[axis] != model.architecture.rows or (named and sorted(names) != sorted(rows)):
+            raise ValueError(
+                f"draws must be of a network of paths {', '.join(model.row_names)}, got {', '.join(names)}"
+            )
+        if named and names != [*rows]:
+            drawn = drawn.sel({axis: [*rows]})
+    return drawn
+
+
+def own_row_names(tree: "xr.DataTree") -> list[str] | None:
+    """Names of the rows of U by what a tree says of its model; None where it says nothing."""
+    about = described_in(tree)
+    try:
+        arch, names = architecture_of(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        return arch.row_names(names["head_names"] or arch.numbered_heads(first=0), names.get("output_names"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,383 @@
+"""Draws put together, of other models, with other axes, written and read: the right numbers or one sentence."""
+
+import json
+
+import arviz_base
+import numpy as np
+import pytest
+import xarray as xr
+
+import bayesattn as ba
+from bayesattn import accuracy, plots, pruning, runs
+from bayesattn._random import digest, fingerprint
+from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.plots.run import Names, names_of
+from bayesattn.predicted import Predicted
+from tests.posteriors import tiny_model
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:In a future version of xarray:FutureWarning"),  # Of joins by its defaults.
+    pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),  # Of names along axes.
+    pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
+]
+JOB = {"chains": 2, "warmup": 30, "draws": 60, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = tiny_model(heads=(2,))
+    return made.replace(labels=np.sign(made.labels))
+
+
+@pytest.fixture(scope="module")
+def several(model):
+    return [ba.sample(model, seed=seed, **JOB) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def run(model, tmp_path_factory):
+    return runs.sample(model, tmp_path_factory.mktemp("joined") / "run", seed=2, **JOB)
+
+
+@pytest.fixture(scope="module")
+def latent():
+    model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    return [ba.sample(model, parameterisation="latent", seed=seed, **JOB) for seed in (0, 1)]
+
+
+def numbers(draws, model, everything=True):
+    """What functions say of draws of a network, as plain numbers."""
+    sampled = np.eye(model.architecture.rows)
+    held = ba.validate(model, draws, prediction=Predicted(sampled, 1.1 * sampled, 0.1, None))
+    predicted = ba.predict(draws, model.test_path_inputs)
+    found = {
+        "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
+        "summary": ba.diagnostics.summary(draws),
+        "predict": [predicted.mean.tolist(), predicted.variance.tolist(), predicted.error.tolist()],
+        "validate": [held.order_parameter.tolist(), held.error.tolist(), held.rhat.tolist(), held.alignment.to_dict()],
+    }
+    if not everything:
+        return found
+    return found | {
+        "weights": float(sum(ba.collapsed.weights(draws, model, thin=20).sum().to_array())),
+        "readouts": accuracy.readout_batches(model, draws).tolist(),
+        "log_likelihood": ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"].values.tolist(),
+    }
+
+
+def numbered_from_two(tree):
+    return tree.map_over_datasets(lambda node: node.assign_coords(chain=[2, 3]) if "chain" in node.dims else node)
+
+
+JOINS = {
+    "chains": lambda a, b: xr.concat([a, b], dim="chain"),
+    "chains without attributes": lambda a, b: xr.concat([a, b], dim="chain", combine_attrs="drop"),
+    "chains with numbers of their own": lambda a, b: xr.concat([a, numbered_from_two(b)], dim="chain"),
+    "group by group": lambda a, b: a.map_over_datasets(lambda x, y: xr.concat([x, y], "chain", data_vars="all"), b),
+}
+
+
+@pytest.mark.parametrize("join", JOINS)
+def test_joins_along_chains_say_what_concat_says(model, several, join):
+    joined, own = JOINS[join](*several), ba.concat(several)
+    if not joined.attrs:  # Held against the model that is handed over.
+        mean = ba.predict(joined, model.test_path_inputs, model=model).mean
+        np.testing.assert_allclose(mean, ba.predict(own, model.test_path_inputs).mean, rtol=1e-12)
+        return
+    assert json.dumps(numbers(joined, model)) == json.dumps(numbers(own, model))
+
+
+def test_accuracy_of_joined_draws_is_that_of_all_their_predictions(model, several):
+    labels = np.array([1.0, -1.0, 1.0])
+    for joined in (xr.concat(several, dim="chain"), xr.concat(several, dim="draw"), ba.concat(several)):
+        row = ba.diagnostics.summary(joined)[-1]
+        mean = np.mean([tree["posterior"]["prediction"].values.mean((0, 1)) for tree in several], axis=0)
+        share = np.mean(np.sign(mean) == labels)
+        assert row["mean"] == share
+        smoothed = (3 * share + 0.5) / 4
+        assert row["test_error"] == pytest.approx(np.sqrt(smoothed * (1 - smoothed) / 4))
+        found = ba.predict(joined, model.test_path_inputs).mean
+        halves = [ba.predict(tree, model.test_path_inputs).mean for tree in several]
+        np.testing.assert_allclose(found, np.mean(halves, axis=0), rtol=1e-12)
+
+
+def test_joins_of_draws_of_a_latent_and_of_groups_of_arviz(model, several, latent):
+    joined, own = xr.concat(latent, dim="chain"), ba.concat(latent)
+    assert ba.diagnostics.diagnose(joined).to_dict() == ba.diagnostics.diagnose(own).to_dict()
+    with_more = [ba.with_groups(tree, prior_draws=20) for tree in several]
+    own = ba.concat(with_more)
+    assert own["log_likelihood"]["labels"].shape == (4, 60, 6)
+    assert own["prior"].to_dataset().sizes["draw"] == 20
+    joined = xr.concat(with_more, dim="chain")
+    np.testing.assert_array_equal(
+        ba.with_groups(joined, "log_likelihood")["log_likelihood"]["labels"], own["log_likelihood"]["labels"]
+    )
+
+
+def test_trees_runs_and_folders_are_put_together_and_again(model, several, run):
+    whole = ba.concat([several[0], run, several[1]])
+    assert whole["posterior"]["chain"].values.tolist() == [0, 1, 2, 3, 4, 5]
+    parts = [several[0], run.draws(), several[1]]
+    for name in ("order_parameter", "prediction", "bartlett"):
+        expected = np.concatenate([part["posterior"][name].values for part in parts])
+        np.testing.assert_array_equal(whole["posterior"][name].values, expected)
+    xr.testing.assert_identical(whole["observed_data"].to_dataset(), several[0]["observed_data"].to_dataset())
+    in_two_steps = ba.concat([ba.concat([several[0], str(run.path)]), several[1]])
+    assert json.loads(in_two_steps.attrs[ATTRIBUTE]) == json.loads(whole.attrs[ATTRIBUTE])
+    halves = ba.concat([several[0].isel(chain=[1]), several[0].isel(chain=[0])])
+    assert ba.diagnostics.diagnose(halves).chains == 2
+    with pytest.raises(ValueError, match=r"got draws\[0\] and draws\[1\] both of seed 2, chain 0"):
+        ba.concat([whole, run])
+
+
+def changed(tree, group, **variables):
+    tree = tree.copy()
+    tree[group] = xr.DataTree(tree[group].to_dataset().assign(variables))
+    return tree
+
+
+def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
+    a, b = several
+    colder, wider = (
+        ba.sample(other, seed=3, **JOB) for other in (model.replace(temperature=0.1), model.replace(width=6))
+    )
+    unknown, by_hmc = a.copy(), b.copy()
+    by_hmc.attrs = {ATTRIBUTE: b.attrs[ATTRIBUTE].replace("nuts", "hmc")}
+    unknown.attrs = {}
+    for draws, message in (
+        ([a, colder], r"draws\[1\] must be of the model that draws\[0\] are of, .* temperature = 0.1, not 0.5"),
+        ([a, b, wider], r"draws\[2\] must be of the model .* widths = \[6, 6\], not \[3, 4\]"),
+        ([a, latent[0]], r"draws\[1\] must be of the model .* kind = LatentModel, not Model"),
+        ([a, a], "draws must be of other seeds, .* both of seed 0, chain 0"),
+        ([unknown, a], "draws must be of other seeds, got the same draws twice"),
+        ([a, b.isel(draw=slice(50))], "60 entries along draw, as draws.0. have, got 50: cut the longer ones first"),
+        ([a, b.isel(test_example=slice(2))], "3 entries along test_example, as draws.0. have, got 2"),
+        ([a, ba.with_groups(b, "log_likelihood")], "must have groups posterior, sample_stats, as draws.0. have, got"),
+        ([a, by_hmc], "with sampler = nuts, got hmc"),
+        ([a, changed(b, "constant_data", test_labels=("test_example", [1.0, 1, 1]))], "must have the test_labels of"),
+        (a, "draws must be a list of results of bayesattn.sample"),
+        ([], r"draws must be a list of .*, got \[\]"),
+        ([a, 3], "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ba.concat(draws)
+    for joined, message in (
+        (xr.concat([a, a], dim="chain"), "must be of other seeds, got the same draws twice"),
+        (xr.concat([a, a], dim="draw"), "must be of other seeds, got the same draws twice"),
+        (xr.concat([a, wider], dim="chain"), "one model, .* constant_data.'fingerprint'. differ along chain"),
+        (
+            xr.concat([a, b.isel(draw=slice(50))], dim="chain"),
+            "must be as many of each chain, got lp that are not finite",
+        ),
+        (xr.concat([a, b], dim="seed"), "must have axes chain, draw, path, other_path, got .*seed"),
+        (a.isel(chain=0), "must have axes chain, draw, path, other_path, got draw, path, other_path"),
+        (a.isel(path=[0]), "the same paths along path and other_path, got"),
+        (a["posterior"], "draws must have the group posterior, got groups none"),
+    ):
+        for function in (
+            ba.diagnostics.diagnose,
+            ba.diagnostics.summary,
+            plots.run_figure,
+            lambda tree: ba.predict(tree, model.test_path_inputs, model=model),
+            lambda tree: ba.validate(model, tree),
+            lambda tree: ba.collapsed.weights(tree, model),
+        ):
+            with pytest.raises(ValueError, match=message):
+                function(joined)
+
+
+OTHERS = {
+    "temperature = 0.3, not 0.5": lambda model: model.replace(temperature=0.3),
+    "other labels": lambda model: model.replace(labels=-model.labels),
+    "other path_inputs": lambda model: model.replace(path_inputs=2 * model.path_inputs, tokens=None),
+    "other path_inputs (order)": lambda model: model.replace(path_inputs=model.path_inputs[:, ::-1], tokens=None),
+    "other labels (fewer)": lambda model: model.replace(
+        path_inputs=model.path_inputs[:4], labels=model.labels[:4], tokens=None
+    ),
+}
+BY_ATTRIBUTE = {
+    r"widths = \[3, 5\], not \[3, 4\]": lambda model: model.replace(
+        architecture=ba.Architecture((2,), (3, 5), model.architecture.variances)
+    ),
+    "variances = ": lambda model: model.replace(architecture=ba.Architecture((2,), (3, 4), (1.0, 1.0, 1.0))),
+    "observation = categorical, not gaussian": lambda model: model.replace(observation="categorical"),
+}
+
+
+@pytest.mark.parametrize("what", [*OTHERS, *BY_ATTRIBUTE])
+def test_draws_of_another_model_are_refused_by_all_that_take_both(model, several, what):
+    other, tree = (OTHERS | BY_ATTRIBUTE)[what](model), several[0]
+    said = f"model must be the one that draws are of, got one with {what.partition(' (')[0]}"
+    lost = tree.copy()
+    lost.attrs = {}
+    earlier = lost.copy()
+    earlier["constant_data"] = xr.DataTree(lost["constant_data"].to_dataset().drop_vars("fingerprint"))
+    of_fingerprint = "got one with other data, temperature or architecture"
+    for draws, message in ((tree, said), (lost, said if what in OTHERS else of_fingerprint), (earlier, said)):
+        if draws is earlier and what in BY_ATTRIBUTE:
+            continue  # It does not say, nor hold, anything of them.
+        for function in (
+            lambda draws: ba.validate(other, draws),
+            lambda draws: ba.predict(draws, model.test_path_inputs, model=other),
+            lambda draws: ba.with_groups(draws, "prior", model=other),
+            lambda draws: ba.collapsed.weights(draws, other),
+            lambda draws: accuracy.readout_batches(other, draws),
+            lambda draws: pruning.posterior_readout(other, draws),
+        ):
+            with pytest.raises(ValueError, match=message):
+                function(draws)
+
+
+def test_what_decides_no_posterior_may_differ(model, several):
+    """Test examples, names, and the last bit of inputs that another processor computed."""
+    other = model.replace(test_path_inputs=None, test_labels=None, name="x", head_names=[["a", "b"]], tokens=None)
+    near = model.replace(path_inputs=model.path_inputs * (1 + 1e-15), tokens=None)
+    assert fingerprint(near) != fingerprint(model)
+    theory = Predicted(np.eye(2), 1.1 * np.eye(2), 0.1, None)
+    expected = several[0]["posterior"]["order_parameter"].values.mean((0, 1))
+    for same in (model, other, near):
+        found = ba.validate(same, several[0], prediction=theory)
+        np.testing.assert_allclose(found.order_parameter, expected, rtol=1e-12)
+
+
+def test_axes_are_put_right_by_name(model, several):
+    tree = several[0]
+    expected = json.dumps(numbers(tree, model))
+    turned = tree.map_over_datasets(lambda node: node.transpose(*reversed([*node.dims])))
+    assert json.dumps(numbers(turned, model)) == expected
+    swapped = tree.copy()
+    swapped["posterior"] = xr.DataTree(tree["posterior"].to_dataset().isel(path=[1, 0]))
+    found, wanted = numbers(swapped, model), json.loads(expected)
+    # Tables name the paths in the order of the tree.
+    assert len(found.pop("summary")) == len(wanted.pop("summary"))
+    assert json.dumps(found) == json.dumps(wanted)
+    both = tree.isel(path=[1, 0], other_path=[1, 0])
+    np.testing.assert_array_equal(accuracy.readout_batches(model, both), accuracy.readout_batches(model, tree))
+    array = tree["posterior"]["order_parameter"].transpose("draw", "other_path", "chain", "path")
+    np.testing.assert_array_equal(pruning.posterior_readout(model, array), pruning.posterior_readout(model, tree))
+
+
+def written(tree, folder, form):
+    if form == "zarr":
+        tree.to_zarr(folder / "tree.zarr")
+        return xr.open_datatree(folder / "tree.zarr", engine="zarr")
+    tree.to_netcdf(folder / "tree.nc", engine="h5netcdf")
+    return xr.open_datatree(folder / "tree.nc", engine="h5netcdf")
+
+
+TREES = {
+    "sampled": lambda several, run: several[0],
+    "of a run": lambda several, run: run.draws(),
+    "of a run by xarray": lambda several, run: xr.open_datatree(run.path, engine="zarr"),
+    "with groups": lambda several, run: ba.with_groups(several[0], prior_draws=5),
+    "put together": lambda several, run: ba.concat([several[0], run]),
+    "put together by xarray": lambda several, run: xr.concat([several[0], run.draws()], dim="chain"),
+    "some draws": lambda several, run: xr.open_datatree(run.path, engine="zarr").isel(chain=[1], draw=slice(20, None)),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_trees_are_written_and_read_again_to_the_same_numbers(model, several, run, tmp_path, name):
+    tree = TREES[name](several, run)
+    expected = json.dumps(numbers(tree, model, everything=False))
+    for form in ("netcdf", "zarr"):
+        with written(tree, tmp_path, form) as again:
+            assert again.attrs == tree.attrs
+            assert json.dumps(numbers(again, model, everything=False)) == expected
+
+
+@pytest.mark.parametrize("form", ["netcdf", "zarr"])
+def test_draws_of_a_latent_are_written_and_read_again(latent, tmp_path, form):
+    for number, tree in enumerate((latent[0], ba.concat(latent), xr.concat(latent, dim="chain"))):
+        (folder := tmp_path / str(number)).mkdir()
+        with written(tree, folder, form) as again:
+            assert ba.diagnostics.diagnose(again).to_dict() == ba.diagnostics.diagnose(tree).to_dict()
+            assert ba.diagnostics.summary(again) == ba.diagnostics.summary(tree)
+            assert ba.concat([again]).attrs == ba.concat([tree]).attrs
+
+
+def test_runs_of_earlier_versions_whose_attribute_is_a_dictionary_open(model, run, tmp_path):
+    root = json.loads((run.path / "zarr.json").read_text())
+    assert isinstance(root["attributes"][ATTRIBUTE], str)
+    root["attributes"][ATTRIBUTE] = json.loads(root["attributes"][ATTRIBUTE])
+    before = (run.path / "zarr.json").read_text()
+    try:
+        (run.path / "zarr.json").write_text(json.dumps(root))
+        earlier = runs.Run(run.path)
+        written(earlier.draws(), tmp_path, "netcdf").close()
+        found = ba.predict(xr.open_datatree(run.path, engine="zarr"), model.test_path_inputs)
+        np.testing.assert_array_equal(found.mean, ba.predict(earlier, model.test_path_inputs).mean)
+    finally:
+        (run.path / "zarr.json").write_text(before)
+
+
+def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, monkeypatch):
+    made = model.replace(temperature=0.7)
+    first = fingerprint(made)
+    monkeypatch.setattr("bayesattn._random.digest", lambda *_: "computed again")
+    assert fingerprint(made) == first
+    features = np.array([[1.0], [2.0]])
+    monkeypatch.setattr("bayesattn._random.digest", digest)
+    latent = ba.models.LatentModel(features=features, values=[[0.5], [1.5]], noise=0.5, prior=1.0)
+    before, latent.features[0] = fingerprint(latent), 3.0
+    assert fingerprint(latent) != before
+
+
+def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
+    expected = [axes.get_title() for axes in plots.run_figure(run).axes]
+    assert len(expected) > 8
+    for draws in (run.path, str(run.path), several[0], xr.concat(several, dim="chain"), ba.concat([*several, run])):
+        figure = plots.run_figure(draws)
+        assert {axes.get_title() for axes in figure.axes} == {*expected}
+        assert "model, N = 3, T = 0.5, nuts (collapsed), " in figure.get_suptitle()
+    assert "6 chains of 60 draws" in figure.get_suptitle()
+    assert "latent, nuts (latent), 2 chains of 60 draws" in plots.run_figure(latent[0]).get_suptitle()
+    bare = xr.DataTree.from_dict({"posterior": several[0]["posterior"].to_dataset()})
+    assert "draws of a model that they do not name" in plots.run_figure(bare).get_suptitle()
+    assert plots.run_figure(bare, "U").axes
+    unfinished = changed(several[0], "sample_stats", lp=several[0]["sample_stats"]["lp"].where(lambda lp: lp.draw < 30))
+    for call, message in (
+        (lambda: plots.run_figure(unfinished), "run must have finite draws to show, got lp that are not"),
+        (
+            lambda: plots.run_figure(several[0].isel(draw=slice(0))),
+            "run must have draws to show, got one that has none",
+        ),
+        (lambda: plots.run_figure(3), "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
+        (lambda: plots.run_figure(bare, ["energy"]), "'energy' only where .* the sampler has no energy"),
+        (lambda: plots.validation_figure([]), "validations must hold at least one, got none"),
+        (lambda: plots.validation_figure(3), "draws must be the result of bayesattn.sample, .* got 3"),
+        (lambda: plots.validation_figure(latent[0]), "draws must be of a network, .* got those of a LatentModel"),
+        (lambda: plots.pruning_figure([]), "comparisons must hold at least one, got none"),
+        (lambda: plots.pruning_figure(latent), "draws must be of a network, .* got those of a LatentModel"),
+        (lambda: plots.calibration_figure(several[0]), "calibrations must be results of bayesattn.calibration by name"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+
+
+def test_figures_of_theory_and_of_heads_hold_draws_against_their_model(model, several, run):
+    assert plots.validation_figure(several[0]).get_suptitle() == plots.validation_figure([run]).get_suptitle()
+    assert "heads scored at N = 3" in plots.pruning_figure(several[0]).get_suptitle()
+
+
+def test_names_of_classes_and_heads_are_those_that_draws_know():
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((2,), (3, 3), (1.0,) * 3, outputs=2)
+    labels, names = ba.one_hot(["cat", "dog"] * 4)
+    made = ba.Model(
+        path_inputs=rng.normal(size=(8, 2, 3)),
+        labels=labels,
+        test_path_inputs=rng.normal(size=(8, 2, 3)),
+        test_labels=labels,
+        architecture=arch,
+        temperature=0.5,
+        output_names=names,
+    )
+    drawn = {"posterior": {"prediction": rng.normal(size=(2, 60, 8, 2))}}
+    tree = arviz_base.from_dict(drawn | made.groups(), dims=made.dims())
+    tree.attrs[ATTRIBUTE] = json.dumps(described(made))
+    by_class = plots.run_figure(tree, ["prediction"]).axes[1]
+    assert [tick.get_text() for tick in by_class.get_xticklabels()] == ["cat", "dog"]
+    one = tiny_model(heads=(2,)).replace(head_names=[["copies", "induction"]])
+    tree.attrs[ATTRIBUTE] = json.dumps(described(one))
+    assert names_of(tree) == Names([["copies", "induction"]])
