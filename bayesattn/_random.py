@@ -44,15 +44,12 @@ def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
 def fingerprint(model: Any) -> str:
     """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples.
 
-    Computed once of a model whose data nobody can change.
+    Computed once of each model, whose data nobody can change.
     """
-    if (known := _fingerprints.get(model)) is not None:
-        return known
-    arrays = [getattr(model, name) for name in model.posterior_names]
-    found = digest(model.table() | {"task": None}, *arrays)
-    if not any(array.flags.writeable for array in arrays):
-        _fingerprints[model] = found
-    return found
+    if model not in _fingerprints:
+        arrays = (getattr(model, name) for name in model.posterior_names)
+        _fingerprints[model] = digest(model.table() | {"task": None}, *arrays)
+    return _fingerprints[model]
 
 
 def digest(settings: Any, *arrays: Any) -> str:

@@ -222,8 +222,10 @@ def test_nothing_damaged_or_half_made_raises(model, tmp_path, monkeypatch):
 
 
 def test_errors_show_the_title_alone(model):
-    with pytest.raises(ValueError, match=r"^draws must be a DataTree, .*, got str$"):
-        ba.validate(model, "x")
+    with pytest.raises(
+        ValueError, match=r"^draws must be the result of bayesattn.sample, .*, got Model '<b>tiny</b>'$"
+    ):
+        ba.validate(model, model)
     assert shown(model) == "Model '<b>tiny</b>'"
     assert "\n" not in shown([np.eye(2), (model, 1)])
 
