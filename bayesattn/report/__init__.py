@@ -1,6 +1,7 @@
 """One self-contained HTML page about runs: what was run, the verdict, figures, diagnostics, warnings, provenance."""
 
 import base64
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,13 @@ from bayesattn._random import digest, fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar, moments
+from bayesattn.joining import concat
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Names, draw, lacking, names_of
 from bayesattn.plots.style import png
 from bayesattn.runs import Run
+from bayesattn.runs.provenance import job_table
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import MOST_COORDINATES, too_many
 from bayesattn.validation import LEVEL, Predicted, Validation, predicted, validate
@@ -58,9 +61,13 @@ class Picture:
 
 @dataclass(frozen=True)
 class Part:
-    """One run: its settings, warnings, table of quantities and pictures of its diagnostics."""
+    """One run: its settings, warnings, table of quantities and pictures of its diagnostics.
+
+    `name` is the end of its path, `title` says what was drawn.
+    """
 
     name: str
+    title: str
     overview: dict[str, Any]
     warnings: list[str]
     verdict: str
@@ -72,7 +79,10 @@ class Part:
 
 @with_own_settings
 def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
-    """Write a page about runs; those of one model at several widths share their figures of theory against draws.
+    """Write a page about runs.
+
+    Runs of one model at several widths share their figures of theory against draws. Runs that differ in their seeds alone
+    are put together there, and get a verdict together besides each its own.
 
     Args:
         runs: folders of runs that are complete, or have draws of all chains.
@@ -95,30 +105,67 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
         require_new("out", out, "choose another, or give overwrite=True")
     if not runs:
         raise ValueError("runs must hold at least one run, got none")
-    parts, validations = [], []
-    theories: dict[str, Predicted] = {}
-    level = LEVEL / len(runs)
-    for path, name in zip(runs, _names(runs), strict=True):
-        run = Run(path)
+    opened = [Run(path) for path in runs]
+    for run in opened:
         if not min(run.done) > run.job.warmup:
-            raise ValueError(f"runs must have draws to report on, got {path}, which has none yet")
+            raise ValueError(f"runs must have draws to report on, got {run.path}, which has none yet")
+    alike: dict[str, list[int]] = {}
+    for number, run in enumerate(opened):
+        alike.setdefault(_but_for_seed(run), []).append(number)
+    together = [numbers for numbers in alike.values() if len(numbers) > 1 and _held_against_theory(opened[numbers[0]])]
+    titles, level = _titles(opened), LEVEL / (len(runs) + len(together))
+    theories: dict[str, Predicted] = {}
+    parts, trees, held = [], [], {}
+    for number, (run, name) in enumerate(zip(opened, _names(runs), strict=True)):
         draws = run.draws().load()
-        if isinstance(run.model, Model) and not _has_theory(run.model):
-            parts.append(_part(name, run, draws, *_not_held(run.model, draws)))
-        elif isinstance(run.model, Model):
+        trees.append(draws)
+        if _held_against_theory(run):
             same = _posterior(run.model)
             theories[same] = theories.get(same) or _theory(run, same)
-            validations.append(validate(run.model, draws, level=level, prediction=theories[same]))
-            parts.append(_part(name, run, draws, *_held(validations[-1])))
+            held[number] = validate(run.model, draws, level=level, prediction=theories[same])
+            found = _held(held[number])
+        elif isinstance(run.model, Model):
+            found = _not_held(run.model, draws)
         else:
-            parts.append(_part(name, run, draws, *_held_latent(run.model, draws, level)))
+            found = _held_latent(run.model, draws, level)
+        parts.append(_part(name, titles[number], run, draws, *found))
+    pooled = []
+    for first, *others in together:
+        model, draws = opened[first].model, concat([trees[number] for number in (first, *others)])
+        seeds = sorted(opened[number].job.seed for number in (first, *others))
+        held[first] = validate(model, draws, level=level, prediction=theories[_posterior(model)])
+        for number in others:
+            del held[number]
+        said, answer, _ = _held(held[first])
+        pooled.append((f"{opened[first].title}, seeds {', '.join(map(str, seeds))} together", said, answer))
+    notes = {held[numbers[0]]: ", seeds together" for numbers in together}
     pictures = [
-        picture(lambda some=together: validation_figure(some), *_described(together))
-        for together in _alike(validations)
+        picture(lambda some=several: validation_figure(some), *_described(several, notes.get(several[0], "")))
+        for several in _alike(list(held.values()))
     ]
     out.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(out, page(parts, pictures).encode())
+    replace_file(out, page(parts, pictures, pooled).encode())
     return out
+
+
+def _held_against_theory(run: Run) -> bool:
+    return isinstance(run.model, Model) and _has_theory(run.model)
+
+
+def _but_for_seed(run: Run) -> str:
+    """What runs have in common whose draws can be put together: all but seeds and numbers of chains."""
+    settings = {name: value for name, value in job_table(run.job).items() if name not in ("seed", "chains", "warmup")}
+    data = [getattr(run.model, name) for name in run.model.data_names]
+    return digest([fingerprint(run.model), settings, run.drawn], *(array for array in data if array is not None))
+
+
+def _titles(runs: list[Run]) -> list[str]:
+    """Model, width and temperature of each run; seed and sampler too where several runs have the same."""
+    titles = [run.title for run in runs]
+    for more in (lambda run: f", seed {run.job.seed}", lambda run: f", {run.job.sampler} ({run.job.parameterisation})"):
+        counts = Counter(titles)
+        titles = [title + more(run) if counts[title] > 1 else title for run, title in zip(runs, titles, strict=True)]
+    return titles
 
 
 def _has_theory(model: Model) -> bool:
@@ -162,13 +209,16 @@ def _names(runs: Sequence[str | Path]) -> list[str]:
 
 
 @with_own_settings
-def page(parts: list[Part], pictures: list[Picture]) -> str:
-    """The HTML of some runs; names in it are text."""
+def page(parts: list[Part], pictures: list[Picture], pooled: Sequence[tuple[str, str, bool | None]] = ()) -> str:
+    """The HTML of some runs; names in it are text.
+
+    `pooled` are titles, verdicts and answers of runs that differ in their seeds alone, put together.
+    """
     import jinja2
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     return environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
-        parts=parts, pictures=pictures, confidence=f"{1 - LEVEL:g}"
+        parts=parts, pictures=pictures, pooled=pooled, confidence=f"{1 - LEVEL:g}"
     )
 
 
@@ -192,11 +242,16 @@ def picture(make: Callable[[], Figure], caption: str, alternative: str) -> Pictu
 
 
 def _part(
-    name: str, run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]
+    name: str, title: str, run: Run, draws: xr.DataTree, verdict: str, holds: bool | None, rows: list[dict[str, str]]
 ) -> Part:
     diagnosis = run.diagnose()
     missing, quantities, names = lacking(draws), diagnostics.scalars(draws), names_of(draws)
-    words = _words(", ".join(quantities), diagnosis, isinstance(run.model, LatentModel))
+    words = {
+        kind: (f"{title}: {caption[0].lower()}{caption[1:]}", alternative)
+        for kind, (caption, alternative) in _words(
+            ", ".join(quantities), diagnosis, isinstance(run.model, LatentModel)
+        ).items()
+    }
     pictures = [
         picture(lambda kind=kind: _figure(kind, draws, quantities, names), *words[kind])
         for kind in KINDS
@@ -206,6 +261,7 @@ def _part(
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
     return Part(
         name=name,
+        title=title,
         overview=run.overview(),
         warnings=diagnosis.warnings(),
         verdict=verdict,
@@ -357,7 +413,7 @@ def _alike(validations: list[Validation]) -> list[list[Validation]]:
     return together
 
 
-def _described(together: list[Validation]) -> tuple[str, str]:
+def _described(together: list[Validation], note: str = "") -> tuple[str, str]:
     model, widths = together[0].model, ", ".join(str(validation.width) for validation in together)
     sentences = [
         f"At N = {validation.width} the diagonal entries of U are "
@@ -370,4 +426,4 @@ def _described(together: list[Validation]) -> tuple[str, str]:
         + "."
         for validation in together
     ]
-    return f"{model.name}: theory against draws at N = {widths}", " ".join(sentences)
+    return f"{model.name}: theory against draws at N = {widths}, T = {model.temperature:g}{note}", " ".join(sentences)
