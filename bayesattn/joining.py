@@ -97,7 +97,7 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
                 f"{name} must be drawn as draws[0] were, with {setting} = {ours[setting]}, got {theirs.get(setting)}"
             )
     groups = [[group for group in tree.children if _is_of_draws(group)] for tree in (first, other)]
-    _require_equal(f"{name} must have groups", *groups)
+    _require_equal(f"{name} must have groups", groups[0], groups[1])
     for group in groups[0]:
         one, two = dataset(first, group), dataset(other, group)
         _require_equal(f"{name} must have in {group} the variables", [*one.data_vars], [*two.data_vars])
@@ -109,8 +109,8 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
                     f" {two.sizes.get(axis, 'none')}{advice}"
                 )
             if axis not in OF_CHAINS and axis in one.coords and axis in two.coords:
-                labels = ([*map(str, each[axis].values)] for each in (one, two))
-                _require_equal(f"{name} must have along {axis}", *labels, ordered=True)
+                ours_along, theirs_along = ([*map(str, each[axis].values)] for each in (one, two))
+                _require_equal(f"{name} must have along {axis}", ours_along, theirs_along, ordered=True)
     for group in DATA:
         one, two = dataset(first, group), dataset(other, group)
         for variable in [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]:
@@ -131,7 +131,7 @@ def _settings(tree: "xr.DataTree") -> dict[str, Any]:
 
 def _sources(tree: "xr.DataTree") -> list[list[int]] | None:
     """Seed and chain that each chain comes from; None where that is not known."""
-    about, chains = described_in(tree), tree["posterior"]["chain"].values.tolist()
+    about, chains = described_in(tree), dataset(tree, "posterior")["chain"].values.tolist()
     known = about.get(JOINED)
     if known is not None:
         return [known[chain] for chain in chains] if {*chains} <= {*range(len(known))} else None

@@ -250,7 +250,7 @@ class Origin:
     @classmethod
     def of_tree(cls, tree: "xr.DataTree") -> "Origin":
         """By a tree's attribute and groups of data, which are read when they are looked at."""
-        return cls(described_in(tree), {k: v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
+        return cls(described_in(tree), {str(k): v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
 
     @classmethod
     def of_model(cls, model: Any) -> "Origin":
@@ -318,7 +318,7 @@ def require_model(tree: "xr.DataTree", model: Any) -> None:
 def described_in(tree: "xr.DataTree") -> dict[str, Any]:
     """What a tree's attribute says of its model; nothing where it has none that can be read."""
     try:
-        about = tree.attrs.get(ATTRIBUTE)
+        about: Any = tree.attrs.get(ATTRIBUTE)
         return dict(json.loads(about) if isinstance(about, str) else about)
     except (TypeError, ValueError):
         return {}
@@ -385,6 +385,7 @@ def is_tree_or_run(draws: Any) -> bool:
 
 def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Those of a tree that was opened."""
+    positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
     if "order_parameter" not in posterior:
         raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")

@@ -207,8 +207,13 @@ def test_bad_weights_requests_are_named(with_weights):
     model, tree = with_weights
     with pytest.raises(ValueError, match="raise thin or max_bytes"):
         collapsed.weights(tree, model, max_bytes=100)
-    with pytest.raises(ValueError, match="draws must come from this model, got 4 Bartlett coordinates, expected 2"):
+    with pytest.raises(
+        ValueError, match=r"model must be the one that draws are of, got one with heads = \[1\], not \[2\]"
+    ):
         collapsed.weights(tree, tiny_model())
+    bare = type(tree).from_dict({"posterior": tree["posterior"].to_dataset()})
+    with pytest.raises(ValueError, match="draws must come from this model, got 4 Bartlett coordinates, expected 2"):
+        collapsed.weights(bare, tiny_model())
     with pytest.raises(ValueError, match="draws must come from parameterisation 'collapsed'"):
         collapsed.weights(tree.map_over_datasets(lambda node: node.drop_vars("bartlett", errors="ignore")), model)
     with pytest.raises(ValueError, match="thin must be a whole number of at least 1, got 0"):
