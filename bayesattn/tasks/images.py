@@ -1,6 +1,7 @@
 """Images in classes: scikit-learn's digits, and Omniglot from a folder, a zip or a download."""
 
 import io
+import os
 import re
 import zipfile
 from collections.abc import Callable, Sequence
@@ -137,7 +138,7 @@ def _located(source: str) -> Path:
     """The folder or zip, downloaded if it is one of Omniglot's by name."""
     if not source.startswith(PREFIX):
         path = user_path("images", source)
-        if not path.exists():
+        if not os.path.exists(path):  # False also for a name that is too long for a file.
             raise FileNotFoundError(
                 f"images must be {DIGITS!r}, {PREFIX!r} and the name of a file of Omniglot's, or a folder or zip,"
                 f" got {shown(source)}, which is not there"

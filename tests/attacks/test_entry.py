@@ -47,6 +47,8 @@ ROW = {
     "paths": ["one", "two"],
     "order_parameter": np.eye(2).tolist(),
     "corrected_order_parameter": np.eye(2).tolist(),
+    "ways": [["1", "2"]],
+    "head_scores": [[1.0, 0.5]],
 }
 
 
@@ -78,7 +80,10 @@ COMMANDS = {
         ("theory", "small.toml", "--width", "0"),
         "architecture.width: Input should be greater than or equal to 1",
     ),
-    "width NaN": (("theory", "small.toml", "--width", "nan"), "Invalid value for '--width'"),
+    "width NaN": (
+        ("theory", "small.toml", "--width", "nan"),
+        "--width must be a whole number, such as 1000, got 'nan'",
+    ),
     "width of 5000 digits": (("theory", "small.toml", "--width", "9" * 5000), "Invalid value for '--width'"),
     "a second width of 0": (("theory", "small.toml", "--width", "3", "--width", "0"), "widths[0] must be"),
     "temperature NaN": (
@@ -488,7 +493,7 @@ def test_names_are_text_of_a_report(name):
     overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
     overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
     picture = report.Picture("data:", "data:", name, name)
-    part = report.Part(name, overview, [name], name, True, [{"entry of U": name}], [picture], {"model": name})
+    part = report.Part(name, name, overview, [name], name, True, [{"entry of U": name}], [picture], {"model": name})
     page = report.page([part], [picture])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page
