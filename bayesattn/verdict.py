@@ -36,7 +36,7 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
         # For want of draws, or of finite ones: then there is no effective sample size either.
         return [f"R-hat of {name} is not defined: draw more"]
     elif worst > USABLE_RHAT:
-        doubts.append(f"R-hat of {name} is {worst:.3f}, expected at most {USABLE_RHAT}: the chains have not mixed")
+        doubts.append(f"R-hat of {name} is {worst:.4f}, expected at most {USABLE_RHAT}: chains differ; draw longer")
     enough = USABLE_ESS * chains
     if not (least := np.min(ess)) >= enough:  # Written so that NaN is a doubt.
         told = f"{least:.0f}" if np.isfinite(least) else "not defined"

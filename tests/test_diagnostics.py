@@ -108,7 +108,7 @@ def test_draws_with_rhat_between_the_old_limit_and_the_new_decide_nothing():
     ess = np.array([900.0])
     assert doubts_about("U", 4, np.array([1.008]), ess) == []
     assert doubts_about("U", 4, np.array([1.02]), ess) == [
-        "R-hat of U is 1.020, expected at most 1.01: the chains have not mixed"
+        "R-hat of U is 1.0200, expected at most 1.01: chains differ; draw longer"
     ]
     assert doubts_about("U", 4, np.array([1.0]), np.array([399.0])) == [
         "the effective sample size of U is 399, expected at least 400: draw more"
