@@ -20,10 +20,11 @@ from bayesattn._random import branch, digest, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
-from bayesattn.theory.annealing import MOVES, Singular, anneal
+from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.mode import find_mode
+from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
+from bayesattn.theory.mode import Basin, basins, find_mode
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
@@ -38,6 +39,13 @@ BLOCK, BLOCKS = 512, 8
 MOST_PARETO = 0.7
 FAR = 30.0
 """Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
+SEARCHES, FEWEST_SEARCHES = 16, 4
+"""Searches of modes for each bridge, with few and with many coordinates."""
+MANY = 200
+CLOUD = 0.3
+"""Share of a proposal that covers annealed particles."""
+MOST_ERRORS = 3
+"""Combined errors by which two bridges may differ."""
 DEGREES_OF_FREEDOM = 7
 """Least of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
 
@@ -225,11 +233,78 @@ def _found(
         except Singular:
             cause = likely_cause(likelihood.at(min(left)), arch)
             raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
-        estimates |= {
-            hot: Evidence(*estimate, method="annealing", reliable=estimate.error <= RELIABLE)
-            for hot, estimate in annealed.items()
-        }
+        for hot, estimate in annealed.items():
+            there = branch(key, "bridges", repr(float(hot)))
+            estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
     return estimates
+
+
+def _by_bridges(
+    annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
+) -> Evidence:
+    """By two bridges, which are to agree: from where annealed particles are and fall to, and from where prior draws do."""
+    keys = jax.random.split(key, 6)
+    few = SEARCHES if annealed.points.shape[1] <= MANY else FEWEST_SEARCHES
+    chosen = annealed.points[systematic(keys[0], annealed.weights[None], few)]
+    routes = []
+    for starts, cloud, pilot_key, bridge_key in (
+        (chosen, annealed, *keys[2:4]),
+        (prior_draws(keys[1], few, problem, shapes), None, *keys[4:]),
+    ):
+        first = _covering(basins(problem, shapes, starts), cloud)
+        if first is None:
+            continue
+        pilot = bridge(mixture(first), problem, shapes, pilot_key, particles)
+        routes.append(
+            bridge(mixture(refitted(first, pilot.points, pilot.weights)), problem, shapes, bridge_key, particles)
+        )
+        if VERBOSE:
+            print(
+                "    pilot %.3f+-%.3f refit %.3f+-%.3f K %d" % (*pilot[:2], *routes[-1][:2], len(first)),
+                [(round(b.log_weight, 2)) for b in first],
+            )
+    return _agreed(routes, annealed)
+
+
+VERBOSE = False
+
+
+def _covering(found: list[Basin], cloud: Annealed | None) -> list[Component] | None:
+    """Components about minima, by half as heavy as their masses are and by half all alike, and one about a cloud of particles."""
+    if not found:
+        return None
+    most = (COMPONENTS[-1] if len(found[0].centre) <= MANY else COMPONENTS[0]) // 2 - 1
+    kept = [basin for basin in found if basin.log_mass > found[0].log_mass - FAR][:most]
+    shares = (special.softmax([basin.log_mass for basin in kept]) + 1 / len(kept)) / 2
+    of_cloud = 0.0 if cloud is None else CLOUD
+    components = [
+        Component(np.log((1 - of_cloud) * share), basin.centre, basin.scale)
+        for share, basin in zip(shares, kept, strict=True)
+    ]
+    if cloud is not None:
+        centre = cloud.weights @ cloud.points
+        components.append(Component(np.log(CLOUD), centre, spanning_of(cloud.points, cloud.weights)))
+    return components
+
+
+def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
+    """Of bridges that agree their mean, of others the greatest estimate, which is not reliable.
+
+    An unbiased estimate is hardly ever far too great, but too small if it misses a mode. So annealing from the prior speaks
+    against a bridge where it finds more, and where it finds less against itself.
+    """
+    greatest = max([*routes, annealed], key=lambda route: route.log_evidence)
+    agreed = [
+        route
+        for route in routes
+        if greatest.log_evidence - route.log_evidence <= MOST_ERRORS * np.hypot(greatest.error, route.error)
+    ]
+    if len(agreed) < 2:
+        return Evidence(greatest.log_evidence, greatest.error, "annealing", False)
+    errors = np.array([route.error for route in agreed])
+    shares = errors**-2 / np.sum(errors**-2)
+    mean = special.logsumexp([route.log_evidence for route in agreed], b=shares)
+    return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
 
 
 def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:

@@ -7,12 +7,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn.architecture import Architecture
 from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, stretched, unwhiten
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.minimise import STEPS_EACH, Found, Local, hessian_times, minimum, minimum_by_gradients
+from bayesattn.theory.minimise import (
+    STEPS_EACH,
+    Found,
+    Local,
+    hessian_times,
+    minimum,
+    minimum_by_gradients,
+    value_and_gradient,
+)
 from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -27,6 +36,10 @@ from bayesattn.theory.whitening import Whitening
 
 LEADING, LANCZOS_TOLERANCE = 100, 1e-3
 """Directions of greatest curvature that whitening knows then, and the relative error of their curvatures."""
+SAME = 0.3
+"""Laplace standard deviations within which two searches have ended in the same minimum."""
+CURVED, FLAT = 1e-4, 0.05
+"""Step of the differences that tell a curvature, and the least that counts, in the same coordinates."""
 PRIOR_CURVATURE = 0.5
 """Of minus the log prior density, in the coordinates in which that of the entropy, twice as much, is 1."""
 
@@ -84,6 +97,45 @@ def find_mode(
             mode,
         )
     return mode, problem
+
+
+class Basin(NamedTuple):
+    """A minimum of V, the scale of its Laplace covariance, and the log of the mass that a Gaussian of that has."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+    log_mass: float
+
+
+def basins(problem: Problem, shapes: Shapes, starts: Any, max_steps: int = 200) -> list[Basin]:
+    """Minima of V that searches by gradients from several points end in, each once, those of greatest mass first.
+
+    They need not be at rest: a proposal is made of them. Curvatures are differences of gradients, and no less than `FLAT`.
+    """
+    origin, stretch = (np.asarray(each) for each in stretched(shapes, problem.widths))
+    data = problem, origin, stretch
+
+    def numbers(whitened: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = jax.device_get(value_and_gradient(_whitened_potential, shapes, whitened, data))
+        return (float(value), gradient) if np.isfinite(value) else (np.inf, np.zeros_like(whitened))
+
+    found: list[Basin] = []
+    options = {"maxiter": STEPS_EACH * max_steps, "maxls": 40, "ftol": 1e-13, "gtol": 1e-3}
+    for start in starts:
+        end = optimize.minimize(numbers, (start - origin) / stretch, jac=True, method="L-BFGS-B", options=options)
+        centre = origin + stretch * end.x
+        known = (np.linalg.norm(np.linalg.solve(basin.scale, centre - basin.centre)) < SAME for basin in found)
+        if not np.isfinite(end.fun) or any(known):
+            continue
+        steps = CURVED * np.eye(len(centre))
+        slopes = np.array([numbers(end.x + step)[1] - numbers(end.x - step)[1] for step in steps]) / (2 * CURVED)
+        if not np.isfinite(slopes).all():
+            continue
+        curvatures, directions = np.linalg.eigh((slopes + slopes.T) / 2)
+        lengths = 1 / np.sqrt(np.maximum(np.abs(curvatures), FLAT))
+        log_volume = np.sum(np.log(lengths * np.sqrt(2 * np.pi) * stretch))
+        found.append(Basin(centre, stretch[:, None] * directions * lengths, float(log_volume - end.fun)))
+    return sorted(found, key=lambda basin: -basin.log_mass)
 
 
 def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> Found:

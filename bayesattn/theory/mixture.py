@@ -1,0 +1,121 @@
+"""Mixtures of Student distributions that cover a posterior: where its modes are, and where draws of it lie."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+from scipy import special
+
+from bayesattn.theory.problem import Point
+
+DEGREES_OF_FREEDOM = 7
+"""Least of the Student distributions: tails heavier than the posterior's keep the weights bounded."""
+KEPT = 0.2
+"""Share of a proposal that stays what it was before it was fitted to draws."""
+COMPONENTS = 4, 16
+"""Components are filled up to one of these numbers by some without weight, so that programs are compiled for few numbers."""
+
+
+class Component(NamedTuple):
+    """A Student distribution: its weight's logarithm, its centre, and the scale that maps a standard draw to one of it."""
+
+    log_weight: float
+    centre: np.ndarray
+    scale: np.ndarray
+
+
+class Mixture(NamedTuple):
+    """Student distributions with as many degrees of freedom as coordinates, and at least `DEGREES_OF_FREEDOM`.
+
+    With many coordinates a Student's radius scatters more than the posterior's, unless its degrees of freedom grow too.
+
+    Args:
+        log_weights: of the components, normalised.
+        centres: of the components.
+        scales: of the components, each of shape (n, n).
+        inverses: of the scales.
+        log_volumes: log |det| of the scales.
+    """
+
+    log_weights: Float[Array, " component"]
+    centres: Float[Array, "component coordinate"]
+    scales: Float[Array, "component coordinate coordinate"]
+    inverses: Float[Array, "component coordinate coordinate"]
+    log_volumes: Float[Array, " component"]
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom."""
+        return max(DEGREES_OF_FREEDOM, self.centres.shape[1])
+
+    def sample(self, random: np.random.Generator, count: int) -> Float[np.ndarray, "draw coordinate"]:
+        """Draws, as many of each component as its weight says, to rounding; in random order."""
+        size = self.centres.shape[1]
+        heights = (np.arange(count) + random.random()) / count
+        chosen = np.searchsorted(np.cumsum(np.exp(self.log_weights)), heights).clip(max=len(self.log_weights) - 1)
+        random.shuffle(chosen)
+        spread = random.chisquare(self.freedom, count) / self.freedom
+        students = random.normal(size=(count, size)) / np.sqrt(spread)[:, None]
+        draws = np.empty((count, size))
+        for component in np.unique(chosen):
+            own = chosen == component
+            draws[own] = self.centres[component] + students[own] @ np.asarray(self.scales[component]).T
+        return draws
+
+    def log_densities(self, point: Point) -> Float[Array, " component"]:
+        """log of weight times density of each component at a point."""
+        size, freedom = self.centres.shape[1], self.freedom
+        constant = (
+            special.gammaln((freedom + size) / 2) - special.gammaln(freedom / 2) - size * np.log(freedom * np.pi) / 2
+        )
+        squares = jnp.sum(jnp.einsum("kij,kj->ki", self.inverses, point - self.centres) ** 2, axis=1)
+        return self.log_weights + constant - (freedom + size) / 2 * jnp.log1p(squares / freedom) - self.log_volumes
+
+    def log_density(self, point: Point) -> Float[Array, ""]:
+        """Of the mixture at a point."""
+        return jax.scipy.special.logsumexp(self.log_densities(point))
+
+
+def mixture(components: Sequence[Component]) -> Mixture:
+    """Of components whose weights need not be normalised."""
+    count = min(number for number in COMPONENTS if number >= len(components))
+    filled = [*components, *[components[0]._replace(log_weight=-np.inf)] * (count - len(components))]
+    log_weights, centres, scales = (np.array(each, float) for each in zip(*filled, strict=True))
+    log_weights -= special.logsumexp(log_weights)
+    return Mixture(log_weights, centres, scales, np.linalg.inv(scales), np.linalg.slogdet(scales)[1])  # pyright: ignore[reportArgumentType]
+
+
+def refitted(components: Sequence[Component], points: np.ndarray, weights: np.ndarray) -> list[Component]:
+    """The same with `KEPT` of their weight, and each once more with mean, covariance and mass of the points nearest to it.
+
+    Fewer than twice as many effective points as coordinates leave a component's scale as it is, more or less.
+    """
+    log_densities = np.stack([_log_density(component, points) for component in components], axis=1)
+    nearest = np.argmax(log_densities, axis=1)
+    total = special.logsumexp([component.log_weight for component in components])
+    result = [each._replace(log_weight=each.log_weight - total + np.log(KEPT)) for each in components]
+    for number, component in enumerate(components):
+        own = nearest == number
+        mass = weights[own].sum()
+        if np.count_nonzero(weights[own]) < 2:
+            continue
+        share = weights[own] / mass
+        centre = share @ points[own]
+        whitened = np.linalg.solve(component.scale, (points[own] - centre).T)
+        # Shrunk to the covariance that the component has where points are few.
+        shrinkage = len(centre) / (len(centre) + 1 / np.sum(share**2))
+        covariance = (1 - shrinkage) * (whitened * share) @ whitened.T + shrinkage * np.eye(len(centre))
+        scale = component.scale @ np.linalg.cholesky(covariance)
+        result.append(Component(np.log((1 - KEPT) * mass), centre, scale))
+    return result
+
+
+def _log_density(component: Component, points: np.ndarray) -> np.ndarray:
+    """Of a component of weight 1, up to what all have in common."""
+    size = points.shape[1]
+    freedom = max(DEGREES_OF_FREEDOM, size)
+    squares = np.sum(np.linalg.solve(component.scale, (points - component.centre).T) ** 2, axis=0)
+    return -(freedom + size) / 2 * np.log1p(squares / freedom) - np.linalg.slogdet(component.scale)[1]
