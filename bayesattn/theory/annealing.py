@@ -116,11 +116,17 @@ def anneal(
 
 
 def bridge(
-    start: Mixture, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None = None
+    start: Mixture,
+    problem: Problem,
+    shapes: Shapes,
+    key: Key[Array, ""],
+    particles: int | None = None,
+    *,
+    least_share: float = LEAST_SHARE,
 ) -> Annealed:
     """log p(Y) by annealing from a mixture to the posterior, along the geometric path between their densities.
 
-    Arguments otherwise as for `anneal`. A point whose K + T I is singular has no weight.
+    Steps are so short that the effective share of the particles stays above `least_share`. Arguments otherwise as for `anneal`. A point whose K + T I is singular has no weight.
     """
     count = _usual_particles(problem) if particles is None else particles
     start_key, resampling_key, moving_key = jax.random.split(key, 3)
@@ -131,7 +137,7 @@ def bridge(
         log_ratios = np.asarray(_log_ratios(points, start, problem, shapes))
         log_ratios = np.where(np.isfinite(log_ratios), log_ratios, -np.inf)
         part = left
-        while _effective_share(part * log_ratios) < LEAST_SHARE:
+        while _effective_share(part * log_ratios) < least_share:
             part /= SHORTENED
         left = 0.0 if part == left else left - part
         by_island = (part * log_ratios).reshape(ISLANDS, -1)

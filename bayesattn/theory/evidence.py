@@ -44,6 +44,10 @@ SEARCHES, FEWEST_SEARCHES = 16, 4
 MANY = 200
 CLOUD = 0.3
 """Share of a proposal that covers annealed particles."""
+SHARES = 0.3, 0.8, 0.9, 0.9
+"""Least effective shares of the particles on bridges, one after the other."""
+ENOUGH_OF_BRIDGES = 0.1
+"""Error, in nats, at which no bridge follows."""
 MOST_ERRORS = 3
 """Combined errors by which two bridges may differ."""
 DEGREES_OF_FREEDOM = 7
@@ -242,35 +246,44 @@ def _found(
 def _by_bridges(
     annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
-    """By two bridges, which are to agree: from where annealed particles are and fall to, and from where prior draws do."""
-    keys = jax.random.split(key, 6)
+    """By two bridges, which are to agree: from where annealed particles are and fall to, and from where prior draws do.
+
+    Each is fitted to the draws that it had before, and its steps are made shorter, until both know log p(Y) and agree.
+    """
+    first_key, second_key, chosen_key, prior_key = jax.random.split(key, 4)
     few = SEARCHES if annealed.points.shape[1] <= MANY else FEWEST_SEARCHES
-    chosen = annealed.points[systematic(keys[0], annealed.weights[None], few)]
-    routes = []
-    for starts, cloud, pilot_key, bridge_key in (
-        (chosen, annealed, *keys[2:4]),
-        (prior_draws(keys[1], few, problem, shapes), None, *keys[4:]),
-    ):
-        first = _covering(basins(problem, shapes, starts), cloud)
-        if first is None:
-            continue
-        pilot = bridge(mixture(first), problem, shapes, pilot_key, particles)
-        routes.append(
-            bridge(mixture(refitted(first, pilot.points, pilot.weights)), problem, shapes, bridge_key, particles)
-        )
+    chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few)]
+    drawn = prior_draws(prior_key, few, problem, shapes)
+    routes = [
+        (first_key, _covering(basins(problem, shapes, chosen), annealed)),
+        (second_key, _covering(basins(problem, shapes, drawn))),
+    ]
+    found = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
+    if not all(components for _, components in routes):
+        return found
+    covers = [(key, components, components) for key, components in routes]
+    for turn, share in enumerate(SHARES):
+        bridges = [
+            bridge(mixture(cover), problem, shapes, branch(key, str(turn)), particles, least_share=share)
+            for key, _, cover in covers
+        ]
+        found = _agreed(bridges, annealed)
         if VERBOSE:
-            print(
-                "    pilot %.3f+-%.3f refit %.3f+-%.3f K %d" % (*pilot[:2], *routes[-1][:2], len(first)),
-                [(round(b.log_weight, 2)) for b in first],
-            )
-    return _agreed(routes, annealed)
+            print("   ", turn, ["%.3f+-%.3f" % b[:2] for b in bridges], "prior %.3f+-%.3f" % annealed[:2])
+        if turn and found.reliable and found.error <= ENOUGH_OF_BRIDGES:
+            break
+        covers = [
+            (key, first, refitted(first, crossed.points, crossed.weights))
+            for (key, first, _), crossed in zip(covers, bridges, strict=True)
+        ]
+    return found
 
 
 VERBOSE = False
 
 
-def _covering(found: list[Basin], cloud: Annealed | None) -> list[Component] | None:
-    """Components about minima, by half as heavy as their masses are and by half all alike, and one about a cloud of particles."""
+def _covering(found: list[Basin], cloud: Annealed | None = None) -> list[Component] | None:
+    """Components about minima, by half as heavy as their masses and by half all alike, and one about a cloud of particles."""
     if not found:
         return None
     most = (COMPONENTS[-1] if len(found[0].centre) <= MANY else COMPONENTS[0]) // 2 - 1

@@ -15,6 +15,10 @@ DEGREES_OF_FREEDOM = 7
 """Least of the Student distributions: tails heavier than the posterior's keep the weights bounded."""
 KEPT = 0.2
 """Share of a proposal that stays what it was before it was fitted to draws."""
+FEW = 200
+"""Coordinates with which there may be as many components as there are at all."""
+POINTS_EACH, LLOYD = 3, 10
+"""Effective points for each coordinate of a part, and iterations that find the parts."""
 COMPONENTS = 4, 16
 """Components are filled up to one of these numbers by some without weight, so that programs are compiled for few numbers."""
 
@@ -89,28 +93,57 @@ def mixture(components: Sequence[Component]) -> Mixture:
 
 
 def refitted(components: Sequence[Component], points: np.ndarray, weights: np.ndarray) -> list[Component]:
-    """The same with `KEPT` of their weight, and each once more with mean, covariance and mass of the points nearest to it.
+    """The same with `KEPT` of their weight, and others fitted to weighted points, in parts of those nearest to each.
 
-    Fewer than twice as many effective points as coordinates leave a component's scale as it is, more or less.
+    There are as many parts as points allow, since a posterior is often curved.
     """
-    log_densities = np.stack([_log_density(component, points) for component in components], axis=1)
-    nearest = np.argmax(log_densities, axis=1)
+    nearest = np.argmax([_log_density(component, points) for component in components], axis=0)
     total = special.logsumexp([component.log_weight for component in components])
     result = [each._replace(log_weight=each.log_weight - total + np.log(KEPT)) for each in components]
-    for number, component in enumerate(components):
-        own = nearest == number
-        mass = weights[own].sum()
-        if np.count_nonzero(weights[own]) < 2:
-            continue
-        share = weights[own] / mass
-        centre = share @ points[own]
-        whitened = np.linalg.solve(component.scale, (points[own] - centre).T)
-        # Shrunk to the covariance that the component has where points are few.
-        shrinkage = len(centre) / (len(centre) + 1 / np.sum(share**2))
-        covariance = (1 - shrinkage) * (whitened * share) @ whitened.T + shrinkage * np.eye(len(centre))
-        scale = component.scale @ np.linalg.cholesky(covariance)
-        result.append(Component(np.log((1 - KEPT) * mass), centre, scale))
+    numbers = [number for number in range(len(components)) if np.count_nonzero(weights[nearest == number]) > 1]
+    most = (COMPONENTS[-1] if len(components) > COMPONENTS[0] // 2 or points.shape[1] <= FEW else COMPONENTS[0]) // 2
+    for number in numbers:
+        own, own_weights = points[nearest == number], weights[nearest == number]
+        for log_mass, centre, scale in _parts(components[number], own, own_weights, max(most // len(numbers), 1)):
+            result.append(Component(float(np.log(1 - KEPT) + log_mass), centre, scale))
     return result
+
+
+def _parts(component: Component, points: np.ndarray, weights: np.ndarray, most: int) -> list[Component]:
+    """Components of parts of points, found by Lloyd's iteration; covariances are shrunk to that of all parts."""
+    size = points.shape[1]
+    mean, effective = weights @ points / weights.sum(), weights.sum() ** 2 / np.sum(weights**2)
+    count = int(np.clip(effective / (POINTS_EACH * size), 1, most))
+    whitened = np.linalg.solve(component.scale, (points - mean).T).T
+    _, directions = np.linalg.eigh((whitened.T * weights) @ whitened)
+    along = np.argsort(whitened @ directions[:, -1])
+    part = np.empty(len(points), int)
+    part[along] = np.minimum(count * np.cumsum(weights[along]) / weights.sum(), count - 1).astype(int)
+    for _ in range(LLOYD):
+        centres = np.array([_mean(whitened, weights, part == each) for each in range(count)])
+        part = np.argmin(np.sum((whitened[:, None] - centres) ** 2, axis=2), axis=1)
+    centres = np.array([_mean(whitened, weights, part == each) for each in range(count)])
+    apart = whitened - centres[part]
+    common = _shrunk(apart, weights, np.eye(size))
+    result = []
+    for each in range(count):
+        own = part == each
+        if weights[own].sum() > 0:
+            scale = component.scale @ np.linalg.cholesky(_shrunk(apart[own], weights[own], common))
+            result.append(Component(np.log(weights[own].sum()), mean + component.scale @ centres[each], scale))
+    return result
+
+
+def _mean(points: np.ndarray, weights: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """Of some of weighted points; of none nowhere near any."""
+    return weights[own] @ points[own] / weights[own].sum() if weights[own].sum() > 0 else np.full(points.shape[1], 1e9)
+
+
+def _shrunk(deviations: np.ndarray, weights: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Covariance of weighted deviations from their mean, shrunk to a target where they are few."""
+    share = weights / weights.sum()
+    shrinkage = len(target) / (len(target) + 1 / np.sum(share**2))
+    return (1 - shrinkage) * (deviations.T * share) @ deviations + shrinkage * target
 
 
 def _log_density(component: Component, points: np.ndarray) -> np.ndarray:
