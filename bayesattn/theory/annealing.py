@@ -126,7 +126,8 @@ def bridge(
 ) -> Annealed:
     """log p(Y) by annealing from a mixture to the posterior, along the geometric path between their densities.
 
-    Steps are so short that the effective share of the particles stays above `least_share`. Arguments otherwise as for `anneal`. A point whose K + T I is singular has no weight.
+    Steps are so short that the effective share of the particles stays above `least_share`. Arguments otherwise as for
+    `anneal`. A point whose K + T I is singular has no weight.
     """
     count = _usual_particles(problem) if particles is None else particles
     start_key, resampling_key, moving_key = jax.random.split(key, 3)

@@ -1,8 +1,9 @@
-"""Evidence: log p(Y | architecture, temperature), by two routes at finite width and exactly in the GP limit.
+"""Evidence: log p(Y | architecture, temperature), at finite width and exactly in the GP limit.
 
 Where every layer is wide, importance sampling from a Student distribution with the Laplace mode and covariance, as long as
-the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024). Elsewhere, and where it says that they
-cannot, annealing from the prior (`bayesattn.theory.annealing`), which needs no mode and passes over no other mode.
+the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024) and searches find no other mode. Elsewhere
+annealing (`bayesattn.theory.annealing`): from the prior, and from two mixtures that are fitted to draws of the posterior.
+Annealing from the prior alone lags behind where the mode lies far out in the prior's tail, and its islands agree on it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +25,7 @@ from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge
 from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
-from bayesattn.theory.mode import Basin, basins, find_mode
+from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
@@ -57,7 +58,7 @@ DEGREES_OF_FREEDOM = 7
 class Evidence(NamedTuple):
     """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both can be relied on.
 
-    Not reliable are errors above 0.3, which understate themselves.
+    Not reliable are errors above 0.3, which understate themselves, and estimates of two routes that differ.
     """
 
     log_evidence: float
@@ -128,8 +129,9 @@ def evidence(
     """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
     The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
-    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles from the prior, whose
-    scatter is its error.
+    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles, whose scatter is its
+    error: from the prior, then from two mixtures about the modes that searches from the annealed particles and from prior
+    draws end in. It is reliable where the two agree within 3 errors and annealing from the prior has not found more.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
@@ -232,15 +234,28 @@ def _found(
     if left := [temperature for temperature in temperatures if temperature not in estimates]:
         best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
         ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
-        try:
-            annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=within)
-        except Singular:
-            cause = likely_cause(likelihood.at(min(left)), arch)
-            raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
-        for hot, estimate in annealed.items():
-            there = branch(key, "bridges", repr(float(hot)))
-            estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
+        for bound in (within, np.inf):
+            try:
+                annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=bound)
+            except Singular:
+                cause = likely_cause(likelihood.at(min(left)), arch)
+                raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
+            for hot, estimate in annealed.items():
+                there = branch(key, "bridges", repr(float(hot)))
+                estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
+            best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
+            # Annealing lags behind: what it gives up may have a mode that it does not know of.
+            left = [cold for cold in left if cold not in annealed]
+            starts = prior_draws(branch(key, "given up"), FEWEST_SEARCHES, ordered, shapes)
+            left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
+            if not left:
+                break
     return estimates
+
+
+def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> float:
+    """log of the greatest Laplace mass of the modes that searches find."""
+    return max((basin.log_mass for basin in basins(problem, shapes, starts)), default=-np.inf)
 
 
 def _by_bridges(
@@ -268,8 +283,6 @@ def _by_bridges(
             for key, _, cover in covers
         ]
         found = _agreed(bridges, annealed)
-        if VERBOSE:
-            print("   ", turn, ["%.3f+-%.3f" % b[:2] for b in bridges], "prior %.3f+-%.3f" % annealed[:2])
         if turn and found.reliable and found.error <= ENOUGH_OF_BRIDGES:
             break
         covers = [
@@ -279,11 +292,8 @@ def _by_bridges(
     return found
 
 
-VERBOSE = False
-
-
 def _covering(found: list[Basin], cloud: Annealed | None = None) -> list[Component] | None:
-    """Components about minima, by half as heavy as their masses and by half all alike, and one about a cloud of particles."""
+    """Components about minima, by half as heavy as their masses and by half all alike, and one about annealed particles."""
     if not found:
         return None
     most = (COMPONENTS[-1] if len(found[0].centre) <= MANY else COMPONENTS[0]) // 2 - 1
@@ -349,6 +359,8 @@ def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, k
         result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
         if reliable and error <= ENOUGH:
             break
+    if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
+        return result._replace(reliable=False)
     return result
 
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
 from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -36,6 +36,8 @@ from bayesattn.theory.whitening import Whitening
 
 LEADING, LANCZOS_TOLERANCE = 100, 1e-3
 """Directions of greatest curvature that whitening knows then, and the relative error of their curvatures."""
+SEARCHES, MOST_SEARCHED, NEGLIGIBLE = 4, 200, 5.0
+"""Searches of another mode, the most coordinates with which they are made, and nats below which it does not matter."""
 SAME = 0.3
 """Laplace standard deviations within which two searches have ended in the same minimum."""
 CURVED, FLAT = 1e-4, 0.05
@@ -136,6 +138,26 @@ def basins(problem: Problem, shapes: Shapes, starts: Any, max_steps: int = 200) 
         log_volume = np.sum(np.log(lengths * np.sqrt(2 * np.pi) * stretch))
         found.append(Basin(centre, stretch[:, None] * directions * lengths, float(log_volume - end.fun)))
     return sorted(found, key=lambda basin: -basin.log_mass)
+
+
+def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> bool:
+    """Whether searches from points as far apart as prior draws end in this mode, or in others of hardly any Laplace mass.
+
+    With many coordinates, where a search costs as much as all else, it is taken for granted.
+    """
+    size = len(mode.point)
+    if size > MOST_SEARCHED:
+        return True
+    origin, stretch = stretched(shapes, problem.widths)
+    prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
+    own = mode.whitening.log_volume() - mode.potential
+    for start in origin + prior_scale * jax.random.normal(key, (SEARCHES, size)):
+        other = _mode(problem, start, shapes, 200)
+        mass = other.whitening.log_volume() - other.potential
+        apart = jnp.linalg.norm(mode.whitening.whitened(other.point)) > SAME
+        if jnp.isfinite(other.gradient_norm) & apart & (mass > own - NEGLIGIBLE):
+            return False
+    return True
 
 
 def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> Found:
