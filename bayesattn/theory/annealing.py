@@ -46,8 +46,8 @@ TRAJECTORY = 1.5
 """Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
 MOST_LEAPS = 16
 
-Points = Float[Array, "particle coordinate"]
-Numbers = Float[Array, " particle"]
+Points = Float[Array | np.ndarray, "particle coordinate"]
+Numbers = Float[Array | np.ndarray, " particle"]
 
 
 class Annealed(NamedTuple):
