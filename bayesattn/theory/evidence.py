@@ -22,7 +22,7 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
-from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
+from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed, stretched
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
@@ -42,6 +42,8 @@ FAR = 30.0
 """Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
 SEARCHES, FEWEST_SEARCHES = 16, 4
 """Searches of modes for each bridge, with few and with many coordinates."""
+FURTHER = 3 * 2**0.5
+"""Scale of starts further out: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
 MANY = 200
 CLOUD = 0.3
 """Share of a proposal that covers annealed particles."""
@@ -265,13 +267,16 @@ def _by_bridges(
 
     Each is fitted to the draws that it had before, and its steps are made shorter, until both know log p(Y) and agree.
     """
-    first_key, second_key, chosen_key, prior_key = jax.random.split(key, 4)
+    first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
     few = SEARCHES if annealed.points.shape[1] <= MANY else FEWEST_SEARCHES
     chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few)]
     drawn = prior_draws(prior_key, few, problem, shapes)
+    # Prior draws alone do not fall to every mode: half of the searches begin further out than these reach.
+    origin, stretch = stretched(shapes, problem.widths)
+    further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few, len(origin)))
     routes = [
-        (first_key, _covering(basins(problem, shapes, chosen), annealed)),
-        (second_key, _covering(basins(problem, shapes, drawn))),
+        (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
+        (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
     ]
     found = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
     if not all(components for _, components in routes):
