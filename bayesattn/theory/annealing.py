@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn.theory.bartlett import sample_prior
+from bayesattn.theory.bartlett import mirrored, sample_prior
 from bayesattn.theory.mixture import Component, Mixture, mixture
 from bayesattn.theory.problem import Problem, Shapes, potential
 
@@ -85,7 +85,8 @@ def anneal(
     points = jax.device_get(_prior(jax.random.split(prior_key, ISLANDS * count), problem, shapes))
     hot, before, slopes = np.inf, np.zeros(len(points)), np.zeros(len(points))
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)
-    estimates, nowhere = {}, mixture([Component(0.0, np.zeros(size), np.eye(size))])
+    estimates, signs = {}, mirrored(shapes, problem.order)
+    nowhere = mixture([Component(0.0, np.zeros(size), np.eye(size))], signs)
     for level in itertools.count():
         cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
         log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before

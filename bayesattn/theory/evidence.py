@@ -22,7 +22,7 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
-from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed, stretched
+from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
@@ -40,8 +40,8 @@ BLOCK, BLOCKS = 512, 8
 MOST_PARETO = 0.7
 FAR = 30.0
 """Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
-SEARCHES, FEWEST_SEARCHES = 16, 4
-"""Searches of modes for each bridge, with few and with many coordinates."""
+SEARCHES = (8, 128), (200, 32), (np.inf, 8)
+"""Most coordinates, and searches of modes for each bridge, which are to find one that one in twenty ends in."""
 FURTHER = 3 * 2**0.5
 """Scale of starts further out: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
 MANY = 200
@@ -248,7 +248,7 @@ def _found(
             best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
             # Annealing lags behind: what it gives up may have a mode that it does not know of.
             left = [cold for cold in left if cold not in annealed]
-            starts = prior_draws(branch(key, "given up"), FEWEST_SEARCHES, ordered, shapes)
+            starts = prior_draws(branch(key, "given up"), SEARCHES[-1][1] // 2, ordered, shapes)
             left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
             if not left:
                 break
@@ -268,12 +268,13 @@ def _by_bridges(
     Each is fitted to the draws that it had before, and its steps are made shorter, until both know log p(Y) and agree.
     """
     first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
-    few = SEARCHES if annealed.points.shape[1] <= MANY else FEWEST_SEARCHES
-    chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few)]
-    drawn = prior_draws(prior_key, few, problem, shapes)
+    few = next(count for most, count in SEARCHES if annealed.points.shape[1] <= most)
+    signs = mirrored(shapes, problem.order)
+    chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few // 2)]
+    drawn = prior_draws(prior_key, few // 2, problem, shapes)
     # Prior draws alone do not fall to every mode: half of the searches begin further out than these reach.
     origin, stretch = stretched(shapes, problem.widths)
-    further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few, len(origin)))
+    further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
     routes = [
         (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
         (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
@@ -284,14 +285,14 @@ def _by_bridges(
     covers = [(key, components, components) for key, components in routes]
     for turn, share in enumerate(SHARES):
         bridges = [
-            bridge(mixture(cover), problem, shapes, branch(key, str(turn)), particles, least_share=share)
+            bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, least_share=share)
             for key, _, cover in covers
         ]
         found = _agreed(bridges, annealed)
         if turn and found.reliable and found.error <= ENOUGH_OF_BRIDGES:
             break
         covers = [
-            (key, first, refitted(first, crossed.points, crossed.weights))
+            (key, first, refitted(first, np.asarray(crossed.points), np.asarray(crossed.weights), signs))
             for (key, first, _), crossed in zip(covers, bridges, strict=True)
         ]
     return found

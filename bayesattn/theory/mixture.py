@@ -42,6 +42,8 @@ class Mixture(NamedTuple):
         scales: of the components, each of shape (n, n).
         inverses: of the scales.
         log_volumes: log |det| of the scales.
+        signs: of the coordinates in the images of a draw that the posterior does not tell from it, the first ones.
+            The mixture is that of the components and their images.
     """
 
     log_weights: Float[Array, " component"]
@@ -49,6 +51,7 @@ class Mixture(NamedTuple):
     scales: Float[Array, "component coordinate coordinate"]
     inverses: Float[Array, "component coordinate coordinate"]
     log_volumes: Float[Array, " component"]
+    signs: Float[Array, "image coordinate"]
 
     @property
     def freedom(self) -> int:
@@ -67,10 +70,10 @@ class Mixture(NamedTuple):
         for component in np.unique(chosen):
             own = chosen == component
             draws[own] = self.centres[component] + students[own] @ np.asarray(self.scales[component]).T
-        return draws
+        return draws * np.asarray(self.signs)[random.integers(len(self.signs), size=count)]
 
     def log_densities(self, point: Point) -> Float[Array, " component"]:
-        """log of weight times density of each component at a point."""
+        """log of weight times density of each component, without its images, at a point."""
         size, freedom = self.centres.shape[1], self.freedom
         constant = (
             special.gammaln((freedom + size) / 2) - special.gammaln(freedom / 2) - size * np.log(freedom * np.pi) / 2
@@ -80,24 +83,31 @@ class Mixture(NamedTuple):
 
     def log_density(self, point: Point) -> Float[Array, ""]:
         """Of the mixture at a point."""
-        return jax.scipy.special.logsumexp(self.log_densities(point))
+        of_images = jax.vmap(self.log_densities)(self.signs * point)
+        return jax.scipy.special.logsumexp(of_images) - np.log(len(self.signs))
 
 
-def mixture(components: Sequence[Component]) -> Mixture:
-    """Of components whose weights need not be normalised."""
+def mixture(components: Sequence[Component], signs: np.ndarray) -> Mixture:
+    """Of components whose weights need not be normalised, and their images."""
     count = min(number for number in COMPONENTS if number >= len(components))
     filled = [*components, *[components[0]._replace(log_weight=-np.inf)] * (count - len(components))]
     log_weights, centres, scales = (np.array(each, float) for each in zip(*filled, strict=True))
     log_weights -= special.logsumexp(log_weights)
-    return Mixture(log_weights, centres, scales, np.linalg.inv(scales), np.linalg.slogdet(scales)[1])  # pyright: ignore[reportArgumentType]
+    return Mixture(log_weights, centres, scales, np.linalg.inv(scales), np.linalg.slogdet(scales)[1], signs)  # pyright: ignore[reportArgumentType]
 
 
-def refitted(components: Sequence[Component], points: np.ndarray, weights: np.ndarray) -> list[Component]:
+def refitted(
+    components: Sequence[Component], points: np.ndarray, weights: np.ndarray, signs: np.ndarray
+) -> list[Component]:
     """The same with `KEPT` of their weight, and others fitted to weighted points, in parts of those nearest to each.
 
-    There are as many parts as points allow, since a posterior is often curved.
+    Each point counts as that of its images that is nearest to a component. There are as many parts as points allow, since a
+    posterior is often curved.
     """
-    nearest = np.argmax([_log_density(component, points) for component in components], axis=0)
+    # Images x components x points.
+    densities = np.array([[_log_density(each, sign * points) for each in components] for sign in signs])
+    points = points * signs[np.argmax(densities.max(axis=1), axis=0)]
+    nearest = np.argmax(densities.max(axis=0), axis=0)
     total = special.logsumexp([component.log_weight for component in components])
     result = [each._replace(log_weight=each.log_weight - total + np.log(KEPT)) for each in components]
     numbers = [number for number in range(len(components)) if np.count_nonzero(weights[nearest == number]) > 1]

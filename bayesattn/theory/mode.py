@@ -11,7 +11,7 @@ from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn.architecture import Architecture
-from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, stretched, unwhiten
+from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, stretched, unwhiten
 from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.minimise import (
     STEPS_EACH,
@@ -110,23 +110,24 @@ class Basin(NamedTuple):
 
 
 def basins(problem: Problem, shapes: Shapes, starts: Any, max_steps: int = 200) -> list[Basin]:
-    """Minima of V that searches by gradients from several points end in, each once, those of greatest mass first.
+    """Minima of V that searches by gradients from several points end in, one of its images each, greatest mass first.
 
     They need not be at rest: a proposal is made of them. Curvatures are differences of gradients, and no less than `FLAT`.
     """
     origin, stretch = (np.asarray(each) for each in stretched(shapes, problem.widths))
-    data = problem, origin, stretch
+    data, signs = (problem, origin, stretch), mirrored(shapes, problem.order)
 
     def numbers(whitened: np.ndarray) -> tuple[float, np.ndarray]:
         value, gradient = jax.device_get(value_and_gradient(_whitened_potential, shapes, whitened, data))
         return (float(value), gradient) if np.isfinite(value) else (np.inf, np.zeros_like(whitened))
 
     found: list[Basin] = []
-    options = {"maxiter": STEPS_EACH * max_steps, "maxls": 40, "ftol": 1e-13, "gtol": 1e-3}
+    options = {"maxiter": STEPS_EACH * max_steps, "maxls": 40, "ftol": 1e-8, "gtol": 1e-3}
     for start in starts:
         end = optimize.minimize(numbers, (start - origin) / stretch, jac=True, method="L-BFGS-B", options=options)
         centre = origin + stretch * end.x
-        known = (np.linalg.norm(np.linalg.solve(basin.scale, centre - basin.centre)) < SAME for basin in found)
+        apart = (np.linalg.solve(basin.scale, (signs * centre - basin.centre).T) for basin in found)
+        known = (np.linalg.norm(each, axis=0).min() < SAME for each in apart)
         if not np.isfinite(end.fun) or any(known):
             continue
         steps = CURVED * np.eye(len(centre))
