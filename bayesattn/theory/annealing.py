@@ -233,7 +233,9 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
     return jax.lax.map(one, points)
 
 
-def _moved(keys, points: Points, metric, step, target: tuple, shapes: Shapes) -> tuple[Points, float]:
+def _moved(
+    keys, points: Points, metric, step, target: tuple, shapes: Shapes
+) -> tuple[Float[np.ndarray, "moved coordinate"], float]:
     """States of Hamiltonian chains from points, and a step size that is nearer to the acceptance that is wanted."""
     leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
     moved, accepted = jax.device_get(_move(keys, points, metric, step, leaps, *target, shapes))
