@@ -1,6 +1,10 @@
-"""Evidence by annealing: particles of the collapsed posterior are cooled from the prior, which is infinite temperature.
+"""Evidence by annealing: particles of the collapsed posterior are cooled from the prior, or bridged from a mixture.
 
-Sequential Monte Carlo in the temperature T of the likelihood itself, so that one run passes through every T that is wanted.
+Sequential Monte Carlo in the temperature T of the likelihood itself, which is infinite for the prior, so that one run passes
+through every T that is wanted. It lags behind where the posterior moves to a place of which hot particles know nothing.
+`bridge` begins at a mixture that covers the posterior, and passes to it at one temperature, along the geometric path: of one
+step, which is importance sampling, where the mixture is near enough.
+
 Islands of particles do not mix, and each gives an unbiased estimate of p(Y): their scatter is the error. They share the
 temperatures, the metric and the step size, which are chosen from all of them.
 
@@ -19,7 +23,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn.theory.bartlett import sample_prior
+from bayesattn.theory.bartlett import mirrored, sample_prior
+from bayesattn.theory.mixture import Component, Mixture, mixture
 from bayesattn.theory.problem import Problem, Shapes, potential
 
 ISLANDS = 8
@@ -33,21 +38,25 @@ WORK = 1e10
 STEP = 0.7
 """Standard deviation of the log weights from one temperature to the next."""
 LEAST_SHARE = 0.3
-"""Effective share of the particles below which a step of temperature is halved."""
+"""Effective share of the particles below which a step is made shorter."""
+SHORTENED = 1.5
+"""By which a step on a bridge is."""
 ACCEPTANCE = 0.8
 TRAJECTORY = 1.5
 """Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
 MOST_LEAPS = 16
 
-Points = Float[Array, "particle coordinate"]
-Numbers = Float[Array, " particle"]
+Points = Float[Array | np.ndarray, "particle coordinate"]
+Numbers = Float[Array | np.ndarray, " particle"]
 
 
 class Annealed(NamedTuple):
-    """log p(Y) at a temperature and its standard error."""
+    """log p(Y) at a temperature and its standard error; particles of all islands and their weights, whose sum is 1."""
 
     log_evidence: float
     error: float
+    points: Points
+    weights: Numbers
 
 
 class Singular(ArithmeticError):
@@ -76,7 +85,8 @@ def anneal(
     points = jax.device_get(_prior(jax.random.split(prior_key, ISLANDS * count), problem, shapes))
     hot, before, slopes = np.inf, np.zeros(len(points)), np.zeros(len(points))
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)
-    estimates = {}
+    estimates, signs = {}, mirrored(shapes, problem.order)
+    nowhere = mixture([Component(0.0, np.zeros(size), np.eye(size))], signs)
     for level in itertools.count():
         cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
         log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
@@ -88,23 +98,72 @@ def anneal(
         # Of independent particles: what the scatter may not be below, were it small by chance.
         variance += (1 / _effective_share(log_weights) - 1) / len(points)
         if cold == wanted[0]:
-            estimates[cold] = _mean(log_evidence, variance)
+            weights = special.softmax(by_island, axis=1).ravel() / ISLANDS
+            estimates[cold] = Annealed(*_mean(log_evidence, variance), points, weights)
             del wanted[0]
         if not wanted:
             return estimates
         weights = special.softmax(by_island, axis=1)
-        metric = _spanning(points, weights.ravel() / ISLANDS)
-        chosen = _systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
+        metric = spanning_of(points, weights.ravel() / ISLANDS)
+        chosen = systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
         keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
-        leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
-        moved, accepted = jax.device_get(_move(keys, points[chosen], metric, step, leaps, problem.at(cold), shapes))
-        points = moved.reshape(points.shape)
-        step *= np.exp(accepted.mean() - ACCEPTANCE)
+        target = problem.at(cold), nowhere, 1.0
+        points, step = _moved(keys, points[chosen], metric, step, target, shapes)
         hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
         best = max([best, *(estimate.log_evidence for estimate in estimates.values())])
-        if _mean(log_evidence, variance).log_evidence < best - within and slopes.mean() > 0:
+        if _mean(log_evidence, variance)[0] < best - within and slopes.mean() > 0:
             return estimates
     raise AssertionError  # never reached
+
+
+def bridge(
+    start: Mixture,
+    problem: Problem,
+    shapes: Shapes,
+    key: Key[Array, ""],
+    particles: int | None = None,
+    *,
+    least_share: float = LEAST_SHARE,
+) -> Annealed:
+    """log p(Y) by annealing from a mixture to the posterior, along the geometric path between their densities.
+
+    Steps are so short that the effective share of the particles stays above `least_share`. Arguments otherwise as for
+    `anneal`. A point whose K + T I is singular has no weight.
+    """
+    count = _usual_particles(problem) if particles is None else particles
+    start_key, resampling_key, moving_key = jax.random.split(key, 3)
+    points = start.sample(np.random.default_rng(np.asarray(jax.random.key_data(start_key))), ISLANDS * count)
+    log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(points.shape[1] ** -0.25)
+    left = 1.0
+    for level in itertools.count():
+        log_ratios = np.asarray(_log_ratios(points, start, problem, shapes))
+        log_ratios = np.where(np.isfinite(log_ratios), log_ratios, -np.inf)
+        part = left
+        while _effective_share(part * log_ratios) < least_share:
+            part /= SHORTENED
+        left = 0.0 if part == left else left - part
+        by_island = (part * log_ratios).reshape(ISLANDS, -1)
+        log_evidence += special.logsumexp(by_island, axis=1) - np.log(count)
+        variance += (1 / _effective_share(part * log_ratios) - 1) / len(points)
+        weights = special.softmax(by_island, axis=1)
+        if left == 0:
+            return Annealed(*_mean(log_evidence, variance), points, weights.ravel() / ISLANDS)
+        metric = spanning_of(points, weights.ravel() / ISLANDS)
+        chosen = systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
+        keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
+        points, step = _moved(keys, points[chosen], metric, step, (problem, start, 1 - left), shapes)
+    raise AssertionError  # never reached
+
+
+@partial(jax.jit, static_argnames="shapes")
+def _log_ratios(points: Points, start: Mixture, problem: Problem, shapes: Shapes) -> Numbers:
+    """log of prior density times likelihood, over that of the mixture."""
+    return jax.lax.map(lambda point: -potential(point, problem, shapes) - start.log_density(point), points)
+
+
+def prior_draws(key: Key[Array, ""], count: int, problem: Problem, shapes: Shapes) -> Points:
+    """Points drawn from the prior."""
+    return jax.device_get(_prior(jax.random.split(key, count), problem, shapes))
 
 
 def _usual_particles(problem: Problem) -> int:
@@ -113,12 +172,12 @@ def _usual_particles(problem: Problem) -> int:
     return int(np.clip(WORK / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 
 
-def _mean(log_evidence: np.ndarray, variance: float) -> Annealed:
+def _mean(log_evidence: np.ndarray, variance: float) -> tuple[float, float]:
     """Of the islands' estimates, with Student's factor for the few that they are."""
     mean = special.logsumexp(log_evidence) - np.log(ISLANDS)
     scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(ISLANDS)
     student = special.stdtrit(ISLANDS - 1, special.ndtr(1.0))
-    return Annealed(float(mean), float(student * max(scatter, np.sqrt(variance))))
+    return float(mean), float(student * max(scatter, np.sqrt(variance)))
 
 
 def _effective_share(log_weights: np.ndarray) -> float:
@@ -126,14 +185,14 @@ def _effective_share(log_weights: np.ndarray) -> float:
     return float(weights.mean() ** 2 / np.mean(weights**2))
 
 
-def _spanning(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Lower triangular L with L L^T the covariance of weighted points, shrunk to its diagonal where they are few."""
     covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
     shrinkage = points.shape[1] / (points.shape[1] + 1 / np.sum(weights**2))
     return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
 
 
-def _systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndarray:
+def systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndarray:
     """Numbers of `count` particles of each island, drawn by weight, one after the other."""
     start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
     heights = (np.arange(count) + start) / count
@@ -174,18 +233,32 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
     return jax.lax.map(one, points)
 
 
+def _moved(
+    keys, points: Points, metric, step, target: tuple, shapes: Shapes
+) -> tuple[Float[np.ndarray, "moved coordinate"], float]:
+    """States of Hamiltonian chains from points, and a step size that is nearer to the acceptance that is wanted."""
+    leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
+    moved, accepted = jax.device_get(_move(keys, points, metric, step, leaps, *target, shapes))
+    return moved.reshape(-1, points.shape[1]), step * np.exp(accepted.mean() - ACCEPTANCE)
+
+
 @partial(jax.jit, static_argnames="shapes")
 def _move(
-    keys, points: Points, metric, step, leaps, problem: Problem, shapes: Shapes
+    keys, points: Points, metric, step, leaps, problem: Problem, start: Mixture, share, shapes: Shapes
 ) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
-    """States of a Hamiltonian chain from each point, and the probabilities that its moves are accepted."""
+    """States of a Hamiltonian chain from each point, and the probabilities that its moves are accepted.
+
+    Their density is that of the posterior to the power of `share` times that of a mixture to the power of 1 - share.
+    """
 
     @jax.value_and_grad
     def slope(whitened, centre):
-        return potential(centre + metric @ whitened, problem, shapes)
+        point = centre + metric @ whitened
+        rest = jax.lax.cond(share < 1, start.log_density, lambda _: 0.0, point)
+        return share * potential(point, problem, shapes) - (1 - share) * rest
 
-    def chain(start):
-        key, centre = start
+    def chain(begun):
+        key, centre = begun
 
         def move(state, key):
             momentum_key, length_key, accept_key = jax.random.split(key, 3)

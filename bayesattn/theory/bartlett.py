@@ -282,6 +282,32 @@ def sample_prior(
     return jnp.concatenate(parts)
 
 
+def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
+    """Signs of the coordinates, one row for each combination of signs of columns that take either, that leave U as it is.
+
+    Where such a column of F_l changes its sign, the rows of B_{l-1} that it meets do, and the columns whose diagonals are
+    there, and those that a skip copies, down to layer 1. The first row is ones.
+    """
+    images, last = np.ones((1, sum(shape.size for shape in shapes))), len(shapes)
+    for turned in range(last):
+        if shapes[turned].logs == shapes[turned].diagonal:
+            continue
+        signs, columns = np.ones(images.shape[1]), np.ones(1)
+        for layer in reversed(range(last)):
+            shape, start = shapes[layer], sum(each.size for each in shapes[:layer])
+            rows = np.tile(columns, shape.heads)
+            if order is not None:
+                first = sum(each.rows for each in shapes[:layer])
+                rows = rows[np.asarray(order[first : first + shape.rows])]
+            columns = np.concatenate([columns[: shape.copied], rows[: shape.diagonal]])
+            if layer == turned:
+                columns[-1] *= -1
+            inside = shape.places < shape.size
+            signs[start + shape.places[inside]] = np.outer(rows, columns)[inside]
+        images = np.concatenate([images, images * signs])
+    return images
+
+
 def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Point:
     """Point of the same U's with rows in their own order and diagonals above 0, from the readout down by QR.
 

@@ -1,8 +1,9 @@
-"""Evidence: log p(Y | architecture, temperature), by two routes at finite width and exactly in the GP limit.
+"""Evidence: log p(Y | architecture, temperature), at finite width and exactly in the GP limit.
 
 Where every layer is wide, importance sampling from a Student distribution with the Laplace mode and covariance, as long as
-the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024). Elsewhere, and where it says that they
-cannot, annealing from the prior (`bayesattn.theory.annealing`), which needs no mode and passes over no other mode.
+the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024) and searches find no other mode. Elsewhere
+annealing (`bayesattn.theory.annealing`): from the prior, and from two mixtures that are fitted to draws of the posterior.
+Annealing from the prior alone lags behind where the mode lies far out in the prior's tail, and its islands agree on it.
 """
 
 from collections.abc import Sequence
@@ -20,10 +21,11 @@ from bayesattn._random import branch, digest, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
-from bayesattn.theory.annealing import MOVES, Singular, anneal
-from bayesattn.theory.bartlett import FREE, layer_shapes, narrow, narrowed
+from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
+from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.mode import find_mode
+from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
+from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
@@ -38,6 +40,19 @@ BLOCK, BLOCKS = 512, 8
 MOST_PARETO = 0.7
 FAR = 30.0
 """Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
+SEARCHES = (8, 128), (200, 32), (np.inf, 8)
+"""Most coordinates, and searches of modes for each bridge: 128 miss one that one in twenty ends in once in 700 times."""
+FURTHER = 3 * 2**0.5
+"""Scale of starts further out: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
+MANY = 200
+CLOUD = 0.3
+"""Share of a proposal that covers annealed particles."""
+SHARES = 0.3, 0.8, 0.9, 0.9
+"""Least effective shares of the particles on bridges, one after the other."""
+ENOUGH_OF_BRIDGES = 0.1
+"""Error, in nats, at which no bridge follows."""
+MOST_ERRORS = 3
+"""Combined errors by which two bridges may differ."""
 DEGREES_OF_FREEDOM = 7
 """Least of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
 
@@ -45,7 +60,7 @@ DEGREES_OF_FREEDOM = 7
 class Evidence(NamedTuple):
     """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both can be relied on.
 
-    Not reliable are errors above 0.3, which understate themselves.
+    Not reliable are errors above 0.3, which understate themselves, and estimates of two routes that differ.
     """
 
     log_evidence: float
@@ -116,8 +131,9 @@ def evidence(
     """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
     The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
-    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles from the prior, whose
-    scatter is its error.
+    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles, whose scatter is its
+    error: from the prior, then from two mixtures about the modes that searches from the annealed particles and from prior
+    draws end in. It is reliable where the two agree within 3 errors and annealing from the prior has not found more.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
@@ -220,16 +236,104 @@ def _found(
     if left := [temperature for temperature in temperatures if temperature not in estimates]:
         best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
         ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
-        try:
-            annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=within)
-        except Singular:
-            cause = likely_cause(likelihood.at(min(left)), arch)
-            raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
-        estimates |= {
-            hot: Evidence(*estimate, method="annealing", reliable=estimate.error <= RELIABLE)
-            for hot, estimate in annealed.items()
-        }
+        for bound in (within, np.inf):
+            try:
+                annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=bound)
+            except Singular:
+                cause = likely_cause(likelihood.at(min(left)), arch)
+                raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
+            for hot, estimate in annealed.items():
+                there = branch(key, "bridges", repr(float(hot)))
+                estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
+            best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
+            # Annealing lags behind: what it gives up may have a mode that it does not know of.
+            left = [cold for cold in left if cold not in annealed]
+            starts = prior_draws(branch(key, "given up"), SEARCHES[-1][1] // 2, ordered, shapes)
+            left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
+            if not left:
+                break
     return estimates
+
+
+def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> float:
+    """log of the greatest Laplace mass of the modes that searches find."""
+    return max((basin.log_mass for basin in basins(problem, shapes, starts)), default=-np.inf)
+
+
+def _by_bridges(
+    annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
+) -> Evidence:
+    """By two bridges, which are to agree: from where annealed particles are and fall to, and from where prior draws do.
+
+    Each is fitted to the draws that it had before, and its steps are made shorter, until both know log p(Y) and agree.
+    """
+    first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
+    few = next(count for most, count in SEARCHES if annealed.points.shape[1] <= most)
+    signs = mirrored(shapes, problem.order)
+    chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few // 2)]
+    drawn = prior_draws(prior_key, few // 2, problem, shapes)
+    # Prior draws alone do not fall to every mode: half of the searches begin further out than these reach.
+    origin, stretch = stretched(shapes, problem.widths)
+    further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
+    routes = [
+        (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
+        (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
+    ]
+    found = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
+    if not all(components for _, components in routes):
+        return found
+    covers = [(key, components, components) for key, components in routes]
+    for turn, share in enumerate(SHARES):
+        bridges = [
+            bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, least_share=share)
+            for key, _, cover in covers
+        ]
+        found = _agreed(bridges, annealed)
+        if turn and found.reliable and found.error <= ENOUGH_OF_BRIDGES:
+            break
+        covers = [
+            (key, first, refitted(first, np.asarray(crossed.points), np.asarray(crossed.weights), signs))
+            for (key, first, _), crossed in zip(covers, bridges, strict=True)
+        ]
+    return found
+
+
+def _covering(found: list[Basin], cloud: Annealed | None = None) -> list[Component] | None:
+    """Components about minima, by half as heavy as their masses and by half all alike, and one about annealed particles."""
+    if not found:
+        return None
+    most = (COMPONENTS[-1] if len(found[0].centre) <= MANY else COMPONENTS[0]) // 2 - 1
+    kept = [basin for basin in found if basin.log_mass > found[0].log_mass - FAR][:most]
+    shares = (special.softmax([basin.log_mass for basin in kept]) + 1 / len(kept)) / 2
+    of_cloud = 0.0 if cloud is None else CLOUD
+    components = [
+        Component(np.log((1 - of_cloud) * share), basin.centre, basin.scale)
+        for share, basin in zip(shares, kept, strict=True)
+    ]
+    if cloud is not None:
+        centre = cloud.weights @ cloud.points
+        components.append(Component(np.log(CLOUD), centre, spanning_of(cloud.points, cloud.weights)))
+    return components
+
+
+def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
+    """Of bridges that agree their mean, of others the greatest estimate, which is not reliable.
+
+    An unbiased estimate is hardly ever far too great, but too small if it misses a mode. So annealing from the prior speaks
+    against a bridge where it finds more, and where it finds less against itself.
+    """
+    greatest = max([*routes, annealed], key=lambda route: route.log_evidence)
+    agreed = [
+        route
+        for route in routes
+        if greatest.log_evidence - route.log_evidence <= MOST_ERRORS * np.hypot(greatest.error, route.error)
+    ]
+    if len(agreed) < 2:
+        return Evidence(greatest.log_evidence, greatest.error, "annealing", False)
+    errors = np.array([route.error for route in agreed])
+    shares = errors**-2 / np.sum(errors**-2)
+    mean = special.logsumexp([route.log_evidence for route in agreed], b=shares)
+    return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
 
 
 def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:
@@ -261,6 +365,8 @@ def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, k
         result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
         if reliable and error <= ENOUGH:
             break
+    if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
+        return result._replace(reliable=False)
     return result
 
 

@@ -6,13 +6,22 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Key
+from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn.architecture import Architecture
-from bayesattn.theory.bartlett import layer_shapes, narrow, narrowed, stretched, unwhiten
+from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, stretched, unwhiten
 from bayesattn.theory.likelihood import Likelihood
-from bayesattn.theory.minimise import STEPS_EACH, Found, Local, hessian_times, minimum, minimum_by_gradients
+from bayesattn.theory.minimise import (
+    STEPS_EACH,
+    Found,
+    Local,
+    hessian_times,
+    minimum,
+    minimum_by_gradients,
+    value_and_gradient,
+)
 from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
@@ -27,6 +36,12 @@ from bayesattn.theory.whitening import Whitening
 
 LEADING, LANCZOS_TOLERANCE = 100, 1e-3
 """Directions of greatest curvature that whitening knows then, and the relative error of their curvatures."""
+SEARCHES, MOST_SEARCHED, NEGLIGIBLE = 4, 200, 5.0
+"""Searches of another mode, the most coordinates with which they are made, and nats below which it does not matter."""
+SAME = 0.3
+"""Laplace standard deviations within which two searches have ended in the same minimum."""
+CURVED, FLAT = 1e-4, 0.05
+"""Step of the differences that tell a curvature, and the least that counts, in the same coordinates."""
 PRIOR_CURVATURE = 0.5
 """Of minus the log prior density, in the coordinates in which that of the entropy, twice as much, is 1."""
 
@@ -84,6 +99,66 @@ def find_mode(
             mode,
         )
     return mode, problem
+
+
+class Basin(NamedTuple):
+    """A minimum of V, the scale of its Laplace covariance, and the log of the mass that a Gaussian of that has."""
+
+    centre: np.ndarray
+    scale: np.ndarray
+    log_mass: float
+
+
+def basins(problem: Problem, shapes: Shapes, starts: Any, max_steps: int = 200) -> list[Basin]:
+    """Minima of V that searches by gradients from several points end in, one of its images each, greatest mass first.
+
+    They need not be at rest: a proposal is made of them. Curvatures are differences of gradients, and no less than `FLAT`.
+    """
+    origin, stretch = (np.asarray(each) for each in stretched(shapes, problem.widths))
+    data, signs = (problem, origin, stretch), mirrored(shapes, problem.order)
+
+    def numbers(whitened: np.ndarray) -> tuple[float, np.ndarray]:
+        value, gradient = jax.device_get(value_and_gradient(_whitened_potential, shapes, whitened, data))
+        return (float(value), gradient) if np.isfinite(value) else (np.inf, np.zeros_like(whitened))
+
+    found: list[Basin] = []
+    options = {"maxiter": STEPS_EACH * max_steps, "maxls": 40, "ftol": 1e-8, "gtol": 1e-3}
+    for start in starts:
+        end = optimize.minimize(numbers, (start - origin) / stretch, jac=True, method="L-BFGS-B", options=options)
+        centre = origin + stretch * end.x
+        apart = (np.linalg.solve(basin.scale, (signs * centre - basin.centre).T) for basin in found)
+        known = (np.linalg.norm(each, axis=0).min() < SAME for each in apart)
+        if not np.isfinite(end.fun) or any(known):
+            continue
+        steps = CURVED * np.eye(len(centre))
+        slopes = np.array([numbers(end.x + step)[1] - numbers(end.x - step)[1] for step in steps]) / (2 * CURVED)
+        if not np.isfinite(slopes).all():
+            continue
+        curvatures, directions = np.linalg.eigh((slopes + slopes.T) / 2)
+        lengths = 1 / np.sqrt(np.maximum(np.abs(curvatures), FLAT))
+        log_volume = np.sum(np.log(lengths * np.sqrt(2 * np.pi) * stretch))
+        found.append(Basin(centre, stretch[:, None] * directions * lengths, float(log_volume - end.fun)))
+    return sorted(found, key=lambda basin: -basin.log_mass)
+
+
+def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> bool:
+    """Whether searches from points as far apart as prior draws end in this mode, or in others of hardly any Laplace mass.
+
+    With many coordinates, where a search costs as much as all else, it is taken for granted.
+    """
+    size = len(mode.point)
+    if size > MOST_SEARCHED:
+        return True
+    origin, stretch = stretched(shapes, problem.widths)
+    prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
+    own = mode.whitening.log_volume() - mode.potential
+    for start in origin + prior_scale * jax.random.normal(key, (SEARCHES, size)):
+        other = _mode(problem, start, shapes, 200)
+        mass = other.whitening.log_volume() - other.potential
+        apart = jnp.linalg.norm(mode.whitening.whitened(other.point)) > SAME
+        if jnp.isfinite(other.gradient_norm) & apart & (mass > own - NEGLIGIBLE):
+            return False
+    return True
 
 
 def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> Found:

@@ -1,5 +1,8 @@
 """Evidence by importance sampling and by annealing against quadrature, prior draws and closed forms."""
 
+import runpy
+from pathlib import Path
+
 import arviz_stats as az
 import jax
 import numpy as np
@@ -8,7 +11,7 @@ from scipy import special, stats
 
 import bayesattn as ba
 from bayesattn.theory import problem as problems
-from bayesattn.theory.bartlett import layer_shapes, sample_prior
+from bayesattn.theory.bartlett import layer_shapes, mirrored, sample_prior
 from bayesattn.theory.evidence import competing
 from bayesattn.theory.likelihood import likelihood
 from tests.posteriors import exact_scalar_posterior, tiny_model
@@ -81,11 +84,10 @@ def errors_from(found, exact, error=0.0):
 def test_both_routes_against_quadrature(widths, temperature):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
-    annealed = ba.theory.evidence(*problem_of(model), particles=128)
-    assert annealed.method == "annealing"
+    annealed = [ba.theory.evidence(*problem_of(model), seed=seed, particles=128) for seed in range(3)]
+    assert all(each.method == "annealing" and each.error < 0.1 for each in annealed)
     # The level of each comparison is that of 3 standard errors.
-    assert errors_from(annealed, exact) < 3
-    assert annealed.error < 0.1
+    assert sum(errors_from(each, exact) ** 2 for each in annealed) < stats.chi2(3).isf(2 * stats.norm.sf(3))
     found = ba.theory.evidence(*problem_of(model))
     assert errors_from(found, exact) < 3
     assert found.error < 0.1
@@ -141,9 +143,69 @@ def test_a_narrow_network_against_prior_draws():
     assert found.method == "annealing"
 
 
+def far_problem(temperature=0.01, widths=None, size=1.0):
+    """Labels that rank-two kernels fit only far out in the prior's tail, where U is 3 to 60 times what the prior expects."""
+    with np.load(Path(__file__).parent.parent / "data" / "evidence_far.npz") as file:
+        arch = ba.Architecture(
+            tuple(map(int, file["heads"])),
+            tuple(map(int, file["widths"])) if widths is None else widths,
+            tuple(file["variances"]),
+        )
+        return file["path_inputs"], size * file["labels"], arch, temperature
+
+
+@pytest.mark.parametrize(
+    ("problem", "exact", "error"),
+    [
+        (far_problem(), -25.111, 0.004),
+        pytest.param(far_problem(0.003), -26.508, 0.004, marks=pytest.mark.heavy),
+        pytest.param(far_problem(0.02, (2, 8, 3), 1.5), -31.814, 0.003, marks=pytest.mark.heavy),
+    ],
+)
+def test_a_mode_far_out_in_the_tail_of_the_prior(problem, exact, error):
+    """Against `reference` of benchmarks/evidence.py, by NumPy alone; annealing from the prior misses the first by 9 nats."""
+    for seed in range(2):
+        found = ba.theory.evidence(*problem, seed=seed)
+        assert errors_from(found, exact, error) < 4
+        assert found.error < 0.15
+
+
+@pytest.mark.parametrize(
+    ("heads", "widths", "skips", "outputs", "images"),
+    [
+        ((2, 1), (2, 2, 3), (1.0, 0.0), 1, 2),
+        ((1, 2, 2), (4, 4, 4, 1), (0.7, 0.5, 0.0), 2, 4),
+        ((3, 2), (2, 1, 1), (0.0, 0.0), 2, 8),
+        ((2, 2), (20, 30, 20), (0.0, 0.0), 1, 1),
+    ],
+)
+def test_signs_of_columns_leave_u_as_it_is(heads, widths, skips, outputs, images):
+    arch = ba.Architecture(heads, widths, (1.0,) * (len(heads) + 2), skips, outputs)
+    shapes = layer_shapes(arch)
+    random = np.random.default_rng(7)
+    order = jax.numpy.asarray(np.concatenate([random.permutation(shape.rows) for shape in shapes]))
+    path_inputs, labels = np.ones((2, arch.paths, 1)), np.ones((2, outputs) if outputs > 1 else 2)
+    posterior = problems.problem_of(likelihood(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
+    signs = mirrored(shapes, order)
+    assert len(np.unique(signs, axis=0)) == len(signs) == images
+    point = random.normal(size=signs.shape[1])
+    found = np.array([posterior.order_parameter(jax.numpy.asarray(sign * point), shapes) for sign in signs])
+    np.testing.assert_allclose(found, np.broadcast_to(found[0], found.shape), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(("number", "exact", "error"), [(5, -56.219, 0.002)])
+def test_two_images_of_a_mode_that_few_searches_find(number, exact, error):
+    """One search in twenty ends in it; annealing from the prior and half of its images are 18.5 and 0.7 nats too small."""
+    problem = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "evidence.py"))["network"](number)
+    for seed in range(3):
+        assert errors_from(ba.theory.evidence(*problem, seed=seed), exact, error) < 4
+
+
 MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
 
 
+@pytest.mark.heavy
 def test_many_paths_in_a_narrow_network_state_their_error():
     """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
     problem = random_problem(*MANY_PATHS, 1.0, 0)
@@ -153,6 +215,7 @@ def test_many_paths_in_a_narrow_network_state_their_error():
     assert found.error < 0.3
 
 
+@pytest.mark.heavy
 def test_the_error_is_the_scatter_of_seeds():
     """Chi-squared over 12 seeds about the exact value: at most its quantile of level 0.1 %, and no less than that below."""
     model = tiny_model(0.1, widths=(2, 1))
