@@ -79,9 +79,16 @@ def errors_from(found, exact, error=0.0):
     return abs(found.log_evidence - exact) / np.hypot(found.error, error)
 
 
-@pytest.mark.parametrize("widths", [(12, 12), (1, 1)])
-@pytest.mark.parametrize("temperature", [0.01, 1.0])
-def test_both_routes_against_quadrature(widths, temperature):
+@pytest.mark.parametrize(
+    ("temperature", "widths"),
+    [
+        (0.01, (1, 1)),
+        pytest.param(0.01, (12, 12), marks=pytest.mark.heavy),
+        pytest.param(1.0, (1, 1), marks=pytest.mark.heavy),
+        (1.0, (12, 12)),
+    ],
+)
+def test_both_routes_against_quadrature(temperature, widths):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
     annealed = [ba.theory.evidence(*problem_of(model), seed=seed, particles=128) for seed in range(3)]
@@ -236,6 +243,7 @@ def test_temperatures_share_a_run_and_a_seed_fixes_it():
     assert together[0] != ba.theory.evidences(*problem[:3], [0.3], seed=1)[0]
 
 
+@pytest.mark.heavy
 def test_a_choice_leaves_out_what_is_too_cold_to_compete():
     """Equal inputs with different labels: log p(Y) falls as 1/T."""
     problem = random_problem((3,), (2, 1), 8, 4, 1.0, 1.0, 5, duplicated=True)[:3]
