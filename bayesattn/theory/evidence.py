@@ -40,13 +40,14 @@ BLOCK, BLOCKS = 512, 8
 MOST_PARETO = 0.7
 FAR = 30.0
 """Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
-SEARCHES = (8, 128), (200, 32), (np.inf, 8)
+SEARCHES = (8, 128), (40, 32)
 """Most coordinates, and searches of modes for each bridge: 128 miss one that one in twenty ends in once in 700 times."""
-LARGEST_BRIDGED = 40
-"""Most coordinates for bridges: with 100 examples and 136 coordinates their searches take minutes."""
+LARGEST_BRIDGED = SEARCHES[-1][0]
+"""Most coordinates for bridges, whose searches take minutes where there are hundreds."""
+SEARCHES_GIVEN_UP = 4
+"""Searches of modes at a temperature that annealing gives up."""
 FURTHER = 3 * 2**0.5
 """Scale of starts further out: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
-MANY = 200
 CLOUD = 0.3
 """Share of a proposal that covers annealed particles."""
 SHARES = 0.3, 0.8, 0.9, 0.9
@@ -258,7 +259,7 @@ def _found(
             best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
             # Annealing lags behind: what it gives up may have a mode that it does not know of.
             left = [cold for cold in left if cold not in annealed]
-            starts = prior_draws(branch(key, "given up"), SEARCHES[-1][1] // 2, ordered, shapes)
+            starts = prior_draws(branch(key, "given up"), SEARCHES_GIVEN_UP, ordered, shapes)
             left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
             if not left:
                 break
@@ -312,7 +313,7 @@ def _covering(found: list[Basin], cloud: Annealed | None = None) -> list[Compone
     """Components about minima, by half as heavy as their masses and by half all alike, and one about annealed particles."""
     if not found:
         return None
-    most = (COMPONENTS[-1] if len(found[0].centre) <= MANY else COMPONENTS[0]) // 2 - 1
+    most = COMPONENTS[-1] // 2 - 1
     kept = [basin for basin in found if basin.log_mass > found[0].log_mass - FAR][:most]
     shares = (special.softmax([basin.log_mass for basin in kept]) + 1 / len(kept)) / 2
     of_cloud = 0.0 if cloud is None else CLOUD

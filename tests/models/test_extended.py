@@ -412,7 +412,9 @@ def test_classes_become_outputs():
         ba.one_hot(["a", "c"], names=["a", "b"])
     with pytest.raises(ValueError, match="names must be of two or more classes, all different, got"):
         ba.one_hot(["a", "a"])
-    with pytest.raises(ValueError, match="classes must be whole numbers or strings, one for each example, got 0.5 at"):
+    with pytest.raises(
+        ValueError, match=r"classes must be whole numbers or strings, one for each example, got 0\.5 at"
+    ):
         ba.one_hot([0.5, 1.0])
 
 
