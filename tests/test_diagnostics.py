@@ -106,9 +106,9 @@ def test_heavy_tails_of_the_square_are_told(power, heavy):
 
 def test_draws_with_rhat_between_the_old_limit_and_the_new_decide_nothing():
     ess = np.array([900.0])
-    assert doubts_about("U", 4, np.array([1.008]), ess) == []
-    assert doubts_about("U", 4, np.array([1.02]), ess) == [
-        "R-hat of U is 1.0200, expected at most 1.01: chains differ; draw longer"
+    assert doubts_about("U", 4, np.array([1.019]), ess) == []
+    assert doubts_about("U", 4, np.array([1.03]), ess) == [
+        "R-hat of U is 1.0300, expected at most 1.02: chains differ; draw longer"
     ]
     assert doubts_about("U", 4, np.array([1.0]), np.array([399.0])) == [
         "the effective sample size of U is 399, expected at least 400: draw more"

@@ -16,7 +16,7 @@ import bayesattn as ba
 from bayesattn import cli, papers, plots, runs, sweep, tasks
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
-from bayesattn.models import load
+from bayesattn.models import load, trees
 from bayesattn.plots import style
 from bayesattn.report import report
 from bayesattn.runs import places
@@ -73,8 +73,7 @@ ENTRIES = {
         ).save(path),
     ),
     "statistics.Statistics.open": ("file", lambda path, _: ba.Statistics.open(path)),
-    "predictive.predict": ("run", lambda path, _: ba.predict(str(path), np.zeros((2, 1, 3)))),
-    "predictive.with_groups": ("run", lambda path, _: ba.with_groups(str(path), "prior")),
+    "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
     "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
     "models.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
     "models.load.must_train": ("model", lambda path, _: load.must_train(path)),
@@ -92,7 +91,7 @@ ENTRIES = {
     "_input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
 }
-"""Each public function that takes a path, what it calls the path, and a call that hands it one."""
+"""Each public function that takes a path, what it calls the path, and a call that hands it one; all draws are `opened`."""
 FURTHER = {
     "out of a sweep": ("out", lambda path, _: sweep.Sweep(sweep_file(Path(), "hidden_markov"), path)),
     "model of a sweep": ("model", lambda path, _: sweep.Sweep(sweep_file(Path(), f"{path}.toml"))),
@@ -135,8 +134,12 @@ def functions_of_paths():
                 parameters = inspect.signature(member).parameters.values()
             except (TypeError, ValueError):
                 continue
-            if any("Path" in str(p.annotation) and "paths" not in p.name for p in parameters):
-                yield f"{found.name.removeprefix('bayesattn.')}.{name}"
+            full = f"{found.name.removeprefix('bayesattn.')}.{name}"
+            # Draws may be a folder, which one function opens for all that take draws.
+            of_draws = "never" if full == "models.trees.opened" else "DataTree"
+            annotations = [str(p.annotation) for p in parameters if "paths" not in p.name]
+            if any("Path" in each and of_draws not in each for each in annotations):
+                yield full
 
 
 def test_every_function_that_takes_a_path_is_known():
