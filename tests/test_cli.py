@@ -23,6 +23,7 @@ from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
 from bayesattn.comparison import Compared
+from bayesattn.predicted import predicted
 from bayesattn.pruning import require_prunable
 from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.samplers import pilot
@@ -247,7 +248,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     honest = ba.validate
 
     def dishonest(model, tree, **how):
-        return honest(model.replace(temperature=1.0), tree, **how)
+        return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
     monkeypatch.setattr("bayesattn.validation.validate", dishonest)
     status, out, _ = run(*command)

@@ -79,8 +79,8 @@ def test_page_says_what_was_run_and_found(page):
         "jaxlib = ",
         "Traces",
         "Energy",
-        "Effective sample size of bulk and tails",
-        "Predictions on the test examples",
+        "effective sample size of bulk and tails",
+        "predictions on the test examples",
         "theory against draws at N = 3",
         "exact posterior",
     ):
