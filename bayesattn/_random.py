@@ -24,7 +24,8 @@ def first_key(seed: int) -> Key[Array, ""]:
 
 def key_of(words: Any) -> Key[Array, "..."]:
     """The keys that consist of these words, on the last axis."""
-    return jax.random.wrap_key_data(np.asarray(words, np.uint32), impl=IMPLEMENTATION)
+    bits: Any = np.asarray(words, np.uint32)
+    return jax.random.wrap_key_data(bits, impl=IMPLEMENTATION)
 
 
 def stream(seed: int, *purpose: str) -> Key[Array, ""]:

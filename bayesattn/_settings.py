@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ SETTINGS = {
 @contextmanager
 def own_settings() -> Iterator[None]:
     """Context of `SETTINGS`, for this thread; threads that it starts need one of their own."""
-    jax = sys.modules.get("jax")
+    jax: Any = sys.modules.get("jax")
     with ExitStack() as stack:
         for name, value in SETTINGS.items() if jax else ():
             if getattr(jax.config, f"jax_{name}") != value:

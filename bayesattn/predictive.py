@@ -377,7 +377,8 @@ def _log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical |
     """Of each label given all others, shape (draw, example)."""
     if law is None:
         return _gaussian_leave_one_out(order_parameters, likelihood)
-    nodes = stats.qmc.MultivariateNormalQMC(np.zeros(law.outputs), seed=0).random(NODES)
+    qmc: Any = stats.qmc
+    nodes = qmc.MultivariateNormalQMC(np.zeros(law.outputs), seed=0).random(NODES)
     return _leave_one_out_of_classes(
         order_parameters, outputs, jnp.asarray(labels), likelihood, law, jnp.asarray(nodes)
     )
@@ -390,8 +391,9 @@ def _gaussian_leave_one_out(order_parameters, likelihood: Likelihood):
 
 @jax.jit
 def _leave_one_out_of_classes(order_parameters, outputs, labels, likelihood: Likelihood, law: Categorical, nodes):
+    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(
-        lambda pair: leave_one_out(likelihood, law, *pair, labels, nodes), (order_parameters, outputs), batch_size=8
+        lambda pair: leave_one_out(likelihood, law, pair[0], pair[1], labels, nodes), (order_parameters, outputs)
     )
 
 

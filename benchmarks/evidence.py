@@ -11,6 +11,7 @@ a mixture fitted to its draws, population Monte Carlo (Cappe et al. 2008), and i
 import argparse
 import importlib
 import time
+from typing import Any
 
 import numpy as np
 from scipy import special
@@ -247,7 +248,8 @@ def main():
     parser.add_argument("--last", type=int, default=PER_ARCHITECTURE * len(ARCHITECTURES))
     parser.add_argument("--seeds", type=int, default=1)
     arguments = parser.parse_args()
-    module, from_prior = importlib.import_module("bayesattn.theory.evidence"), []
+    module: Any = importlib.import_module("bayesattn.theory.evidence")
+    from_prior = []
     anneal = module.anneal
 
     def watched(*args, **named):

@@ -15,7 +15,7 @@ weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the wa
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -55,8 +55,8 @@ class Annealed(NamedTuple):
 
     log_evidence: float
     error: float
-    points: Points
-    weights: Numbers
+    points: Any
+    weights: Any
 
 
 class Singular(ArithmeticError):

@@ -259,7 +259,7 @@ def _found(
             best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
             # Annealing lags behind: what it gives up may have a mode that it does not know of.
             left = [cold for cold in left if cold not in annealed]
-            starts = prior_draws(branch(key, "given up"), SEARCHES_GIVEN_UP, ordered, shapes)
+            starts = np.asarray(prior_draws(branch(key, "given up"), SEARCHES_GIVEN_UP, ordered, shapes))
             left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
             if not left:
                 break
@@ -286,7 +286,7 @@ def _by_bridges(
     # Prior draws alone do not fall to every mode: half of the searches begin further out than these reach.
     origin, stretch = stretched(shapes, problem.widths)
     further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
-    routes = [
+    routes: list[tuple[Any, Any]] = [
         (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
         (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
     ]
@@ -343,7 +343,7 @@ def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
         return Evidence(greatest.log_evidence, greatest.error, "annealing", False)
     errors = np.array([route.error for route in agreed])
     shares = errors**-2 / np.sum(errors**-2)
-    mean = special.logsumexp([route.log_evidence for route in agreed], b=shares)
+    mean: Any = special.logsumexp([route.log_evidence for route in agreed], b=shares)
     return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
 
 

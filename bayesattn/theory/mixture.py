@@ -1,7 +1,7 @@
 """Mixtures of Student distributions that cover a posterior: where its modes are, and where draws of it lie."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -108,7 +108,7 @@ def refitted(
     densities = np.array([[_log_density(each, sign * points) for each in components] for sign in signs])
     points = points * signs[np.argmax(densities.max(axis=1), axis=0)]
     nearest = np.argmax(densities.max(axis=0), axis=0)
-    total = special.logsumexp([component.log_weight for component in components])
+    total: Any = special.logsumexp([component.log_weight for component in components])
     result = [each._replace(log_weight=each.log_weight - total + np.log(KEPT)) for each in components]
     numbers = [number for number in range(len(components)) if np.count_nonzero(weights[nearest == number]) > 1]
     most = (COMPONENTS[-1] if len(components) > COMPONENTS[0] // 2 or points.shape[1] <= FEW else COMPONENTS[0]) // 2
