@@ -355,9 +355,7 @@ def summary(draws: Draws) -> list[dict[str, Any]]:
         rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
         entries = on_and_below_diagonal(posterior["order_parameter"])
-        numbers = moments(entries)
-        if entries.sizes["draw"] >= FEWEST_DRAWS:
-            numbers["tail_ess"], numbers["pareto_k"] = _mixing(entries)["tail_ess"], pareto_k(entries)
+        numbers = moments(entries, tails=True)
         names = [str(name) for name in posterior["path"].values]
         pairs = np.tril_indices(len(names))
         if "step_size_bias" in draws.children:
@@ -385,8 +383,11 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float 
     return {"mean": share, "error": _plain(error), "test_error": binomial_error(share, len(labels))}
 
 
-def moments(values: xr.DataArray) -> dict[str, np.ndarray]:
-    """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of each entry; NaN where not defined."""
+def moments(values: xr.DataArray, tails: bool = False) -> dict[str, np.ndarray]:
+    """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of each entry; NaN where not defined.
+
+    With `tails` also the effective sample size of the tails, and the shape of the tail of the square (`pareto_k`).
+    """
     values = values.compute()
     mean = values.mean(("chain", "draw")).values
     if values.sizes["draw"] < FEWEST_DRAWS:
@@ -395,7 +396,8 @@ def moments(values: xr.DataArray) -> dict[str, np.ndarray]:
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(np.isnan(mixing["ess"]), np.nan, arviz_stats.mcse(values).values)
     deviation = values.std(("chain", "draw"), ddof=1).values
-    return {"mean": mean, "sd": deviation, "error": error, "rhat": mixing["rhat"], "ess": mixing["ess"]}
+    numbers = {"mean": mean, "sd": deviation, "error": error, "rhat": mixing["rhat"], "ess": mixing["ess"]}
+    return numbers | ({"tail_ess": mixing["tail_ess"], "pareto_k": pareto_k(values)} if tails else {})
 
 
 def _plain(value: Any) -> Any:

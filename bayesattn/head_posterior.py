@@ -168,14 +168,17 @@ def heads(draws: Draws, model: Model | None = None) -> Heads:
         for name in of_layer
     ]
     least = scores == scores.min(-1, keepdims=True)
-    return Heads(names, **_posterior(scores), probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)))
+    moments = _posterior(scores)
+    return Heads(
+        names, moments.pop("mean"), **moments, probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1))
+    )
 
 
 def path_correlations(draws: Draws, model: Model | None = None) -> PathCorrelations:
     """Posterior of the correlations of paths in U; arguments and errors as for `heads`."""
     model, order_parameters = _drawn(draws, model)
     moments = _posterior(correlations(order_parameters))
-    return PathCorrelations(model.row_names, moments.pop("scores"), **moments)
+    return PathCorrelations(model.row_names, **moments)
 
 
 @with_own_settings
@@ -241,4 +244,4 @@ def _posterior(values: Float[np.ndarray, "chain draw *quantity"]) -> dict[str, n
         error = np.where(np.ptp(values, axis=(0, 1)) == 0, 0.0, error)
     lower, upper = np.quantile(values, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=(0, 1))
     sd = values.std((0, 1), ddof=1) if values[..., 0].size > 1 else np.full(values.shape[2:], np.nan)
-    return {"scores": values.mean((0, 1)), "sd": sd, "error": error, "lower": lower, "upper": upper}
+    return {"mean": values.mean((0, 1)), "sd": sd, "error": error, "lower": lower, "upper": upper}

@@ -20,7 +20,9 @@ USABLE_ESS = 100
 """Of each chain."""
 USABLE_RHAT = 1.02
 """Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning. R-hat is
-rank-normalised, the greater of bulk and folded draws; by chance alone it is up to 1.02 of some hundred effective draws."""
+rank-normalised, the greater of bulk and folded draws. Of ten entries of 4 x 100 independent draws it was above 1.01 in 65 %
+of 40 sets and above 1.02 in 12 %, of 4 x 250 in 8 % and none.
+"""
 DRAWS_PER_FREEDOM = 3
 """Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 

@@ -93,6 +93,8 @@ ENTRIES = {
 }
 """Each public function that takes a path, what it calls the path, and a call that hands it one; all draws are `opened`."""
 FURTHER = {
+    "draws to predict": ("run", lambda path, _: ba.predict(str(path), np.zeros((2, 1, 3)))),
+    "draws to group": ("run", lambda path, _: ba.with_groups(str(path), "prior")),
     "out of a sweep": ("out", lambda path, _: sweep.Sweep(sweep_file(Path(), "hidden_markov"), path)),
     "model of a sweep": ("model", lambda path, _: sweep.Sweep(sweep_file(Path(), f"{path}.toml"))),
     "out of a report": ("out", lambda path, run: report([run.path], path)),

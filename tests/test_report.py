@@ -73,6 +73,8 @@ def test_page_says_what_was_run_and_found(page):
     for expected in (
         # 120 draws are few, and the page warns.
         "Does the theory hold at N = 3? cannot tell: ",
+        "the effective sample size of U is",
+        "the effective sample size of z is",
         "Whether the draws agree with the exact posterior cannot be told: ",
         "draw more",
         "sampler = &#34;nuts&#34;",

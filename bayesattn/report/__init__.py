@@ -20,7 +20,7 @@ from bayesattn._random import digest, fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import UNKNOWN, cell, rounded, with_error
 from bayesattn.diagnostics import Diagnostics, Scalar, moments
-from bayesattn.joining import concat
+from bayesattn.joining import FREE, concat
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import HEIGHTS, KINDS, MOST_PATHS, WIDTH, Names, draw, lacking, names_of
@@ -154,7 +154,7 @@ def _held_against_theory(run: Run) -> bool:
 
 def _but_for_seed(run: Run) -> str:
     """What runs have in common whose draws can be put together: all but seeds and numbers of chains."""
-    settings = {name: value for name, value in job_table(run.job).items() if name not in ("seed", "chains", "warmup")}
+    settings = {name: value for name, value in job_table(run.job).items() if name not in FREE}
     data = [getattr(run.model, name) for name in run.model.data_names]
     return digest([fingerprint(run.model), settings, run.drawn], *(array for array in data if array is not None))
 
