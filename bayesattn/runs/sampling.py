@@ -46,7 +46,8 @@ def sample(
         repair: draw what is damaged again, from the checkpoint before it, to the same draws.
         target_ess: as in `bayesattn.sample`. The run stops there, its state is "stopped", and its draws are those that all
             chains have by then; without a target, or with a higher one, it goes on.
-        max_seconds: as in `bayesattn.sample`; the same call goes on for as long again.
+        max_seconds: as in `bayesattn.sample`; the same call goes on for as long again. With `overwrite` the run that stands
+            at `out` stays until its successor is complete or has its target, and the one returned lies in the hidden folder.
         settings: those of `bayesattn.samplers.Job`.
 
     Raises:
@@ -91,7 +92,7 @@ def _sampled(
         if not new.exists():
             raise RunBusy(f"{out} has just been replaced by another process") from None
         raise
-    return Run(out)
+    return Run(new if new.exists() else out)
 
 
 def _drawn(
@@ -136,11 +137,9 @@ def _drawn(
             store.extend(run, job)
             run = Run(out)
         goal.values = _entries(run)
-        if run.complete:
-            pass
-        elif goal.enough(run.drawn):
+        if not run.complete and goal.enough(run.drawn):
             run.log(event="stopped")
-        else:
+        elif not run.complete:
             for leftover in out.rglob("*.partial"):
                 with suppress(OSError):
                     leftover.unlink(missing_ok=True)
@@ -162,7 +161,8 @@ def _drawn(
                 raise
             run.log(event="complete" if run.complete else "stopped")
         goal.finish(run.drawn)
-        if finish is not None:
+        # What ran out of time takes nothing's place: the same call goes on with it.
+        if finish is not None and (run.complete or goal.reached is not None):
             finish()
     return run
 

@@ -229,13 +229,18 @@ class Langevin(MCMCKernel):
 
     def statistics(self, state: LangevinState) -> dict[str, Array]:
         """Sample statistics of one draw, under ArviZ's names; n_steps counts gradients."""
-        return {
-            "lp": -state.potential_energy,
-            "acceptance_rate": state.accept_prob,
-            "n_steps": state.num_steps,
-            "step_size": state.adapt_state.step_size,
-            "diverging": state.diverging,
-        }
+        return statistics_of(state)
+
+
+def statistics_of(state: Any) -> dict[str, Array]:
+    """Sample statistics, under ArviZ's names, of a state whose fields have the names of NumPyro's HMCState."""
+    return {
+        "lp": -state.potential_energy,
+        "acceptance_rate": state.accept_prob,
+        "n_steps": state.num_steps,
+        "step_size": state.adapt_state.step_size,
+        "diverging": state.diverging,
+    }
 
 
 class Scaled:

@@ -19,7 +19,7 @@ from numpyro.infer.util import initialize_model
 from numpyro.primitives import Messenger
 
 from bayesattn._checks import positive, positive_integer
-from bayesattn.samplers.adapter import MOST_ENERGY_ERROR
+from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
 
 REPLICAS = 12
 MOST_LEAPS = 64
@@ -239,13 +239,7 @@ class Tempered(MCMCKernel):
 
     def statistics(self, state: TemperedState) -> dict[str, Array]:
         """Sample statistics of one draw, under ArviZ's names; n_steps counts the gradients of all replicas."""
-        return {
-            "lp": -state.potential_energy,
-            "acceptance_rate": state.accept_prob,
-            "n_steps": state.num_steps,
-            "step_size": state.adapt_state.step_size,
-            "diverging": state.diverging,
-        }
+        return statistics_of(state)
 
 
 class _Moved(NamedTuple):

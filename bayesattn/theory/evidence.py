@@ -2,7 +2,7 @@
 
 Where every layer is wide, importance sampling from a Student distribution with the Laplace mode and covariance, as long as
 the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024) and searches find no other mode. Elsewhere
-annealing (`bayesattn.theory.annealing`): from the prior, and from two mixtures that are fitted to draws of the posterior.
+annealing (`bayesattn.theory.annealing`): from the prior, and with up to 40 coordinates from two mixtures fitted to draws.
 Annealing from the prior alone lags behind where the mode lies far out in the prior's tail, and its islands agree on it.
 """
 
@@ -24,7 +24,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
 from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
 from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.mixture import COMPONENTS, Component, mixture, refitted
+from bayesattn.theory.mixture import COMPONENTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
@@ -56,8 +56,6 @@ ENOUGH_OF_BRIDGES = 0.1
 """Error, in nats, at which no bridge follows."""
 MOST_ERRORS = 3
 """Combined errors by which two bridges may differ."""
-DEGREES_OF_FREEDOM = 7
-"""Least of the Student proposals: tails heavier than the posterior's keep the weights bounded."""
 
 
 class Evidence(NamedTuple):
@@ -137,7 +135,8 @@ def evidence(
     The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
     both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles, whose scatter is its
     error: from the prior, then from two mixtures about the modes that searches from the annealed particles and from prior
-    draws end in. It is reliable where the two agree within 3 errors and annealing from the prior has not found more.
+    draws end in. It is reliable where the two agree within 3 errors and annealing from the prior has not found more. With
+    more than 40 coordinates there are no such mixtures, and the scatter of the islands from the prior decides alone.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.

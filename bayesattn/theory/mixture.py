@@ -15,8 +15,6 @@ DEGREES_OF_FREEDOM = 7
 """Least of the Student distributions: tails heavier than the posterior's keep the weights bounded."""
 KEPT = 0.2
 """Share of a proposal that stays what it was before it was fitted to draws."""
-FEW = 200
-"""Coordinates with which there may be as many components as there are at all."""
 POINTS_EACH, LLOYD = 3, 10
 """Effective points for each coordinate of a part, and iterations that find the parts."""
 COMPONENTS = 4, 16
@@ -111,7 +109,7 @@ def refitted(
     total: Any = special.logsumexp([component.log_weight for component in components])
     result = [each._replace(log_weight=each.log_weight - total + np.log(KEPT)) for each in components]
     numbers = [number for number in range(len(components)) if np.count_nonzero(weights[nearest == number]) > 1]
-    most = (COMPONENTS[-1] if len(components) > COMPONENTS[0] // 2 or points.shape[1] <= FEW else COMPONENTS[0]) // 2
+    most = COMPONENTS[-1] // 2
     for number in numbers:
         own, own_weights = points[nearest == number], weights[nearest == number]
         for log_mass, centre, scale in _parts(components[number], own, own_weights, max(most // len(numbers), 1)):

@@ -149,13 +149,23 @@ def test_a_run_stops_at_its_target_and_goes_on_without(model, whole, tmp_path):
         runs.sample(model, tmp_path / "run", **JOB, target_ess=1e6)
 
 
-def test_a_limit_stops_a_run_and_overwriting_puts_it_in_place(model, whole, tmp_path, monkeypatch):
-    runs.sample(model, tmp_path / "run", **JOB | {"draws": 20, "seed": 4})
-    monkeypatch.setattr(Goal, "enough", over_after(100))
-    with pytest.warns(UserWarning, match="of 600 draws of each chain are there after max_seconds = 50"):
-        run = runs.sample(model, tmp_path / "run", **JOB, max_seconds=50, overwrite=True)
-    assert (run.state, run.job.seed) == ("stopped", 3)
-    assert 100 < require_first_draws(run.draws(), whole) < 200
+def test_a_run_is_replaced_by_what_is_complete_or_has_its_target_not_by_what_ran_out_of_time(
+    model, whole, tmp_path, monkeypatch
+):
+    place = tmp_path / "run"
+    runs.sample(model, place, **JOB | {"draws": 20, "seed": 4})
+    before = runs.Run(place).stamp()
+    with monkeypatch.context() as patch:
+        patch.setattr(Goal, "enough", over_after(100))
+        with pytest.warns(UserWarning, match="of 600 draws of each chain are there after max_seconds = 50"):
+            stopped = runs.sample(model, place, **JOB, max_seconds=50, overwrite=True)
+    assert (stopped.state, stopped.job.seed) == ("stopped", 3)
+    assert 100 < require_first_draws(stopped.draws(), whole) < 200
+    assert stopped.path != place
+    assert runs.Run(place).stamp() == before
+    run = runs.sample(model, place, **JOB, target_ess=TARGET, overwrite=True)
+    assert (run.path, run.state, run.job.seed) == (place, "stopped", 3)
+    assert require_first_draws(run.draws(), whole) >= first_look(whole, TARGET)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
