@@ -1,0 +1,130 @@
+"""Numbers of small posteriors, stored before the package was reshaped: what they say does not depend on where code stands.
+
+uv run pytest -m heavy tests/test_numbers.py             # all of them
+uv run python -m tests.test_numbers                       # writes those that are not stored yet; replaces none
+"""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+
+STORED = Path(__file__).parent / "data" / "numbers.npz"
+CLOSE = 1e-12
+"""Relative deviation that rounding makes, of numbers that no search and no chain stands behind."""
+SEARCHED = 1e-9
+"""Of minima, whose searches end when a gradient is small, and of short chains."""
+NETWORKS = {  # heads, widths, skips, outputs, examples, features, T
+    "one_layer": ((2,), (6, 4), (0.0,), 1, 8, 3, 0.1),
+    "two_layers": ((2, 2), (8, 6, 5), (0.0, 0.0), 1, 10, 3, 0.05),
+    "three_layers": ((1, 2, 1), (6, 6, 5, 6), (0.0, 0.0, 0.0), 1, 7, 3, 0.2),
+    "narrow": ((3, 1), (2, 5, 3), (0.0, 0.0), 1, 6, 2, 0.01),
+    "width_one": ((3,), (1, 1), (0.0,), 1, 5, 3, 0.1),
+    "skip": ((2, 1), (4, 4, 3), (1.0, 0.0), 1, 8, 3, 0.1),
+    "two_skips": ((1, 1), (2, 2, 2), (1.0, 0.5), 2, 7, 3, 0.1),
+    "three_outputs": ((2,), (6, 5), (0.0,), 3, 6, 3, 0.1),
+    "skip_outputs": ((2,), (20, 20), (1.0,), 3, 9, 3, 0.05),
+    "many_examples": ((2,), (10, 10), (0.0,), 1, 60, 3, 0.1),
+    "many_features": ((2,), (10, 10), (0.0,), 1, 4, 40, 0.1),
+    "many_examples_outputs": ((2,), (6, 6), (0.0,), 2, 40, 3, 0.1),
+    "one_example": ((2, 1), (5, 5, 5), (0.0, 0.0), 1, 1, 3, 0.1),
+    "cold": ((2,), (10, 10), (0.0,), 1, 8, 3, 0.003),
+    "hot": ((2,), (10, 10), (0.0,), 1, 8, 3, 10.0),
+    "two_classes": ((2,), (6, 4), (0.0,), 1, 8, 3, 0.3),
+    "three_classes": ((2,), (6, 4), (0.0,), 3, 8, 3, 0.3),
+    "statistics": ((2,), (6, 4), (0.0,), 1, 60, 3, 0.1),
+    "statistics_outputs": ((2,), (6, 4), (0.0,), 2, 60, 3, 0.1),
+}
+EVIDENCES, VERDICTS = ("two_layers", "statistics"), ("one_layer", "skip_outputs")
+FAST = ("one_layer", "three_classes")
+
+
+def model_of(name):
+    number = list(NETWORKS).index(name)
+    heads, widths, skips, outputs, examples, features, temperature = NETWORKS[name]
+    random = np.random.default_rng([45, number])
+    variances = tuple(random.uniform(0.7, 1.5, len(heads) + 2).tolist())
+    arch = ba.Architecture(heads=heads, widths=widths, variances=variances, skips=skips, outputs=outputs)
+    path_inputs = random.normal(size=(examples, arch.paths, features))
+    shape = (examples, outputs) if outputs > 1 else (examples,)
+    labels = random.normal(size=shape)
+    data = {"path_inputs": path_inputs, "labels": labels}
+    named = {"observation": "categorical"} if "classes" in name else {}
+    if "classes" in name:
+        labels = random.integers(0, max(2, outputs), examples)
+        data["labels"] = ba.one_hot(labels).labels if outputs > 1 else 2.0 * labels - 1
+    if "statistics" in name:
+        data = {"statistics": ba.Statistics.gather([(path_inputs, data["labels"])], arch)}
+    test = random.normal(size=(3, arch.paths, features))
+    return ba.Model(**data, architecture=arch, temperature=temperature, test_path_inputs=test, **named)
+
+
+def of_draws(model, parameterisation):
+    """A short chain: what it starts from, its gradients and what is made of its sites all enter."""
+    draws = ba.sample(model, sampler="hmc", parameterisation=parameterisation, chains=1, warmup=3, draws=3, seed=1)
+    posterior = draws["posterior"]
+    return {f"{parameterisation}_{name}": posterior[name].values for name in ("order_parameter", "prediction")}
+
+
+def numbers(name):
+    """What is asked of a model: (exact numbers, numbers that a search or a chain found)."""
+    model, exact, searched = model_of(name), {}, {}
+    searched |= of_draws(model, "collapsed")
+    if "statistics" not in name:
+        searched |= of_draws(model, "path")
+    if "classes" in name:
+        return exact, searched
+    prior = ba.theory.gp_order_parameter(model.architecture)
+    plain = [np.eye(size) for size in model.architecture.order_parameter_sizes]
+    exact["action"] = np.array(ba.theory.action(plain, model)[:2])
+    predicted = ba.theory.predict(np.asarray(prior), model)
+    exact["mean"], exact["variance"] = np.asarray(predicted.mean), np.asarray(predicted.variance)
+    solved = ba.theory.solve(model)
+    searched["order_parameter"] = np.asarray(solved.order_parameter)
+    searched["energy"], searched["entropy"] = np.asarray(solved.energy), np.asarray(solved.entropy)
+    if name in EVIDENCES:
+        searched["log_evidence"] = np.asarray(ba.theory.evidence(model, seed=0).log_evidence)
+    if name in VERDICTS:
+        draws = ba.sample(model, sampler="nuts", chains=2, warmup=50, draws=200, seed=0)
+        checked = ba.validate(model, draws)
+        searched["expected"], searched["deviation"] = np.asarray(checked.expected), np.asarray(checked.deviation)
+    return exact, searched
+
+
+def relative(value, stored):
+    return float(np.max(np.abs(np.asarray(value) - stored)) / max(np.max(np.abs(stored)), 1e-300))
+
+
+def compared(name):
+    stored = np.load(STORED, allow_pickle=False)
+    for numbers_of, most in zip(numbers(name), (CLOSE, SEARCHED), strict=True):
+        for key, value in numbers_of.items():
+            assert relative(value, stored[f"{name}/{key}"]) <= most, (name, key)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_numbers_are_those_stored(name):
+    compared(name)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", [name for name in NETWORKS if name not in FAST])
+def test_all_numbers_are_those_stored(name):
+    compared(name)
+
+
+def main():
+    known = dict(np.load(STORED, allow_pickle=False)) if STORED.exists() else {}
+    for name in sys.argv[1:] or NETWORKS:
+        if not any(key.startswith(f"{name}/") for key in known):
+            exact, searched = numbers(name)
+            known |= {f"{name}/{key}": value for key, value in (exact | searched).items()}
+            print(name, *(exact | searched), flush=True)
+            np.savez_compressed(STORED, **known)
+
+
+if __name__ == "__main__":
+    main()
