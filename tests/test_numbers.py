@@ -78,8 +78,9 @@ def numbers(name):
     if "classes" in name:
         return exact, searched
     prior = ba.theory.gp_order_parameter(model.architecture)
-    plain = [np.eye(size) for size in model.architecture.order_parameter_sizes]
-    exact["action"] = np.array(ba.theory.action(plain, model)[:2])
+    sizes = model.architecture.order_parameter_sizes
+    if len(sizes) == 1 or not any(model.architecture.skips):  # Else U_1 has a block that U_2 decides.
+        exact["action"] = np.array(ba.theory.action([np.eye(size) for size in sizes], model)[:2])
     predicted = ba.theory.predict(np.asarray(prior), model)
     exact["mean"], exact["variance"] = np.asarray(predicted.mean), np.asarray(predicted.variance)
     solved = ba.theory.solve(model)
