@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 from bayesattn import __version__
 from bayesattn._checks import positive_integer, suggestion
 from bayesattn._files import finite, replace_file, user_path
-from bayesattn._processes import side_by_side
 from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions.claims import LEVEL, Findings
 from reproductions.experiment import Experiment, Settings
+from reproductions.processes import side_by_side
 from reproductions.registry import PAPERS, ROWS, Row
 from reproductions.stored import RESULTS_VERSION, Results, alone, file_of, folder_of, load
 

@@ -120,10 +120,8 @@ def lipschitz_bound(change_a: float, change_w: float, most_value: float, most_ke
 
 
 @partial(jax.jit, static_argnames="objective")
-def fit(
-    start: Parameters, data: Any, hessian: Any = None, objective: Callable[[Any, Any], Any] | None = None
-) -> Parameters:
-    """Minimum of the empirical risk, or of an objective given parameters and data, from a starting point, by BFGS.
+def fit(start: Parameters, data: Any, hessian: Any = None, objective: Callable[[Any, Any], Any] = risk) -> Parameters:
+    """Minimum of the empirical risk, or of another objective of parameters and data, from a starting point, by BFGS.
 
     A Hessian of the risk near the minimum, where given, takes the search through fewer steps.
     """
@@ -133,7 +131,7 @@ def fit(
         return start + solve_triangular(factor, change, lower=True, trans=1)
 
     def lowered(change, args):
-        return (objective or risk)(parameters(change), args)
+        return objective(parameters(change), args)
 
     solver = optimistix.BFGS(rtol=1e-6, atol=1e-6)
     solution = optimistix.minimise(lowered, solver, jnp.zeros(len(start)), data, max_steps=500, throw=False)
@@ -182,7 +180,7 @@ def expected_targets(data: Sequences, noise: float = NOISE, prior: float = PRIOR
 
 
 class Generalisation(NamedTuple):
-    """Of R replicates: test minus training risk, excess test risk, and G^T H^{-1} G, of the empirical minimum; each (R,).
+    """Test minus training risk, excess test risk, and G^T H^{-1} G, of the empirical minimum of R replicates; each (R,).
 
     G is the gradient of the training risk at the optimum: what the gap is to leading order, of mean tr(H^{-1} J) / m.
     """
@@ -192,9 +190,13 @@ class Generalisation(NamedTuple):
     quadratic: Any
 
 
-@jax.jit
+@partial(jax.jit, static_argnames="objective")
 def generalise(
-    optimum: Parameters, hessian: Float[Any, "parameter parameter"], training: Sequences, test: Sequences
+    optimum: Parameters,
+    hessian: Float[Any, "parameter parameter"],
+    training: Sequences,
+    test: Sequences,
+    objective: Callable[[Parameters, Any], Any] = risk,
 ) -> Generalisation:
     """How far the minimum of the training risk generalises.
 
@@ -206,14 +208,25 @@ def generalise(
         hessian: H.
         training: m sequences for each of R replicates: leading axes (R, m).
         test: sequences to estimate the test risk with, leading axes (R, any).
+        objective: the risk to minimise, such as one with a penalty.
     """
 
     def one(pair):
         seen, unseen = pair
-        fitted = fit(optimum, seen, hessian)
-        excess = risk(fitted, unseen) - risk(optimum, unseen) - (fitted - optimum) @ jax.grad(risk)(optimum, unseen)
-        slope = jax.grad(risk)(optimum, seen)
-        gap = excess - risk(fitted, seen) + risk(optimum, seen)
+        fitted = fit(optimum, seen, hessian, objective)
+        excess = objective(fitted, unseen) - objective(optimum, unseen)
+        excess -= (fitted - optimum) @ jax.grad(objective)(optimum, unseen)
+        slope = jax.grad(objective)(optimum, seen)
+        gap = excess - objective(fitted, seen) + objective(optimum, seen)
         return Generalisation(gap, excess, slope @ jnp.linalg.solve(hessian, slope))
 
     return jax.lax.map(one, (training, test))
+
+
+@partial(jax.jit, static_argnames="losses")
+def quadratics(
+    optimum: Parameters, hessian: Any, data: Sequences, losses: Callable[[Parameters, Any], Any] = losses
+) -> Float[Array, " sequence"]:
+    """g^T H^{-1} g of the gradient of each sequence's loss."""
+    gradients = jax.jacfwd(losses)(optimum, data)
+    return jnp.sum(gradients * jnp.linalg.solve(hessian, gradients.T).T, -1)

@@ -170,16 +170,17 @@ def _gap(draw: Callable[[Any], learning.Sequences], law: Law, replicates: int) -
     What G^T H^-1 G leaves unexplained has mean b + c / m + O(1/m^2), and twice its value at 2m less that at m has no c;
     the mean of m G^T H^-1 G is that of one sequence's, whatever H is.
     """
-    settings = {"network": law.case.network, "ridge": law.case.ridge}
+    settings = law.case.network, law.case.ridge
+    objective = networks.objective(*settings)
     training, test = (draw((replicates, 2 * SEQUENCES)) for _ in range(2))
     halves = [
         jax.tree.map(lambda leaf, part=part: leaf[:, part], training)
         for part in (slice(None, SEQUENCES), slice(SEQUENCES, None))
     ]
     first, second, both = (
-        networks.generalise(law.optimum, law.hessian, seen, test, **settings) for seen in (*halves, training)
+        learning.generalise(law.optimum, law.hessian, seen, test, objective) for seen in (*halves, training)
     )
     left = [np.asarray(found.gap - found.quadratic) for found in (first, second, both)]
     extrapolated = 4 * SEQUENCES * left[2] - SEQUENCES * (left[0] + left[1]) / 2
-    drawn = networks.quadratics(law.optimum, law.hessian, draw((DRAWN,)), **settings)
+    drawn = learning.quadratics(law.optimum, law.hessian, draw((DRAWN,)), networks.losses(*settings))
     return combined(mean_of(extrapolated), mean_of(drawn))

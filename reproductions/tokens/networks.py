@@ -62,6 +62,17 @@ def two_layers(parameters: Parameters, data: Sequences) -> Float[Array, "*batch 
 
 
 @cache
+def losses(network: Network, ridge: float) -> Callable[[Parameters, Sequences], Any]:
+    """Squared error of each sequence plus ridge |theta|^2 / 2."""
+
+    def penalised(parameters: Parameters, data: Sequences) -> Any:
+        squares = jnp.sum((data.targets - network(parameters, data)) ** 2, -1)
+        return squares + ridge * jnp.sum(parameters**2) / 2
+
+    return penalised
+
+
+@cache
 def objective(network: Network, ridge: float) -> Callable[[Parameters, Sequences], Any]:
     """Mean squared error of a network plus ridge |theta|^2 / 2."""
 
@@ -215,48 +226,3 @@ def _mean_square(terms: Any) -> Any:
 def _fluctuation(kappa: Any, noise: float, prior: float) -> Any:
     """V(kappa)."""
     return _mean_square(_terms(kappa, noise, prior))
-
-
-class Gaps(NamedTuple):
-    """Of R replicates: test less training risk of the empirical minimum, and G^T H^{-1} G, its leading order; each (R,)."""
-
-    gap: Any
-    quadratic: Any
-
-
-@partial(jax.jit, static_argnames=("network", "ridge"))
-def generalise(
-    optimum: Parameters, hessian: Any, training: Sequences, test: Sequences, *, network: Network, ridge: float
-) -> Gaps:
-    """How far the minimum of the penalised training risk generalises; as `learning.generalise`, for any network.
-
-    Args:
-        optimum: parameters of the least penalised risk, where the search starts.
-        hessian: of the penalised risk there.
-        training: m sequences for each replicate: leading axes (R, m).
-        test: sequences to estimate the test risk with, leading axes (R, any).
-        network: a function of parameters and sequences.
-        ridge: of the penalty.
-    """
-    loss = objective(network, ridge)
-
-    def one(pair):
-        seen, unseen = pair
-        fitted = learning.fit(optimum, seen, hessian, loss)
-        excess = loss(fitted, unseen) - loss(optimum, unseen)
-        excess -= (fitted - optimum) @ jax.grad(loss)(optimum, unseen)
-        slope = jax.grad(loss)(optimum, seen)
-        return Gaps(excess - loss(fitted, seen) + loss(optimum, seen), slope @ jnp.linalg.solve(hessian, slope))
-
-    return jax.lax.map(one, (training, test))
-
-
-@partial(jax.jit, static_argnames=("network", "ridge"))
-def quadratics(optimum: Parameters, hessian: Any, data: Sequences, *, network: Network, ridge: float) -> Any:
-    """g^T H^{-1} g of the gradient of each sequence's penalised loss, shape (m,)."""
-
-    def losses(at):
-        return jnp.sum((data.targets - network(at, data)) ** 2, -1) + ridge * jnp.sum(at**2) / 2
-
-    gradients = jax.jacfwd(losses)(optimum)
-    return jnp.sum(gradients * jnp.linalg.solve(hessian, gradients.T).T, -1)

@@ -1,9 +1,7 @@
 """Checks of EXCHANGEABILITY section 5: what is learnt, supervised, and how it generalises."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
 from scipy import linalg
 
 from reproductions.claims import Claim, Findings, Mean, Panel, combined, curve_of, jackknife, listed, mean_of, worst
@@ -46,7 +44,7 @@ def supervised(rng: np.random.Generator, fast: bool = False) -> Findings:
         traces.append(trace)
         suprema += _suprema(rng, optimum.parameters, batches)
         left = _generalise(rng, optimum.parameters, hessians.mean(0), SEQUENCES, replicates, tokens)
-        drawn = np.concatenate([_quadratic(optimum.parameters, hessians.mean(0), batch) for batch in batches])
+        drawn = np.concatenate([learning.quadratics(optimum.parameters, hessians.mean(0), batch) for batch in batches])
         of = f"n = {tokens}, m = {SEQUENCES} and {2 * SEQUENCES} -> infinity"
         for name, part in (("gap of test and training risk", 1.0), ("excess risk", 0.5)):
             measured = combined(mean_of(left[part]), mean_of(part * drawn))
@@ -122,13 +120,6 @@ def _generalise(
         share: 2 * (more[row] - share * more[2]) - (fewer[row] - share * fewer[2])
         for row, share in ((0, 1.0), (1, 0.5))
     }
-
-
-@jax.jit
-def _quadratic(parameters: learning.Parameters, hessian: Array, data: learning.Sequences) -> Array:
-    """g^T H^-1 g of the gradient of each sequence's loss."""
-    gradients = jax.jacfwd(learning.losses)(parameters, data)
-    return jnp.sum(gradients * jnp.linalg.solve(hessian, gradients.T).T, -1)
 
 
 def _lipschitz() -> list[Claim]:
