@@ -21,8 +21,8 @@ MOST_CLAIMS = 12
 """Largest number of comparisons of a row on the page; the results have all."""
 INTRODUCTION = """# Both papers, row by row
 
-Every figure, claim and equation of the two papers that this package is about: what it says, the law it is held against,
-what came out with its error, and the verdict. Made from the output of
+Every figure, claim and equation of the two papers that this package is about: what it says, the law it is compared
+with, what came out with its error, and the verdict. Made from the output of
 
 ```
 python -m reproductions{mode}

@@ -19,4 +19,4 @@ EXPERIMENTS: dict[str, Experiment] = {
     "load": Experiment("theory over load and temperature", maps.load),
     "deep": Experiment("three layers of 2, 3 and 1 heads, draws against theory", chains.deep),
 }
-"""By the names in the registry's rows, those first that take longest."""
+"""Experiments by the names in the registry's rows, the longest first."""

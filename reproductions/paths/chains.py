@@ -21,7 +21,7 @@ FAST_WIDTHS = (10, 100)
 NOISE_DRAWS, DEEP_DRAWS, FAST_DRAWS = 500, 8000, 250
 DEEP_WIDTHS, FAST_DEEP_WIDTHS = (10, 30, 100), (30,)
 MORE = 5000
-"""Test examples by which gains are told from none."""
+"""Number of test examples that is large enough to see the gains."""
 GROUPS = ("good path", "good + denoising paths")
 NARROW = 30
 """Widths up to which a gain over the GP limit of the good path is claimed; beyond, U tends to the GP limit of all."""
@@ -302,7 +302,7 @@ def _models(name: str, settings: Settings) -> tuple[Model, Model | None]:
 def _drawn(
     model: Model, more: Model | None, widths: tuple[int, ...], draws: int, settings: Settings
 ) -> tuple[list[Validation], list[Accuracy]]:
-    """Draws at each width held against theory, and accuracies on the larger test set where there is one."""
+    """Draws at each width compared with theory, and accuracies on the larger test set where there is one."""
 
     def sampling(width: int) -> Callable[[Progress], None]:
         settings.progress(f"{model.name}: draws at N = {width}")

@@ -56,7 +56,7 @@ def _worst_entry(result: Validation, chosen: np.ndarray, place: str) -> Claim:
 def along_correction(result: Validation) -> Claim:
     """U less the saddle point, in units of its size, along what finite width makes one expect, of order 1/N.
 
-    The wrong law is the saddle point, or, where that cannot be told from the correction, the GP limit.
+    The wrong law is the saddle point, or, where the two are too close, the GP limit.
     """
     size = np.linalg.norm(result.saddle)
     direction = result.expected / np.linalg.norm(result.expected)
@@ -115,7 +115,7 @@ def disagreements(result: Validation) -> Claim:
 def of_predictor(result: Validation) -> list[Claim]:
     """Mean predictor on the test inputs: its worst direction, its finite-width effect, and its accuracy.
 
-    The wrong law of the accuracy is the GP limit where that can be told from theory, else one off by the margin.
+    The wrong law of the accuracy is the GP limit where the two differ enough, else one off by the margin.
     """
     directions, accuracy, model = result.directions, result.accuracy, result.model
     assert directions is not None

@@ -36,7 +36,7 @@ PAPER_WITHOUT = (81.8, 83.0, 79.5, 75.4, 76.0, 76.5, 74.3, 74.9)
 
 
 class Trained(NamedTuple):
-    """One seed: a task, its posterior at N = 10 held against theory, and networks that lose heads."""
+    """One seed: a task, its posterior at N = 10 compared with theory, and networks that lose heads."""
 
     task: OneShot
     model: Model

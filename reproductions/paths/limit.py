@@ -74,7 +74,7 @@ def _validated(width: int, seed: int, number: int, draws: int) -> Validation:
 def orders(widths: tuple[int, ...], deviations: list[Mean], remaining: list[Mean]) -> list[Claim]:
     """Powers of N with which mean deviations over data sets fall, along the expected deviation and relative to U.
 
-    Of a series c/N (1 + rho N_min/N) the slope between N_min and N_max is off by at most rho / log(N_max / N_min), with rho
+    The slope of a series c/N (1 + rho N_min/N) between N_min and N_max is off by at most rho / log(N_max / N_min), with rho
     the first term that theory leaves out over the one before it, both at N_min.
     """
     rho = abs(remaining[0].value / deviations[0].value)

@@ -203,7 +203,7 @@ def _model(name: str, seed: int, number: int, task: dict[str, float]) -> Model:
 
 
 def seed_of(seed: int, number: int) -> int:
-    """That of the task's data, for each data set of each seed."""
+    """Seed of the task's data, for each data set of each seed."""
     return 1000 * (seed + 1) + number
 
 

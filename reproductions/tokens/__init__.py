@@ -67,4 +67,4 @@ def _run(name: str, settings: Settings) -> Findings:
 
 
 EXPERIMENTS = {name: Experiment(title, partial(_run, name)) for name, (_, title, _) in CHECKS.items()}
-"""By the names in the registry's rows."""
+"""Experiments by the names in the registry's rows."""

@@ -25,7 +25,7 @@ SEQUENCES, QUERIES = 4, 8
 KAPPAS = (2.0, 6.0)
 """Inverse bandwidths of the heads."""
 SIZES = (16, 64, 256)
-"""Numbers of tokens at which the errors of heads are held against their law."""
+"""Numbers of tokens at which the errors of heads are compared with their law."""
 REPLICATES, SIMULATED_VALUES = 4000, 3
 SHOWN = 2
 """Value coordinates of each sequence in the figure."""
@@ -39,7 +39,7 @@ class Reading(NamedTuple):
 
 
 def draw_context(rng: np.random.Generator) -> Replicate:
-    """One sequence: keys (n, d), values (n, d_v), queries (m, d), and z q (m, d_v), which nobody is told."""
+    """One sequence: keys (n, d), values (n, d_v), queries (m, d), and z q (m, d_v), which is not observed."""
     return Replicate(*(batch[0] for batch in replicates(rng, 1, TOKENS, DIMENSION, VALUES, QUERIES)))
 
 

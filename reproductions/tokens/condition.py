@@ -12,9 +12,9 @@ CONDITIONS = (1.0, 10.0, 100.0, 1e3, 1e4, 1e8, 1e10)
 FEWER = (1.0, 100.0, 1e4, 1e8, 1e10)
 """In the fast mode."""
 HARMLESS = (1e3, 1e4)
-"""Where heads that take keys as they are are held against predicting zero."""
+"""Condition numbers at which heads that take keys as they are are compared with predicting zero."""
 RIDGES = 10.0 ** np.arange(-6, 4)
-"""Of which the one with the least error on as many further sequences is taken."""
+"""Ridges, of which the one with the least error on as many further sequences is chosen."""
 POPULATION = 40
 """Sequences that excess risks are averaged over, drawn anew for each group of learners."""
 LEARNERS = 10
@@ -25,8 +25,8 @@ HEADS = {"whitening": slice(None), "plain": slice(len(smoothing.SCORES) // 2)}
 class Excess(NamedTuple):
     """Excess risks over the Bayes risk, and the Bayes risk downstream.
 
-    Of the learner with whitening heads `pretraining` and `whitening` (downstream); downstream alone of `plain` heads and of
-    predicting zero.
+    `pretraining` and `whitening` (downstream) are those of the learner with whitening heads; `plain` heads and predicting
+    `zero` have downstream risks alone.
     """
 
     pretraining: Mean

@@ -12,9 +12,9 @@ from reproductions.tokens.simulation import NOISE, PRIOR, RIDGE, answers
 
 TOKENS, QUERIES, VALUES = 12, 3, 2
 KERNELS = {"linear": 1.0, "exponential": 0.5}
-"""And their bandwidths; keys on the circle for the exponential one."""
+"""Kernels and their bandwidths; keys on the circle for the exponential one."""
 LEAST_EIGENVALUE = 1e-12
-"""Of the Fourier features that stand for the exponential kernel."""
+"""Smallest eigenvalue of the Fourier features that stand for the exponential kernel."""
 
 
 def covariance(rng: np.random.Generator, fast: bool = False) -> Findings:

@@ -29,7 +29,7 @@ STEPS = (1, 4, 16, 64)
 NEAR = 1e-3
 """Distance of the start from the empirical minimum, where its error is that of a quadratic."""
 TOLERANCE = 1e-3
-"""Of a ratio: what is left out is of relative order NEAR^2 / lambda_min, as odd orders cancel."""
+"""Tolerance of a ratio: what is left out is of relative order NEAR^2 / lambda_min, as odd orders cancel."""
 SEQUENCES = 800
 """m of training sets, with twice as many beside them."""
 POPULATION, BATCHES = 40_000, 20

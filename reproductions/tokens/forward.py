@@ -12,7 +12,7 @@ from reproductions.tokens.chains import TO_BITS, Chain
 
 TOKENS, SHOWN = 8, 0.8
 STAYS = (0.6, 0.8, 0.9, 0.97)
-"""Of chains whose tokens are not exchangeable."""
+"""Probabilities to stay, of chains whose tokens are not exchangeable."""
 SEQUENCES = 20_000
 """m of training sets."""
 ROUNDING = 12

@@ -28,7 +28,7 @@ SEQUENCES = 800
 """m of training sets, with twice as many beside them."""
 BATCHES = 20
 MOST_LOGITS = 2**16
-"""Of a batch of the population."""
+"""Largest number of logits of a batch of the population."""
 DRAWN = 20_000
 """Sequences for the mean of g^T H^-1 g."""
 

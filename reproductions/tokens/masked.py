@@ -20,7 +20,7 @@ REPLICATES = 500
 SEQUENCES, LENGTHS = (200, 800, 3200), (16, 64, 256)
 """m and n over which what is not learnt is followed."""
 RIDGES = np.r_[0.0, 10.0 ** np.arange(-6, 4)]
-"""Of the learners: least squares first."""
+"""Ridges of the learners: least squares first."""
 
 
 def pretrained(rng: np.random.Generator, fast: bool = False) -> Findings:

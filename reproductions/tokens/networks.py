@@ -84,7 +84,7 @@ def objective(network: Network, ridge: float) -> Callable[[Parameters, Sequences
 
 
 class Moments(NamedTuple):
-    """Of one sequence's loss at some parameters: mean gradient, mean Hessian, second moment of the gradient."""
+    """Moments of one sequence's loss at some parameters: mean gradient, mean Hessian, second moment of the gradient."""
 
     gradient: Any
     hessian: Any

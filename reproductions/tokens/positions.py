@@ -14,7 +14,7 @@ from reproductions.claims import Claim, Findings
 
 EXAMPLES = 6
 WIDTH = 8
-"""Of the network behind the heads, and of queries and keys."""
+"""Width of the network behind the heads, and of queries and keys."""
 VOCABULARY, TEXT_TOKENS, TEXT_WIDTH = 30, 12, 32
 
 

@@ -23,7 +23,7 @@ def key_variances(condition: float) -> Float[np.ndarray, " feature"]:
 
 
 class Batch(NamedTuple):
-    """Of each sequence: C_VK (d_v, D), a masked query (D,), its value (d_v,), and the keys (n, D)."""
+    """Arrays of each sequence: C_VK (d_v, D), a masked query (D,), its value (d_v,), and the keys (n, D)."""
 
     covariances: Float[np.ndarray, "sequence value feature"]
     queries: Float[np.ndarray, "sequence feature"]

@@ -15,7 +15,7 @@ from reproductions.tokens import simulation
 SCORES = tuple((power, scale) for power in (0.0, 1.0) for scale in (0.2, 0.5, 1.0))
 """Powers p and scales c of A = c S^{-p}, S the covariance of keys: keys as they are, and whitened."""
 NODES = 5
-"""Of Gauss-Hermite quadrature over each coordinate of a masked query."""
+"""Nodes of Gauss-Hermite quadrature over each coordinate of a masked query."""
 
 
 def heads(queries: Any, keys: Any, values: Any, variances: Any) -> Float[np.ndarray, "score *batch query value"]:
@@ -40,7 +40,7 @@ class Population(NamedTuple):
 def population(
     rng: np.random.Generator, count: int, tokens: int, variances: Any, value_features: int, noise: float, prior: float
 ) -> Population:
-    """Of the masked values, and of the latent's last coordinate (the weak one), averaged over value coordinates."""
+    """Risks of the masked values, and of the latent's last coordinate (the weak one), averaged over value coordinates."""
     variances = np.asarray(variances, float)
     nodes, weights = special.roots_hermitenorm(NODES)
     shape = (-1, len(variances))

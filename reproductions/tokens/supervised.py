@@ -15,7 +15,7 @@ BATCHES = 20
 SEQUENCES = 800
 """m: with fewer some minima lie far away, and no law for many sequences holds."""
 REPLICATES = (150, 70, 30)
-"""Of training sets of 2m sequences and their halves, by the number of tokens."""
+"""Number of training sets of 2m sequences and their halves, by the number of tokens."""
 FAST_SHARE = 0.5
 """Share of the training sets and of the population in the fast mode."""
 THETAS = 24
@@ -85,7 +85,7 @@ _losses = jax.jit(learning.losses)
 
 
 def _ratio(top: Mean, bottom: Mean) -> Mean:
-    """Of independent means, whose errors are small beside them."""
+    """Ratio of independent means, whose errors are small beside them."""
     relative = combined(top.times(1 / top.value), bottom.times(1 / bottom.value), -1.0)
     return Mean(1.0, *relative[1:]).times(top.value / bottom.value)
 

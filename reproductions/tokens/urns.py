@@ -24,14 +24,14 @@ def law(sequences: Any, start: Any, repeat: float = 0.0) -> Float[np.ndarray, " 
         repeat: how much more the colour drawn last counts for.
     """
     sequences = np.asarray(sequences)
-    held = np.tile(finite_array("start", start, ("colours",)), (len(sequences), 1))
+    content = np.tile(finite_array("start", start, ("colours",)), (len(sequences), 1))
     rows, probability = np.arange(len(sequences)), np.ones(len(sequences))
     for place, colour in enumerate(sequences.T):
-        weights = held.copy()
+        weights = content.copy()
         if place:
             weights[rows, sequences[:, place - 1]] += repeat
         probability *= weights[rows, colour] / weights.sum(1)
-        held[rows, colour] += 1
+        content[rows, colour] += 1
     return probability
 
 

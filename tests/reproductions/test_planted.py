@@ -58,7 +58,7 @@ def sampled(module: Any, name: str, **factors: float) -> Plant:
 
 
 def no_change(patch: pytest.MonkeyPatch) -> None:
-    """Of the size that it has."""
+    """All replicates."""
 
 
 def fewer(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "deviation of draws / 1.5": narrower,
     },
 }
-"""By the name of the experiment."""
+"""Plants by the name of the experiment."""
 SMALL = {"sufficiency": no_change, "masked-token pretraining": fewer}
 """Experiments that are quick, with fewer replicates if need be."""
 

@@ -38,12 +38,12 @@ def work(name, tell):
 
 
 def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):
-    told = list(side_by_side(work, ["a", "b", "c", "d", "e"], 2))
-    results = {name: result for name, words, result in told if words is None}
+    messages = list(side_by_side(work, ["a", "b", "c", "d", "e"], 2))
+    results = {name: result for name, words, result in messages if words is None}
     assert {name: word for name, (word, _) in results.items()} == {name: name.upper() for name in "abcde"}
     assert 1 <= len({process for _, process in results.values()} - {os.getpid()}) <= 2
     for name in "abcde":
-        assert [words for other, words, _ in told if other == name] == ["begun", None]
+        assert [words for other, words, _ in messages if other == name] == ["begun", None]
     assert capfd.readouterr() == ("", "")
 
 

@@ -58,15 +58,15 @@ def test_a_row_with_an_experiment_that_was_not_run_has_no_verdict():
 def test_verdict_of_a_comparison_needs_its_wrong_law_to_be_found():
     assert [claim.verdict for claim in (SURE, BLIND, WRONG)] == [HOLDS, CANNOT_TELL, DOES_NOT_HOLD]
     gain = {"predicted": 0.0, "relation": ">=", "planted": 0.0, "wrong": "no gain", "wrong_relation": "<="}
-    told = {0.5: HOLDS, 0.1: CANNOT_TELL, -0.1: CANNOT_TELL, -0.5: DOES_NOT_HOLD}
-    for value, verdict in told.items():
+    verdicts = {0.5: HOLDS, 0.1: CANNOT_TELL, -0.1: CANNOT_TELL, -0.5: DOES_NOT_HOLD}
+    for value, verdict in verdicts.items():
         assert Claim("", "", measured=Mean(value, 0.05), **gain).verdict == verdict
 
 
-def test_a_wrong_law_that_four_digits_do_not_show_is_told_by_its_difference():
+def test_a_wrong_law_that_four_digits_do_not_show_is_shown_by_its_difference():
     claim = {"relation": "=", "allowance": 0.0, "wrong": "off", "predicted_error": 0.0, "measured_error": 0.0}
-    told = page.numbers(claim | {"predicted": 0.5056, "measured": 0.5056, "planted": 0.5056 + 1e-11})
-    assert told == ("0.5056", "0.5056", "off: +1e-11")
+    shown = page.numbers(claim | {"predicted": 0.5056, "measured": 0.5056, "planted": 0.5056 + 1e-11})
+    assert shown == ("0.5056", "0.5056", "off: +1e-11")
     assert page.numbers(claim | {"predicted": 1.0, "measured": 1.0, "planted": 2.0})[2] == "off: 2"
 
 
@@ -122,11 +122,11 @@ def runs(monkeypatch):
 
 
 def test_an_interrupted_check_goes_on_and_results_of_others_stay(runs, tmp_path):
-    told = []
+    messages = []
     asked = ("tokens-latent",)
     with pytest.raises(KeyboardInterrupt):
-        results.check(tmp_path, asked, fast=True, progress=told.append)
-    assert told[1::2] == [(0, 2, {"urn": "half way"}), (1, 2, {"exact posterior": "half way"})]
+        results.check(tmp_path, asked, fast=True, progress=messages.append)
+    assert messages[1::2] == [(0, 2, {"urn": "half way"}), (1, 2, {"exact posterior": "half way"})]
     (outcome,) = results.check(tmp_path, asked, fast=True)
     assert outcome.verdict == results.REPRODUCED
     assert runs == {"urn": 1, "exact posterior": 2}
@@ -322,15 +322,15 @@ def test_errors_end_the_command_with_their_status(monkeypatch, command):
 
 
 def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
-    stands = {1: [], 2: []}
-    for workers, told in stands.items():
+    progress = {1: [], 2: []}
+    for workers, messages in progress.items():
         (outcome,) = results.check(
-            tmp_path / str(workers), ["tokens-sufficient"], fast=True, workers=workers, progress=told.append
+            tmp_path / str(workers), ["tokens-sufficient"], fast=True, workers=workers, progress=messages.append
         )
         assert outcome.verdict == results.QUALIFIED
-        assert all(stand.total == 2 and 1 <= len(stand.running) <= workers for stand in told)
-    assert {stand.done for stand in stands[1]} == {0, 1}
-    first, second = (stored_results.load(tmp_path / str(workers), fast=True) for workers in stands)
+        assert all(each.total == 2 and 1 <= len(each.running) <= workers for each in messages)
+    assert {each.done for each in progress[1]} == {0, 1}
+    first, second = (stored_results.load(tmp_path / str(workers), fast=True) for workers in progress)
     assert first.keys() == second.keys() == {"urn", "sufficiency"}
     for name in first:
         assert first[name] | {"seconds": 0} == second[name] | {"seconds": 0}
