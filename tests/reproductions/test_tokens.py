@@ -56,7 +56,6 @@ def test_every_row_has_its_experiments():
 def test_claims_hold_and_find_wrong_laws(name, monkeypatch):
     """With fewer draws than in experiments, where those take most of the time."""
     monkeypatch.setattr(masked, "LENGTHS", masked.LENGTHS[:2])
-    monkeypatch.setattr(bridge, "SEQUENCES", 1)
     monkeypatch.setattr(bridge, "REPLICATES", 1000)
     check(name, fast=True)
 
