@@ -296,14 +296,15 @@ def test_exit_status_is_that_of_the_worst_row(monkeypatch, command, claims, expe
     assert command("urn")[0] == expected
 
 
-def test_a_literal_reading_that_holds_is_not_as_expected(monkeypatch, command):
+@pytest.mark.parametrize(("row", "expected"), [("tokens-sufficient", 1), ("paths-1a", 0)])
+def test_a_literal_reading_of_a_theorem_must_fail(monkeypatch, command, row, expected):
     holds = Claim("literal", "1", 1.0, MEASURED, literal=True)
-    experiment = Experiment("urn", lambda settings: Findings.of_row("tokens-sufficient", [SURE, holds]))
-    rows = [row._replace(by=("urn",)) for row in ROWS if row.id == "tokens-sufficient"]
+    experiment = Experiment("urn", lambda settings: Findings.of_row(row, [SURE, holds]))
+    rows = [each._replace(by=("urn",)) for each in ROWS if each.id == row]
     monkeypatch.setattr(results, "experiments", lambda: {"urn": experiment})
     monkeypatch.setattr(results, "ROWS", rows)
     status, out, _ = command("urn", "--all")
-    assert status == 1
+    assert status == expected
     assert "literally taken, holds" in out
     assert "0 of 1 literal readings fail" in " ".join(out.split())
 
