@@ -11,15 +11,15 @@ from traitlets.config import Config
 from typer.cli import get_docs_for_click
 from typer.main import get_command
 
-from bayesattn import papers
 from bayesattn.cli import app
-from bayesattn.papers.figures import figure
-from bayesattn.papers.page import markdown
 from bayesattn.plots.style import png
+from reproductions.figures import figure
+from reproductions.page import markdown
+from reproductions.stored import file_of, read
 
 NOTEBOOKS = Path(__file__).parents[1] / "notebooks"
 RESULTS = Path(__file__).parent / "papers"
-"""What `bayesattn papers` left, copied here."""
+"""Results of `python -m reproductions`, copied here."""
 TERMINAL_CODES = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]")
 """Colours, and movements of the cursor (ECMA-48)."""
 FORMATS = ["image/png", "text/plain"]
@@ -46,10 +46,10 @@ def _notebook(file: Path) -> dict[str, str | bytes]:
 
 def _papers() -> dict[str, str | bytes]:
     """The page of both papers, and a figure of each experiment, by their paths."""
-    results, pages, images = papers.read(RESULTS), {}, {}
+    results, pages, images = read(RESULTS), {}, {}
     for name, result in results.items():
         if (drawn := figure(result)) is not None:
-            images[name] = f"papers/{papers.file_of(name)}.png"
+            images[name] = f"papers/{file_of(name)}.png"
             pages[images[name]] = png(drawn, resolution=110)
             plt.close(drawn)
     return pages | {"papers.md": markdown(results, images)}

@@ -411,7 +411,6 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
         (("sample", "small.toml", "--out", "x", "--chains", "0"), "chains must be a whole number of at least 1, got 0"),
         (("sample", "small.toml"), "Missing option '--out'"),
         (("validate", "small.toml", "--margin", "-1"), "--margin must be a finite number above 0, got -1"),
-        (("validate", "exchangeable", "--margin", "0.1"), "validate exchangeable takes --seed, --out, --overwrite and"),
         (("validat", "small.toml"), "No such command 'validat'"),
         (("theory", "small.toml", "--wdth", "3"), "No such option: --wdth"),
         (("theory", "typo.toml"), "task.tokenz is unknown: expected one of name, examples"),

@@ -21,7 +21,7 @@ FLOORS = [
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
     ["head_posterior", "plots", "predicted", "predictive", "runs", "validation", "verdict"],
     ["exchangeable", "study", "sweep"],
-    ["papers", "report"],
+    ["report"],
     ["cli"],
 ]
 """A module imports those of its own floor and of the floors below."""
@@ -31,10 +31,9 @@ HOMES = {
     "dask": {"statistics", "sweep"},
     "distributed": {"sweep"},
     "jinja2": {"report"},
-    "matplotlib": {"plots", "exchangeable.plots", "papers.figures", "report"},
+    "matplotlib": {"plots", "report"},
     "numpyro": {"models", "samplers"},
     "optax": {"tasks.training"},
-    "optimistix": {"exchangeable.learning"},
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
     "typer": {"cli"},
@@ -88,6 +87,16 @@ def test_imports_point_downwards():
     needs = [(name, needed) for name in names for needed in of_this_package(name, all_of_them=True) & names]
     assert len(needs) > 200
     assert [(name, needed) for name, needed in needs if floor_of(needed) > floor_of(name)] == []
+
+
+def test_the_package_does_without_the_reproductions():
+    users = [
+        name
+        for name, file in FILES.items()
+        for imported in imports(ast.parse(file.read_text()).body, True)
+        if imported.partition(".")[0] in ("reproductions", "optimistix")
+    ]
+    assert users == []
 
 
 @pytest.mark.parametrize("library", HOMES)

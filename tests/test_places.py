@@ -13,7 +13,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import cli, papers, plots, runs, sweep, tasks
+from bayesattn import cli, plots, runs, sweep, tasks
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.models import load, trees
@@ -85,8 +85,6 @@ ENTRIES = {
     "tasks.training.weights_of": ("file", lambda path, _: training.weights_of(path)),
     "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
     "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
-    "papers.results.check": ("folder", lambda path, _: papers.check(path)),
-    "papers.stored.load": ("folder", lambda path, _: papers.load(path)),
     "_input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
     "_input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
@@ -112,9 +110,8 @@ FURTHER = {
 }
 OWN = """
 _files.append_line _files.digest_of _files.replace_file _files.require_new _files.sync _files.sync_folder
-exchangeable.checks.bridge.read papers.experiment.Settings papers.figures.draw papers.stored.alone papers.stored.folder_of
-papers.stored.read runs.places.is_free runs.places.remove runs.places.replacement runs.places.require_replaceable
-runs.places.swap sweep.plan.Planned
+runs.places.is_free runs.places.remove runs.places.replacement runs.places.require_replaceable runs.places.swap
+sweep.plan.Planned
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
 OWN_MODULES = ("runs.store", "runs.checkpoints", "runs.log", "runs.damage", "sweep.table", "sweep.execute")
@@ -174,7 +171,6 @@ REQUIRED = {
     "plot": ["run"],
     "report": ["run"],
     "init": ["model.toml"],
-    "papers": [],
 }
 """What each command needs, its arguments first."""
 

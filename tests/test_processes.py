@@ -1,101 +1,10 @@
-"""Work side by side. (Its processes import this module: what is imported here, they wait for.)"""
+"""Scripts that start processes which import them."""
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-
-from bayesattn._processes import Unforeseen, side_by_side
-
-
-class NotSent(Exception):
-    """An error that cannot be made from its message alone."""
-
-    def __init__(self, message, detail):
-        super().__init__(message)
-        self.detail = detail
-
-
-def work(name, tell):
-    """What a process does: it is found by its name there, as this module is imported."""
-    tell("begun")
-    if name == "bad input":
-        raise ValueError("temperature must be above 0")
-    if name == "fault":
-        raise NotSent("the saddle point was not found", None)
-    if name == "unsendable":
-        return lambda: None
-    if name == "killed":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if name == "endless":
-        tell(str(os.getpid()))
-        time.sleep(1000)
-    return name.upper(), os.getpid()
-
-
-def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):
-    told = list(side_by_side(work, ["a", "b", "c", "d", "e"], 2))
-    results = {name: result for name, words, result in told if words is None}
-    assert {name: word for name, (word, _) in results.items()} == {name: name.upper() for name in "abcde"}
-    assert 1 <= len({process for _, process in results.values()} - {os.getpid()}) <= 2
-    for name in "abcde":
-        assert [words for other, words, _ in told if other == name] == ["begun", None]
-    assert capfd.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("name", "error", "words"),
-    [
-        ("bad input", ValueError, "^temperature must be above 0\n"),
-        ("fault", Unforeseen, "NotSent: the saddle point was not found"),
-        ("unsendable", Unforeseen, "PicklingError|AttributeError"),
-        ("killed", ChildProcessError, r"the process of killed was ended \(-9\)"),
-    ],
-)
-def test_errors_of_other_processes_are_raised_here(name, error, words):
-    with pytest.raises(error, match=words) as raised:
-        list(side_by_side(work, [name], 2))
-    if error is not ChildProcessError:
-        assert "_serve" in raised.value.__notes__[0]
-
-
-def test_processes_do_not_outlive_the_one_that_they_work_for():
-    """However it ends, and though they tell nothing."""
-    program = (
-        "from tests.test_processes import *\n"
-        "for found in side_by_side(work, ['endless'], 1):\n"
-        "    print(found[1], flush=True)"
-    )
-    command = [sys.executable, "-c", program]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1]) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == "begun\n"
-        process = int(parent.stdout.readline())
-        parent.kill()
-    for _ in range(100):
-        try:
-            os.kill(process, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(0.1)
-    os.kill(process, signal.SIGKILL)
-    pytest.fail("the process lives on")
-
-
-def test_processes_end_with_whom_they_work_for():
-    found = side_by_side(work, ["endless"], 1)
-    assert next(found) == ("endless", "begun", None)
-    process = int(next(found)[1])
-    os.kill(process, 0)
-    os.kill(process, signal.SIGINT)  # Ctrl-C goes to all of them.
-    found.close()
-    with pytest.raises(ProcessLookupError):
-        os.kill(process, 0)
-
 
 SCRIPT = """
 from bayesattn._processes import require_main_guard

@@ -1,7 +1,7 @@
 """Code blocks of README and of the documentation do what they say: they are executed in the order of their page.
 
-Python blocks and commands draw less than they say (`executed`, `SHORTER`), on data made here, and `validate exchangeable`
-makes one check of nine; nothing else of them is changed, and only installation is left out.
+Python blocks and commands draw less than they say (`executed`, `SHORTER`), on data made here; nothing else of them is
+changed, and only installation is left out.
 """
 
 import re
@@ -16,8 +16,6 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import cli, exchangeable
-from bayesattn.exchangeable import validation
-from bayesattn.exchangeable.checks import bayes
 from bayesattn.sweep.plan import SweepTable
 
 ROOT = Path(__file__).parents[1]
@@ -84,10 +82,6 @@ def names(run, tmp_path, monkeypatch, request):
 @pytest.fixture
 def command(monkeypatch, capsys):
     """Runs a line as the program would; "the theory does not hold" and "cannot tell" are answers too."""
-    quick = bayes.sufficiency(np.random.default_rng(0))
-    curve = quick.panels["concentration"]
-    quick.panels |= dict.fromkeys(["cme", "fixed", "shrinking", "gap", "condition", "bridge"], curve)
-    monkeypatch.setattr(validation, "CHECKS", {"quick": lambda rng: quick})  # Of nine checks, which take a minute.
 
     def run(line):
         shorter = [option for start, options in SHORTER.items() if line.startswith(start) for option in options]

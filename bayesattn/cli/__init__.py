@@ -29,7 +29,6 @@ COMMANDS = {
     "runs": "List runs with progress and diagnostics.",
     "sweep": "Bring many runs to their end.",
     "validate": "Does the theory hold? Compare it with draws.",
-    "papers": "What two papers say, and what came out here.",
     "calibrate": "Is each sampler right? Calibrate it by simulation.",
     "train": "Train the network of a one-shot task.",
     "prune": "Do head scores tell which heads can go?",

@@ -59,15 +59,12 @@ ANSWERS = {
     validation.DOES_NOT_HOLD: ("It does NOT hold", "red"),
     validation.CANNOT_TELL: ("It cannot be told", "yellow"),
 }
-EXCHANGEABLE = "exchangeable"
-FOR_CLAIMS = ("context", "model", "seed", "out", "figure", "overwrite", "as_json")
 MOST_DIFFERENT, FARTHEST = 10, 3
 """Entries of U between different paths that are shown: of those that differ, and of greatest |z| in any case."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 
 
 def validate(
-    context: typer.Context,
     model: ModelName,
     width: Widths = None,
     temperature: Temperature = None,
@@ -105,8 +102,6 @@ def validate(
 
     Exit status 0: it holds, to within --margin; 1: it does not; 2: the draws cannot tell, or the theory could not be solved.
 
-    MODEL may be "exchangeable" too: every claim about attention as inference of a latent posterior, law by law.
-
     A model with validation examples, such as one-shot images, gets at each width the temperature of greatest evidence,
     unless --temperature is given. Widths, sampler and numbers of draws are those of the model file's [validate].
 
@@ -115,17 +110,6 @@ def validate(
     folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
-    if model == EXCHANGEABLE:
-        sources = {name: context.get_parameter_source(name) for name in context.params if name not in FOR_CLAIMS}
-        if given := [name for name, source in sources.items() if source and source.name == "COMMANDLINE"]:
-            option = given[0].replace("_", "-")
-            raise ValueError(
-                "validate exchangeable takes --seed, --out, --overwrite and for output --figure and --json, got"
-                f" --{option} too"
-            )
-        from bayesattn.cli.exchangeable import validate_claims
-
-        validate_claims(seed, folder, as_json, figure, overwrite)
     positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup

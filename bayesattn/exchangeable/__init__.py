@@ -1,13 +1,10 @@
 """Attention as inference of a latent posterior from exchangeable tokens (EXCHANGEABILITY; arXiv:2212.14852).
 
-The latent-variable model and its exact posterior, two attentions, the laws of their errors, sufficiency by enumeration,
-and how attention's parameters are learnt. `bayesattn.exchangeable.validate` checks every claim.
+The latent-variable model and its exact posterior, two attentions and the laws of their errors, and finite latents by
+enumeration.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from bayesattn.exchangeable.attention import cme_attention, cme_covariance, same_ridge, softmax_attention
-from bayesattn.exchangeable.claims import Claim
 from bayesattn.exchangeable.finite import (
     FiniteLatent,
     Transfer,
@@ -38,11 +35,7 @@ from bayesattn.exchangeable.sphere import (
     uniform,
 )
 
-if TYPE_CHECKING:
-    from bayesattn.exchangeable.validation import validate
-
 __all__ = [
-    "Claim",
     "FiniteLatent",
     "LatentPosterior",
     "QueryPosterior",
@@ -70,14 +63,4 @@ __all__ = [
     "transfer",
     "type_classes",
     "uniform",
-    "validate",
 ]
-
-
-def __getattr__(name: str) -> Any:
-    """The checks use all else that stands here, and come with samplers and SciPy: they are imported when asked for."""
-    if name == "validate":
-        from bayesattn.exchangeable.validation import validate
-
-        return validate
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

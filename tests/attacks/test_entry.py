@@ -138,10 +138,6 @@ COMMANDS = {
     "validate: no draws": (("validate", "small.toml", "--draws", "0"), "draws must be a whole number of at least 1"),
     "validate: seed 2^63": (("validate", "small.toml", "--seed", str(2**63)), "seed must be a whole number of at most"),
     "validate: images of no images": (("validate", "small.toml", "--also-on", "digits"), "task.test_images is unknown"),
-    "validate: claims with a seed of 2^63": (
-        ("validate", "exchangeable", "--seed", str(2**63)),
-        "seed must be a whole",
-    ),
     "validate: theory at width 0": (
         ("validate", "small.toml", "--theory-width", "0"),
         "must be a whole number of at least",

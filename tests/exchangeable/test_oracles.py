@@ -1,14 +1,13 @@
-"""Formulas behind the claims, each against something that does not use it."""
+"""Laws of exchangeable tokens, each against something that does not use it."""
 
 import itertools
 
-import jax
 import numpy as np
 import pytest
 from scipy import integrate
 
 from bayesattn import exchangeable as ex
-from bayesattn.exchangeable import learning, pretraining, rates
+from bayesattn.exchangeable import rates
 
 
 def average_over_sphere(function, dimension):
@@ -150,41 +149,6 @@ def test_quadrature_of_the_finite_law_has_converged(monkeypatch):
     np.testing.assert_allclose(found, again, rtol=1e-9)
 
 
-def test_population_optimum_is_where_the_risk_of_many_sequences_is_least():
-    """A fit to 40,000 sequences finds it within 5 standard errors, by the sharp law's covariance H^-1 J H^-1 / m."""
-    best = learning.population_optimum(8)
-    data = learning.draw_sequences(np.random.default_rng(0), 40_000, 8)
-    fitted = np.asarray(learning.fit(np.array([2.0, 0, 0, 2, 1, 0, 0, 1]), data))
-    sharp = learning.sharp_law(best.parameters, data)
-    inverse = np.linalg.inv(sharp.hessian)
-    errors = np.sqrt(np.diag(inverse @ sharp.second_moment @ inverse) / 40_000)
-    assert errors.max() < 0.2
-    assert np.all(np.abs(fitted - best.parameters) < 5 * errors)
-
-
-def test_averaged_targets_give_the_same_law_with_less_noise():
-    parameters = learning.population_optimum(8).parameters
-    data = learning.draw_sequences(np.random.default_rng(1), 40_000, 8)
-    drawn, averaged = (
-        learning.sharp_law(parameters, data),
-        learning.sharp_law(parameters, *learning.expected_targets(data)),
-    )
-    assert averaged.trace == pytest.approx(drawn.trace, rel=0.1)
-    exact = ex.query_posterior(data.keys[0], data.values[0], data.queries[:1], 0.5, 0.8)
-    mean, variance = learning.expected_targets(data)
-    np.testing.assert_allclose(mean.targets[0], exact.mean[0], rtol=1e-9)
-    assert variance[0] == pytest.approx(float(exact.variance[0]) + 0.25, rel=1e-9)
-
-
-def test_several_ridges_are_learnt_at_once():
-    rng = np.random.default_rng(5)
-    batch = pretraining.draw(rng, 30, 10, np.array([1.0, 0.2]), 2, 0.4, 0.8)
-    features = np.einsum("svf,sg->svfg", batch.covariances, batch.queries).reshape(60, 4)
-    for ridge, found in zip((0.0, 0.7), pretraining.learn(batch, [0.0, 0.7]), strict=True):
-        expected = np.linalg.solve(features.T @ features + ridge * np.eye(4), features.T @ batch.targets.ravel())
-        np.testing.assert_allclose(found.ravel(), expected, rtol=1e-9)
-
-
 def test_softmax_variance_is_its_integral():
     kappa, dimension, noise, prior = 1.5, 3, 0.4, 0.9
     kept = float(ex.bessel_ratio(1, kappa, dimension))
@@ -194,59 +158,6 @@ def test_softmax_variance_is_its_integral():
     )
     law = 2 * integral / average_over_sphere(lambda t: np.exp(kappa * t), dimension) ** 2
     assert rates.softmax_variance(kappa, dimension, noise, prior, 2) == pytest.approx(law, rel=1e-9)
-
-
-def test_sharp_law_has_the_curvature_and_spread_of_the_losses():
-    data = learning.draw_sequences(np.random.default_rng(0), 200, 6)
-    parameters = np.concatenate([np.eye(2).ravel(), np.eye(2).ravel()]) + 0.1
-    found = learning.sharp_law(parameters, data)
-    gradients = np.array(jax.jacfwd(lambda p: learning.losses(p, data))(parameters))
-    np.testing.assert_allclose(found.second_moment, gradients.T @ gradients / 200, rtol=1e-10)
-    step = 1e-5 * np.eye(8)
-    slope = jax.grad(lambda p: learning.risk(p, data))
-    differences = [(slope(parameters + s) - slope(parameters - s)) / 2e-5 for s in step]
-    np.testing.assert_allclose(found.hessian, differences, rtol=1e-5, atol=1e-7)
-    assert found.trace == pytest.approx(np.trace(np.linalg.inv(found.hessian) @ found.second_moment))
-
-
-def test_attend_is_softmax_attention_with_a_matrix():
-    data = learning.draw_sequences(np.random.default_rng(1), 5, 7)
-    scores, readout = np.array([[2.0, 0.3], [-0.5, 1.0]]), np.array([[1.0, 0.2], [0.0, 0.7]])
-    found = learning.attend(np.concatenate([scores.ravel(), readout.ravel()]), data)
-    expected = ex.softmax_attention(data.queries[:, None] @ scores, data.keys, data.values)[:, 0] @ readout.T
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
-
-
-def test_moments_of_pretraining():
-    """Closed forms against 40,000 draws, within 4 standard errors of each entry."""
-    rng, variances = np.random.default_rng(2), np.array([1.0, 0.3])
-    known = pretraining.moments(rng, 10, variances, 0.4, 0.8)
-    latents = 0.8 * rng.normal(size=(40000, 1, 2))
-    keys = np.sqrt(variances) * rng.normal(size=(40000, 10, 2))
-    values = keys @ latents.transpose(0, 2, 1) + 0.4 * rng.normal(size=(40000, 10, 1))
-    rows = (values.transpose(0, 2, 1) @ keys / 10)[:, 0]
-    for expected, other in ((known.attention, rows), (known.cross, latents[:, 0])):
-        products = rows[:, :, None] * other[:, None, :]
-        error = products.std(0) / np.sqrt(len(products))
-        assert np.all(np.abs(products.mean(0) - expected) < 4 * error)
-
-
-def test_learnt_parameters_approach_the_best():
-    rng, variances = np.random.default_rng(3), np.array([1.0, 0.5])
-    setting = {"tokens": 20, "noise": 0.3, "prior": 1.0}
-    known = pretraining.moments(rng, variances=variances, **setting)
-    best = pretraining.best(known)
-    least = pretraining.pretraining_excess(best, variances, known, 2)
-    excess = [
-        pretraining.pretraining_excess(
-            pretraining.learn(pretraining.draw(rng, m, variances=variances, value_features=2, **setting)),
-            variances,
-            known,
-            2,
-        )
-        for m in (100, 10000)
-    ]
-    assert least < excess[1] < least + 0.1 * (excess[0] - least)
 
 
 def test_transfer_is_attained_and_infinite_where_pretraining_is_blind():
@@ -270,5 +181,3 @@ def test_finite_latents_refuse_what_is_no_probability():
         ex.FiniteLatent([0.5, 0.5], [[0.5, 0.5], [0.6, 0.5]])
     with pytest.raises(ValueError, match="prior must hold probabilities"):
         ex.FiniteLatent([1.5, -0.5], [[0.5, 0.5], [0.5, 0.5]])
-    with pytest.raises(ValueError, match=r"condition must be a finite number of at least 1, got 0\.5"):
-        pretraining.key_variances(0.5)

@@ -1,0 +1,260 @@
+"""Experiments on exchangeable tokens: rows of the registry, claims that hold and find wrong laws, laws by brute force."""
+
+import itertools
+from math import gamma
+
+import jax
+import numpy as np
+import pytest
+from scipy import special
+
+from bayesattn import exchangeable as ex
+from bayesattn.exchangeable import rates
+from reproductions.experiment import Settings
+from reproductions.registry import ROWS, TOKENS
+from reproductions.tokens import (
+    EXPERIMENTS,
+    bridge,
+    chains,
+    descent,
+    learning,
+    masked,
+    networks,
+    smoothing,
+    stream,
+    supervised,
+    urns,
+)
+from reproductions.tokens.simulation import NOISE, PRIOR
+
+LONG = (
+    "length",
+    "covariance",
+    "conditional mean embedding",
+    "softmax, fixed bandwidth",
+    "softmax, shrinking bandwidth",
+    "supervised learning",
+    "masked-token pretraining",
+)
+"""Experiments that take longest, run by the heavy tests alone; here their laws are tested one by one."""
+BY = {row.id: row.by for row in ROWS if row.paper == TOKENS}
+
+
+def check(name, **settings):
+    found = EXPERIMENTS[name].run(Settings(**settings))
+    assert {claim.row for claim in found.claims} == {row for row, by in BY.items() if name in by}
+    assert [claim for claim in found.claims if not claim.as_expected()] == []
+    assert [claim for claim in found.claims if not claim.literal and claim.planted is None] == []
+    assert [claim for claim in found.claims if not claim.finds_planted()] == []
+
+
+def test_every_row_has_its_experiments():
+    assert {name for by in BY.values() for name in by} == set(EXPERIMENTS)
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in LONG])
+def test_claims_hold_and_find_wrong_laws(name, monkeypatch):
+    """With fewer draws than in experiments, where those take most of the time."""
+    monkeypatch.setattr(masked, "LENGTHS", masked.LENGTHS[:2])
+    monkeypatch.setattr(bridge, "REPLICATES", 1000)
+    check(name, fast=True)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("fast", [True, False])
+def test_claims_hold_at_other_seeds(name, seed, fast):
+    check(name, seed=seed, fast=fast)
+
+
+def test_experiments_share_no_random_numbers():
+    """The same numbers whenever seed and name are the same, and others otherwise."""
+    drawn = [stream(*settings).random() for settings in ((0, "urn"), (0, "urn"), (1, "urn"), (0, "forward"))]
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn)) == 3
+
+
+def test_a_share_of_the_supervised_experiment_is_drawn_at_every_number_of_tokens(monkeypatch):
+    """Half of the population, in batches, and of training and test sets of 2m sequences."""
+    drawn, right = [], learning.draw_sequences
+
+    def recorded(rng, count, tokens):
+        drawn.append(count)
+        return right(rng, count, tokens)
+
+    monkeypatch.setattr(learning, "draw_sequences", recorded)
+    monkeypatch.setattr(supervised, "TOKENS", (4, 4))  # Alike, so that both share programs.
+    monkeypatch.setattr(supervised, "POPULATION", (8_000, 8_000))
+    monkeypatch.setattr(supervised, "REPLICATES", (8, 8))
+    assert supervised.supervised(np.random.default_rng(0), fast=True).claims
+    assert drawn == 2 * ([4000 // supervised.BATCHES] * supervised.BATCHES + [(4, 2 * supervised.SEQUENCES)] * 2)
+
+
+def test_urn_draws_have_dirichlet_moments():
+    start = np.array([0.7, 1.3, 2.0])
+    latent = urns.dirichlet(start)
+    sequences = latent.sequences(5)
+    counts = np.array([np.sum(sequences == colour, 1) for colour in range(3)])
+    moments = np.exp(special.gammaln(start[:, None] + counts) - special.gammaln(start)[:, None]).prod(0)
+    moments *= gamma(start.sum()) / gamma(start.sum() + 5)
+    np.testing.assert_allclose(urns.law(sequences, start), moments, rtol=1e-12)
+    np.testing.assert_allclose(latent.joint(sequences).sum(0), moments, rtol=1e-12)
+
+
+def test_an_urn_that_remembers_is_not_exchangeable():
+    first, second = urns.law([[0, 0, 1], [0, 1, 0]], [1.0, 1.0], repeat=1.0)
+    assert first == pytest.approx(0.5 * 3 / 4 * 1 / 5)
+    assert second == pytest.approx(0.5 * 1 / 4 * 2 / 5)
+
+
+def test_covariance_by_attention_is_that_of_the_latent():
+    rng = np.random.default_rng(0)
+    keys, queries, values = rng.normal(size=(9, 3)), rng.normal(size=(4, 3)), rng.normal(size=(9, 2))
+    latent = ex.latent_posterior(keys, values, NOISE, PRIOR)
+    found = ex.cme_covariance(queries, keys, noise=NOISE, prior=PRIOR, kernel="linear")
+    np.testing.assert_allclose(found, queries @ np.asarray(latent.covariance) @ queries.T, atol=1e-12)
+
+
+def test_attention_to_a_grid_is_attention_to_many_tokens():
+    """a_1(|u|) z u / |u| with u = A^T q, and by an integral for two layers."""
+    rng = np.random.default_rng(0)
+    data, *_ = networks.all_many_tokens()
+    some = jax.tree.map(lambda leaf: leaf[::500], data)
+    latents = np.linalg.lstsq(networks.grid(), np.asarray(some.values)[0], rcond=None)[0].T
+    scores, readout = rng.normal(size=(2, 2, 2))
+    parameters = np.concatenate([scores.ravel(), readout.ravel()])
+    along = scores.T @ np.asarray(some.queries)[0]
+    size = np.linalg.norm(along)
+    expected = readout @ latents @ along / size * float(ex.bessel_ratio(1, size, 2))
+    np.testing.assert_allclose(learning.attend(parameters, some)[0], expected, atol=1e-12)
+    below = np.array([[1.5, 0.4], [0.4, -0.7]])
+
+    def smoothed(matrix, query, function):
+        angles = np.linspace(0, 2 * np.pi, 401)[:-1]
+        points = np.stack([np.cos(angles), np.sin(angles)], 1)
+        weights = special.softmax(points @ matrix.T @ query)
+        return weights @ np.array([function(point) for point in points])
+
+    inner = lambda key: smoothed(below, key, lambda point: latents @ point)  # noqa: E731
+    expected = readout @ smoothed(scores, np.asarray(some.queries)[0], inner)
+    found = networks.two_layers(np.r_[1.5, 0.4, -0.7, parameters], some)[0]
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_fluctuation_of_many_tokens_is_the_known_law():
+    for kappa in (1.0, 4.0):
+        known = rates.softmax_variance(kappa, 2, NOISE, PRIOR, 2) / float(ex.bessel_ratio(1, kappa, 2)) ** 2
+        assert float(networks._fluctuation(kappa, NOISE, PRIOR)) == pytest.approx(known, rel=1e-12)
+
+
+def test_optimum_of_many_tokens_is_that_of_a_large_number():
+    found = learning.population_optimum(10**5).parameters
+    assert networks.many_tokens().kappa == pytest.approx(found[0], rel=1e-3)
+
+
+def test_moments_are_those_of_one_head():
+    rng = np.random.default_rng(0)
+    parameters = learning.population_optimum(8).parameters
+    batch = learning.expected_targets(learning.draw_sequences(rng, 50, 8))
+    found = networks.moments(parameters, *batch, network=learning.attend)
+    hessian, second = learning.moments(parameters, *batch)
+    np.testing.assert_allclose(found.hessian, hessian, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.second_moment, second, rtol=1e-10, atol=1e-12)
+
+
+def test_trace_does_not_depend_on_the_readout_scale():
+    """At the optimum, with W and with W / a_1(kappa), up to what the gradient of a finite batch adds."""
+    parameters = learning.population_optimum(8).parameters
+    kept = float(ex.bessel_ratio(1, parameters[0], 2))
+    rescaled = np.concatenate([parameters[:4], parameters[4:] * kept])
+    batch = learning.expected_targets(learning.draw_sequences(np.random.default_rng(0), 4000, 8))
+    traces = [
+        networks.penalised_trace(0.0, np.zeros(8), *networks.moments(at, *batch, network=network)[1:])
+        for at, network in ((parameters, learning.attend), (rescaled, networks.rescaled))
+    ]
+    assert traces[0] == pytest.approx(traces[1], rel=0.1)
+
+
+def test_gap_of_a_penalised_linear_model_is_its_trace():
+    """Ridge regression on one feature: Newton's step is exact, and m x gap tends to tr((H + ridge)^-1 (J - g g^T))."""
+    rng, ridge, count = np.random.default_rng(0), 1.0, 2000
+    x, noise = rng.normal(size=(2, 4000, count))
+    y = 2 * x + noise
+    fitted = np.mean(x * y, 1) * 2 / (2 * np.mean(x * x, 1) + ridge)
+    best = 4 / (2 + ridge)
+    risk = lambda at: (2 - at) ** 2 + 1  # noqa: E731
+    gap = risk(fitted) - np.mean((y - fitted[:, None] * x) ** 2, 1)
+    left = 2 - best
+    # Gradient -2 x (y - best x) = -2 (left x^2 + x noise); E x^4 = 3.
+    law = networks.penalised_trace(ridge, np.array([-2 * left]), np.array([[2.0]]), np.array([[4 * (3 * left**2 + 1)]]))
+    assert count * gap.mean() == pytest.approx(law, abs=4 * count * gap.std() / np.sqrt(4000))
+
+
+def test_optimisation_error_of_a_quadratic():
+    eigenvalues, away, step = np.array([0.5, 2.0]), np.array([1.0, -3.0]), 0.4
+    at = away.copy()
+    for _ in range(3):
+        at = at - step * eigenvalues * at
+    expected = np.sum(eigenvalues * at**2) / 2
+    assert descent.optimisation(eigenvalues, away, step, [6])[0] == pytest.approx(expected)
+
+
+def test_law_of_unlearnt_risk_turns_with_its_coordinates():
+    """Along the axes by its formula for each of them, and the same in coordinates that are turned."""
+    rng, step = np.random.default_rng(0), 0.4
+    eigenvalues, spread, away = np.array([0.3, 1.0, 2.5]), np.array([0.5, 2.0, 1.0]), rng.normal(size=3)
+    kept = (1 - step * eigenvalues) ** np.array(descent.STEPS)[:, None]
+    unlearnt, fitted = kept**2 @ (eigenvalues * away**2) / 2, (1 - kept) ** 2 @ (spread / eigenvalues) / 2
+    turn = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    for basis in (np.eye(3), turn):
+        hessian, second = (basis @ np.diag(values) @ basis.T for values in (eigenvalues, spread))
+        found = descent.excess_law(hessian, second, basis @ away, step)
+        np.testing.assert_allclose(found, [unlearnt, fitted])
+
+
+def test_bound_on_the_weak_direction_holds_for_every_readout():
+    rng, variances = np.random.default_rng(0), np.array([1.0, 0.1, 0.01])
+    known = smoothing.population(rng, 10, 12, variances, 2, 0.3, PRIOR)
+    readouts = rng.normal(size=(100, len(smoothing.SCORES)))
+    ratios = smoothing.excess(readouts, known.downstream) / smoothing.excess(readouts, known.pretraining)
+    assert ratios.max() <= 100
+
+
+def test_population_of_masked_tokens_by_drawn_queries():
+    """Averages over masked queries by quadrature against many drawn ones, from the same sequences."""
+    variances, settings = np.array([1.0, 0.3]), (2, 0.3, PRIOR)
+    found = smoothing.population(np.random.default_rng(0), 5, 12, variances, *settings)
+    rng = np.random.default_rng(0)
+    keys = np.sqrt(variances) * rng.normal(size=(5, 12, 2))
+    latents = PRIOR * rng.normal(size=(5, 2, 2))
+    values = keys @ latents + 0.3 * rng.normal(size=(5, 12, 2))
+    queries = np.sqrt(variances) * np.random.default_rng(1).normal(size=(1, 100_000, 2))
+    answers = smoothing.heads(queries, keys, values, variances)
+    square = np.einsum("hsqv,gsqv->hg", answers, answers, optimize=True) / 5 / 100_000
+    np.testing.assert_allclose(found.pretraining[0], square, rtol=0.1)
+    weak = np.einsum("hsqv,q->hsv", answers, queries[0, :, 1], optimize=True) / 100_000 / variances[1]
+    np.testing.assert_allclose(found.downstream[0], np.einsum("hsv,gsv->hg", weak, weak) / 10, rtol=0.2)
+
+
+def test_forward_algorithm_is_a_sum_over_paths():
+    chain = chains.Chain(0.8, 0.7, 4)
+    sequences, found = chain.sequences(), chain.joint(chain.sequences())
+    for sequence, row in zip(sequences, found, strict=True):
+        expected = np.zeros(2)
+        for states in itertools.product((0, 1), repeat=4):
+            moves = [0.8 if a == b else 0.2 for a, b in itertools.pairwise(states)]
+            shown = [0.7 if x == s else 0.3 for x, s in zip(sequence, states, strict=True)]
+            expected[states[-1]] += 0.5 * np.prod(moves) * np.prod(shown)
+        np.testing.assert_allclose(row, expected, rtol=1e-12)
+    assert found.sum() == pytest.approx(1)
+
+
+def test_counts_are_sufficient_for_a_state_that_never_changes():
+    for stay, loses in ((1.0, False), (0.8, True)):
+        chain = chains.Chain(stay, 0.7, 5)
+        sequences = chain.sequences()
+        joint = chain.joint(sequences)
+        lost = chains.entropy(chains.without_order(joint, sequences)) - chains.entropy(joint)
+        assert (lost > 1e-3) == loses
+        assert lost > -1e-12
