@@ -30,7 +30,7 @@ from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.runs import checkpoint, provenance
 from bayesattn.runs.folder import FOLDER, UNFINISHED, RunBusy, RunError, beside, clear, is_free, locked, remove
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import Plan, bytes_per_draw
+from bayesattn.samplers.run import Plan, bytes_per_draw, units
 
 if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 FORMAT = 4
 KEY = ATTRIBUTE
 """Attribute of the store's root that holds the run's description, as JSON."""
+ENTRIES = ("identity", "environment", "sampler", "kind", "model", "about_model")
+"""Entries of a description, besides its format, that a run needs."""
 CONSOLIDATED = "consolidated_metadata"
 PREPARED = "prepared.npz"
 """What was computed before sampling began."""
@@ -102,7 +104,7 @@ def read_root(path: Path) -> tuple[dict[str, Any], Metadata, bool]:
         metadata, consolidated = None, False  # Another program that writes an attribute leaves them out.
     try:
         metadata = metadata_of(path) if metadata is None else metadata
-        sound = about.pop("checksum", None) == _checksum(about, metadata)
+        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(ENTRIES)
     except (OSError, ValueError, TypeError, AttributeError):
         sound = False
     if not sound or metadata is None:
@@ -124,7 +126,8 @@ def _consolidated(metadata: Metadata) -> dict[str, Any]:
     return {"kind": "inline", "must_understand": False, "metadata": metadata}
 
 
-def _checksum(description: Mapping[str, Any], metadata: Metadata) -> int:
+def checksum(description: Mapping[str, Any], metadata: Metadata) -> int:
+    """CRC-32 of what the root of a store says of the run, its groups and arrays."""
     return zlib.crc32(json.dumps([description, metadata], sort_keys=True).encode())
 
 
@@ -204,7 +207,7 @@ def _describe(path: Path, description: Mapping[str, Any], job: Job, metadata: Me
     """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
     content = json.loads((path / "zarr.json").read_bytes())
     about = dict(description) | {"sampler": provenance.to_toml(provenance.job_table(job))}
-    content["attributes"][KEY] = json.dumps(about | {"checksum": _checksum(about, metadata)})
+    content["attributes"][KEY] = json.dumps(about | {"checksum": checksum(about, metadata)})
     content[CONSOLIDATED] = _consolidated(metadata)
     replace_file(path / "zarr.json", json.dumps(content).encode())
 
@@ -232,6 +235,9 @@ def damage(run: Run) -> str | None:
     Reads a chunk at a time, which checks Zarr's checksum. Draws are looked at as far as the checkpoints say that they are
     there. Raises RunError if a checkpoint cannot be read.
     """
+    for chains in units(run.job):
+        if run.checkpoint_file(chains).exists():
+            run.read_checkpoint(chains)
     kept = [max(0, (done - run.job.warmup) // run.job.thin) for done in run.done]
     for name, array in arrays_of(run.root()).items():
         for place in np.ndindex(array.cdata_shape):
