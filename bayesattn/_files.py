@@ -1,12 +1,12 @@
 """Where files are, as users name them, and how the package writes them: as a whole or not at all, and onto the disk."""
 
-import ctypes
 import hashlib
 import math
 import os
 import re
 import uuid
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -79,25 +79,20 @@ def append_line(file: Path, line: str) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Bring all that was written to the file system of a folder onto the disk; one call, for a block has many files."""
-    syncfs = getattr(ctypes.CDLL(None, use_errno=True), "syncfs", None) if os.name == "posix" else None
-    if syncfs is None:
-        getattr(os, "sync", lambda: None)()
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        if syncfs(descriptor):
-            error = ctypes.get_errno()
-            raise OSError(error, os.strerror(error), str(folder))
-    finally:
-        os.close(descriptor)
+    """Bring a folder, and all files and folders in it, onto the disk."""
+    if os.name == "posix":
+        with ThreadPoolExecutor() as pool:
+            list(pool.map(_sync, [folder, *folder.rglob("*")]))
 
 
 def sync_folder(folder: Path) -> None:
     """Bring names in a folder onto the disk; Windows, which opens no folders, needs no such thing."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
+    if os.name == "posix":
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

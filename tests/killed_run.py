@@ -12,11 +12,13 @@ import threading
 from pathlib import Path
 
 from bayesattn import runs
+from bayesattn.runs import store
 from bayesattn.samplers import run as block_runner
 from tests.disk import Disk, dying
 from tests.posteriors import tiny_model
 
-BLOCK = 20
+BLOCK, CHUNK = 20, 40
+"""Draws in a block, and in a chunk, which two blocks fill."""
 
 
 def die():
@@ -24,7 +26,7 @@ def die():
 
 
 def main(out, job, moment):
-    block_runner.MOST_DRAWS = BLOCK
+    block_runner.MOST_DRAWS, store.CHUNK_DRAWS = BLOCK, CHUNK
     disk, done, seconds, steps = Disk(Path(out).parent), {}, None, 0
     if ":" in moment:
         steps, seconds = int(moment.split(":")[0]), float(moment.split(":")[1])

@@ -19,7 +19,7 @@ from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.models import load, trees
 from bayesattn.plots import style
 from bayesattn.report import report
-from bayesattn.runs import places
+from bayesattn.runs import folder
 from bayesattn.tasks import one_shot, training
 from tests.posteriors import tiny_model
 
@@ -55,9 +55,9 @@ ENTRIES = {
     "runs.listing.is_run": ("run", lambda path, _: runs.is_run(path)),
     "runs.listing.overview": ("folder", lambda path, _: runs.overview(path)),
     "runs.listing.under_way": ("out", lambda path, _: runs.under_way(path)),
-    "runs.places.found_in": ("folder", lambda path, _: places.found_in(path)),
-    "runs.places.settled": ("out", lambda path, _: places.settled(path)),
-    "runs.places.followed": ("out", lambda path, _: places.followed(path)),
+    "runs.folder.found_in": ("folder", lambda path, _: folder.found_in(path)),
+    "runs.folder.prepared": ("out", lambda path, _: folder.prepared(path)),
+    "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
     "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
     "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
     "statistics.Statistics.gather": (
@@ -110,11 +110,11 @@ FURTHER = {
 }
 OWN = """
 _files.append_line _files.digest_of _files.replace_file _files.require_new _files.sync _files.sync_folder
-runs.places.is_free runs.places.remove runs.places.replacement runs.places.require_replaceable runs.places.swap
-sweep.plan.Planned
+runs.folder.beside runs.folder.clear runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace
+runs.folder.require_replaceable sweep.plan.Planned
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
-OWN_MODULES = ("runs.store", "runs.checkpoints", "runs.log", "runs.damage", "sweep.table", "sweep.execute")
+OWN_MODULES = ("runs.store", "runs.checkpoint", "runs.log", "sweep.table", "sweep.execute")
 
 
 def functions_of_paths():

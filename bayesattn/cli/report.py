@@ -10,7 +10,7 @@ import typer
 from bayesattn.cli.compiled import SECONDS
 from bayesattn.cli.options import OverwriteOut
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, working
-from bayesattn.runs.places import found_in
+from bayesattn.runs.folder import found_in
 
 
 def report(

@@ -85,9 +85,6 @@ def sample(
     overwrite: Annotated[
         bool, typer.Option(help="Replace the run that stands at --out, which stays until the new one is complete.")
     ] = False,
-    repair: Annotated[
-        bool, typer.Option(help="Draw what is damaged again, from the checkpoint before it, to the same draws.")
-    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would cost, by some seconds of it, and stop.")
     ] = False,
@@ -126,7 +123,6 @@ def sample(
                 progress=bar.sampling(f"sampling, N = {case.architecture.widths[0]}", chains * (warmup + draws)),
                 threads=threads,
                 overwrite=overwrite,
-                repair=repair,
                 target_ess=target_ess,
                 max_seconds=max_seconds,
                 **settings,

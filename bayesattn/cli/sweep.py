@@ -43,7 +43,6 @@ def sweep(
     overwrite: Annotated[
         bool, typer.Option(help="Replace runs of other settings, and those that are damaged.")
     ] = False,
-    repair: Annotated[bool, typer.Option(help="Draw what is damaged of runs again, to the same draws.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List the runs and what they would cost, and stop.")
     ] = False,
@@ -67,7 +66,7 @@ def sweep(
     sweeps.require_extras(plan)
     security = {name: str(file) for name, file in tls.items() if file is not None}
     options = {"workers": workers, "scheduler": scheduler, "security": security, "threads": threads}
-    table = _run(plan, options | {"overwrite": overwrite, "repair": repair}, quiet=as_json)
+    table = _run(plan, options | {"overwrite": overwrite}, quiet=as_json)
     by_run = table.groupby("run", sort=False).first()
     states = by_run["state"].value_counts().to_dict()
     if as_json:

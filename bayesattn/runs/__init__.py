@@ -1,9 +1,9 @@
 """Runs on disk: started, resumed, made longer, replaced, opened while they go on."""
 
+from bayesattn.runs.folder import FOLDER, RunBusy, RunError
 from bayesattn.runs.listing import is_run, overview, under_way
 from bayesattn.runs.log import blocks
 from bayesattn.runs.run import Run
 from bayesattn.runs.sampling import sample
-from bayesattn.runs.store import FOLDER, RunBusy, RunError
 
 __all__ = ["FOLDER", "Run", "RunBusy", "RunError", "blocks", "is_run", "overview", "sample", "under_way"]

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesattn._files import user_path
-from bayesattn.runs import places
+from bayesattn.runs import folder as folders
+from bayesattn.runs.folder import REPLACEMENT, RunError
 from bayesattn.runs.run import Run
-from bayesattn.runs.store import RunError
 
 
 def is_run(path: str | Path) -> bool:
@@ -24,7 +24,7 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
     Raises RunError if there is none.
     """
     rows, folder = [], user_path("folder", folder)
-    for path in places.found_in(folder):
+    for path in folders.found_in(folder):
         name = str(path.relative_to(folder)) if path != folder else path.name
         try:
             rows.append({"run": name} | Run(path).overview())
@@ -37,5 +37,5 @@ def overview(folder: str | Path) -> list[dict[str, Any]]:
 
 def under_way(out: str | Path) -> Path:
     """Where a run for a place is drawn: beside it, as long as it replaces another."""
-    new = places.replacement(places.followed(out))
+    new = folders.beside(folders.followed(out), REPLACEMENT)
     return new if new.exists() else user_path("out", out)

@@ -1,31 +1,39 @@
-"""What a run was: resolved model and sampler as TOML, the versions that made it, and a content hash."""
+"""What a run is: resolved model and settings, a content hash of them, the environment that made it.
+
+And whether a request is for the same run, and would go on with it to the same bits.
+"""
+
+from __future__ import annotations
 
 import hashlib
 import json
 import os
 import platform
 import subprocess
-from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
-from bayesattn._files import digest_of
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import plain_table
-from bayesattn.samplers import Job
+from bayesattn.models.trees import close
+from bayesattn.runs.folder import RunError
+from bayesattn.samplers import DRAWS_VERSION, Job
+
+if TYPE_CHECKING:
+    from bayesattn.runs.run import Run
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
 DECIDING = (
-    *("bayesattn", "jax", "jaxlib", "numpyro", "blackjax"),
-    *("source", "dtype", "device", "machine", "XLA_FLAGS", "flags"),
+    *("draws_version", "jax", "jaxlib", "numpyro", "blackjax"),
+    *("dtype", "device", "machine", "XLA_FLAGS", "flags"),
 )
 """Parts of the environment that can change a draw's last bit; the others are for the record."""
 FLAGS = {
@@ -37,36 +45,6 @@ FLAGS = {
     "jax_use_direct_linearize": True,
 }
 """JAX's flags, as they are by default, that can change a draw's last bit and that `_settings` leaves alone."""
-SHAPING = tuple(
-    PACKAGE / f"{name}.py"
-    for name in (
-        *("_random", "_settings", "architecture", "attention", "network"),
-        *(f"models/{name}" for name in ("categorical", "collapsed", "latent", "path", "posterior", "token")),
-        *(
-            f"samplers/{name}"
-            for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run", "tempered")
-        ),
-        *(
-            f"theory/{name}"
-            for name in (
-                "bartlett",
-                "energies",
-                "features",
-                "forms",
-                "kernels",
-                "likelihood",
-                "minimise",
-                "mode",
-                "problem",
-                "saddle_point",
-                "whitening",
-            )
-        ),
-    )
-)
-"""Modules that shape a draw. Presets do not count: the settings that they come to are stored with the run."""
-
-
 SHOWN = ("test_labels",)
 """Arrays that decide no draw, but what is said of them."""
 
@@ -86,19 +64,13 @@ def to_toml(table: dict[str, Any]) -> str:
     return tomli_w.dumps(table)
 
 
-def identity(model: Model | LatentModel, job: Job, store: int = 3) -> str:
-    """SHA-256 of all that decides a run but its environment and how many draws it has: data, model, settings, names.
-
-    Runs of store format 2 counted draws, and neither test labels nor the names of the heads.
-    """
-    settings, table = job_table(job), model_table(model) | {"task": {}}
-    arrays = [getattr(model, name) for name in model.data_names]
+def identity(model: Model | LatentModel, job: Job) -> str:
+    """SHA-256 of data, model, settings and names: all that decides a run but its environment and number of draws."""
+    settings, table = job_table(job), model_table(model) | {"task": {}, "shown": [shown_names(model)]}
+    del settings["draws"]
+    arrays = [getattr(model, name, None) for name in (*model.data_names, *SHOWN)]
     if isinstance(model, Model) and model.tokens is not None and job.parameterisation == "token":
         arrays += [model.tokens.inputs, *model.tokens.matrices]
-    if store > 2:
-        del settings["draws"]
-        table |= {"shown": [shown_names(model)]}
-        arrays += [getattr(model, name) for name in SHOWN if hasattr(model, name)]
     digest = hashlib.sha256(json.dumps([table, settings], sort_keys=True).encode())
     for array in arrays:
         digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
@@ -113,27 +85,26 @@ def shown_names(model: Model | LatentModel) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any]:
-    """Versions, precision, device, code and machine that a run is made with."""
+    """Versions, precision, device and machine that a run is made with."""
     device = next(iter(jnp.zeros(0).devices()))
     return _versions() | {
+        "draws_version": DRAWS_VERSION,
         "python": platform.python_version(),
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
         "machine": platform.machine(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
         "flags": _flags(),
-        "source": digest_of(SHAPING),
         "git": _git_revision(),
     }
 
 
 def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Deciding parts of two environments that differ, as phrases."""
-    # Those of earlier versions do not tell flags, which are rarely set.
     return [
         f"{name} {begun.get(name) or 'none'} (now {now[name] or 'none'})"
         for name in DECIDING
-        if begun.get(name, "") != now[name]
+        if begun.get(name) != now[name]
     ]
 
 
@@ -143,25 +114,52 @@ def _flags() -> str:
     return " ".join(f"{name}={value}" for name, value in has.items() if value != FLAGS[name])
 
 
-def digest_of_times(files: Iterable[str]) -> str:
-    """Changes when one of the files does, by name, size and time."""
-    return digest_of_text("\n".join(f"{file} {(stat := os.stat(file)).st_size} {stat.st_mtime_ns}" for file in files))
+def require_same(run: Run, model: Model | LatentModel, job: Job) -> None:
+    """Raise RunError, naming the first difference, unless a run is of this model and these settings.
+
+    More draws than it has are no difference.
+    """
+    asked, has = job_table(job), job_table(run.job)
+    if job.draws > run.job.draws:
+        del asked["draws"], has["draws"]
+    asked, has = asked | _model_settings(model), has | _model_settings(run.model)
+    for name, value in has.items():
+        if asked.get(name) != value:
+            raise RunError(
+                f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
+                " another folder, or replace it with overwrite=True"
+            )
+    for name in (*run.model.data_names, *SHOWN):
+        if not close(getattr(run.model, name, None), getattr(model, name, None)):
+            raise RunError(f"{run.path} holds a run on other data: its {name} differ; choose another folder")
 
 
-def digest_of_text(text: str) -> str:
-    """SHA-256 of a text, cut to 16 hexadecimal digits."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+def require_same_environment(run: Run) -> None:
+    """Raise RunError, naming the differences, unless draws would go on to the same bits here."""
+    changed = differences(run.description["environment"], environment())
+    if changed:
+        raise RunError(
+            f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
+            " resume it with what it was begun with, choose another folder, or replace it with overwrite=True"
+        )
+
+
+def _model_settings(model: Model | LatentModel) -> dict[str, Any]:
+    """Entries of a model's table, without [task], those of [architecture] among the others."""
+    table = model_table(model)
+    table.pop("task", None)
+    return table.pop("architecture", {}) | table | {"names": shown_names(model)}
 
 
 @cache
 def _versions() -> dict[str, str]:
-    """Of what this process has imported, whatever is installed meanwhile."""
+    """Versions of what this process has imported, whatever is installed meanwhile."""
     return {name: version(name) for name in LIBRARIES}
 
 
 @cache
 def _git_revision() -> str | None:
-    """Of the checkout that bayesattn is imported from, if it is one."""
+    """Revision of the checkout that bayesattn is imported from, None if it is not one."""
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         listed = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)

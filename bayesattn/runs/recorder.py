@@ -1,22 +1,19 @@
-"""What samplers hand over, written into a run: draws and checkpoints."""
+"""Recorder of a run: blocks of draws and sampler states, written to disk."""
 
 import errno
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayesattn._files import sync
 from bayesattn._random import key_of
-from bayesattn.runs import checkpoints
-from bayesattn.runs.checkpoints import Checkpoint, Sums
+from bayesattn.runs import checkpoint, store
+from bayesattn.runs.folder import RunError
 from bayesattn.runs.run import Run
-from bayesattn.runs.store import RunError, named
 from bayesattn.samplers.run import Chains, Outputs, write_region
 
 
@@ -24,58 +21,46 @@ class Recorder:
     """Recorder of `bayesattn.samplers.run` that keeps everything in a run."""
 
     def __init__(self, run: Run):
-        self.run, self.arrays, self.sums = run, {}, {}
-        for variable, array in run.arrays_of_draws(mode="r+").items():
-            group, name = variable.split("/")
-            self.arrays.setdefault(group, {})[name] = array
+        self.run = run
+        self.arrays = {
+            name: array.with_config({"write_empty_chunks": True})
+            for name, array in store.arrays_of(store.open_root(run.path)).items()
+        }
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
         """State and steps done by the checkpoint."""
-        variables = sorted(f"{group}/{name}" for group, arrays in self.arrays.items() for name in arrays)
-        self.sums[chains] = Sums.of_nothing(variables, self.run.draws_per_chunk, chains)
         if not self.run.checkpoint_file(chains).exists():
             return None
-        checkpoint = self.run.read_checkpoint(chains)
+        done, stored = self.run.read_checkpoint(chains)
         leaves, tree = jax.tree.flatten(like)
         raw = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(a.shape, a.dtype) for a in checkpoint.leaves] != [(r.shape, r.dtype) for r in raw]:
+        if [(leaf.shape, leaf.dtype) for leaf in stored] != [(leaf.shape, leaf.dtype) for leaf in raw]:
             raise RunError(
-                f"{self.run.path} is damaged: its checkpoint of {named(chains)} has other shapes than its sampler;"
-                " draw it anew with overwrite=True"
+                f"{self.run.path} is damaged: {self.run.checkpoint_file(chains).name} has other shapes than its sampler;"
+                f" {store.AGAIN}"
             )
-        self.sums[chains] = checkpoint.sums
         state = [
-            key_of(array) if _is_key(leaf) else jnp.asarray(array)
-            for array, leaf in zip(checkpoint.leaves, leaves, strict=True)
+            key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in zip(stored, leaves, strict=True)
         ]
-        return jax.tree.unflatten(tree, state), checkpoint.done
+        return jax.tree.unflatten(tree, state), done
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """One region write per array."""
-        with self._writing():
-            write_region(self.arrays, chains, first, outputs)
-            if (sums := self.sums[chains]) is not None:
-                sums.add(first, outputs)
+        """Write draws into their places, each array in a thread of its own, for most of the time is the disk's."""
+
+        def write(group: str, name: str, values: Any) -> None:
+            write_region({group: {name: self.arrays[f"{group}/{name}"]}}, chains, first, {group: {name: values}})
+
+        with self._writing(), ThreadPoolExecutor() as pool:
+            parts = [(group, name, values) for group, named in outputs.items() for name, values in named.items()]
+            list(pool.map(write, *zip(*parts, strict=True)))
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Bring the block onto the disk, replace the checkpoint by a rename, and log the block."""
-        leaves = [np.asarray(_raw(leaf)) for leaf in jax.tree.leaves(state)]
+        """Replace the checkpoint, and log the block."""
+        arrays = {f"leaf_{index}": np.asarray(_raw(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
+        about = {"run": self.run.identity, "chains": chains, "done": done, "leaves": len(arrays)}
         with self._writing():
-            sync(self.run.path)
-            file = self.run.checkpoint_file(chains)
-            checkpoints.write(file, Checkpoint(self.run.identity, done, leaves, self.sums[chains]))
-            self._keep(chains, file, done)
+            checkpoint.write(self.run.checkpoint_file(chains), about, arrays)
             self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
-
-    def _keep(self, chains: Chains, file: Path, done: int) -> None:
-        """Keep the checkpoint of the end of a chunk too, unless it is larger than the draws that it would bring back."""
-        kept, rest = divmod(done - self.run.job.warmup, self.run.job.thin * self.run.draws_per_chunk)
-        if rest or kept < 0 or file.stat().st_size > max(2**20, len(chains) * self.run.bytes_per_chunk):
-            return
-        earlier = self.run.earlier_file(chains, done)
-        with suppress(OSError):  # Without it, or on a disk that knows no links, more is drawn again.
-            earlier.unlink(missing_ok=True)
-            os.link(file, earlier)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -88,6 +73,8 @@ class Recorder:
                 " goes on from there",
                 str(self.run.path),
             ) from error
+        except Exception as error:  # Of the chunk that a block belongs to, Zarr reads the draws before it.
+            raise RunError(f"{self.run.path} is damaged: {type(error).__name__}: {error}; {store.AGAIN}") from error
 
 
 def _raw(leaf: Any) -> Any:

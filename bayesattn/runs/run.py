@@ -1,12 +1,12 @@
-"""A run on disk, begun or complete: opened, read, held to what it was begun with."""
+"""A run on disk, begun or complete: opened, read, searched for damage."""
 
+import hashlib
 import json
-import os
 import tomllib
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,24 +18,23 @@ from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file, require_new, user_path
+from bayesattn._files import replace_file, require_new, user_path
 from bayesattn._text import Described
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
-from bayesattn.runs import checkpoints, damage, log, provenance, store
-from bayesattn.runs.checkpoints import Checkpoint
-from bayesattn.runs.same import require_same_environment
-from bayesattn.runs.store import EARLIER, FOLDER, KEY, RunBusy, RunError, named
+from bayesattn.runs import checkpoint, folder, log, provenance, store
+from bayesattn.runs.folder import FOLDER, RunBusy, RunError
+from bayesattn.runs.store import AGAIN, KEY
 from bayesattn.samplers import Job
 from bayesattn.samplers.run import Chains, units
 
 if TYPE_CHECKING:
     from bayesattn.diagnostics import Diagnostics
 
-COMPUTED_BY = digest_of(provenance.PACKAGE / name for name in ("accuracy.py", "diagnostics.py"))
-"""Version of diagnostics that are kept with a run: those of other code are computed anew."""
-_searched: dict[Path, tuple[str, list[damage.Damage]]] = {}
-"""Of each run the `stamp` of its files when this process looked for damage, and what it found; nothing if it is sound."""
+DIAGNOSTICS_VERSION = 1
+"""Raise it when `diagnose` or `summary` give other numbers: those that are kept with runs are computed anew then."""
+_searched: dict[Path, tuple[str, str | None]] = {}
+"""`stamp` of the files of each run when this process looked for damage, and what it found."""
 
 
 class Run(Described):
@@ -45,41 +44,13 @@ class Run(Described):
     is not a run that can be read.
     """
 
-    consolidated = True
-    """Whether the root of the store says what groups and arrays it has."""
-
     def __init__(self, path: str | Path):
         self.path = user_path("run", path)
-        root = store.read_root(self.path)
-        self.description: dict[str, Any] = root["attributes"][KEY]
-        self.members, self.consolidated = self._members(root)
+        self.description, self.metadata, self._consolidated = store.read_root(self.path)
 
-    def _members(self, root: dict[str, Any]) -> tuple[store.Members, bool]:
-        """What the store says of groups and arrays, and whether its root says so.
-
-        Another program that writes an attribute leaves that out; then the groups and arrays tell, if they are those of the
-        run and no others.
-        """
-        own, damaged = self.description, f"{self.path} is damaged: its zarr.json is not what was written"
-        with suppress(KeyError, TypeError):
-            members = dict(root[store.CONSOLIDATED]["metadata"])
-            if "sum" not in own or own["sum"] == store.sum_of_description(own, members):
-                return members, True
-        with self.reading("what its zarr.json says of groups and arrays"):
-            members = store.consolidated(self.path)
-        if "sum" in own and own["sum"] != store.sum_of_description(own, members):
-            groups = {name.partition("/")[0] for name in own.get("sums", {})}
-            foreign = sorted(name for name in members if name.partition("/")[0] not in groups)
-            if foreign and own["sum"] == store.sum_of_description(
-                own, {n: members[n] for n in members if n not in foreign}
-            ):
-                raise RunError(f"{self.path} holds {foreign[0]}, which is not part of the run: move it elsewhere")
-            raise RunError(f"{damaged}; replace it with overwrite=True")
-        return members, False
-
-    def root(self, mode: Any = "r") -> zarr.Group:
+    def root(self) -> zarr.Group:
         """The Zarr group that the run is."""
-        return zarr.open_group(self.path, mode=mode, use_consolidated=None if self.consolidated else False)
+        return zarr.open_group(self.path, mode="r", use_consolidated=self._consolidated)
 
     @cached_property
     def job(self) -> Job:
@@ -92,9 +63,9 @@ class Run(Described):
         """The posterior, with the data that the store holds."""
         with self.reading("the data of the model"):
             model = self._stored_model()
-            same = provenance.identity(model, self.job, self.description["format"]) == self.identity
+            same = provenance.identity(model, self.job) == self.identity
         if not same:
-            raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with")
+            raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with; {AGAIN}")
         return model
 
     def _stored_model(self) -> Model | LatentModel:
@@ -114,16 +85,14 @@ class Run(Described):
         return done
 
     def _steps_done(self, chains: Chains) -> int:
-        file = self.checkpoint_file(chains)
         try:
-            run, done = checkpoints.described(file)
+            about = checkpoint.read_description(self.checkpoint_file(chains))
         except FileNotFoundError:
             self.require_folder()
             return 0
-        except checkpoints.UNREADABLE as error:
+        except checkpoint.UNREADABLE as error:
             raise self._unreadable(chains, error) from None
-        self._require_own(file, run, done)
-        return done
+        return self._checked_steps(chains, about)
 
     @property
     def drawn(self) -> int:
@@ -143,43 +112,28 @@ class Run(Described):
         # Asking for a lock makes its file, which a reader has no business to do.
         if (self.path / FOLDER / "lock").exists():
             try:
-                with store.locked(self.path, 0):
+                with folder.locked(self.path, 0):
                     pass
             except RunBusy:
                 return "running"
             except OSError:
-                pass  # Whoever may only read cannot ask for the lock.
+                pass  # The disk can only be read.
         events = self.events()
         last = events[-1]["event"] if events else None
         return last if last in ("failed", "stopped") else "interrupted"
 
-    @cached_property
-    def described_draws(self) -> store.Members:
-        """What the store says of its arrays of draws, by group and name."""
-        with self.reading("its arrays"):
-            return {
-                name: about for name, about in self.members.items() if store.is_of_draws(about.get("dimension_names"))
-            }
-
     @property
     def nbytes(self) -> int:
         """Bytes that all draws take, uncompressed, when the run is complete."""
-        return sum(store.bytes_of(about, about["shape"]) for about in self.described_draws.values())
+        with self.reading("its arrays"):
+            arrays = [about for about in self.metadata.values() if store.is_of_draws(about.get("dimension_names"))]
+            return sum(map(store.bytes_of, arrays))
 
-    def arrays_of_draws(self, mode: Any = "r") -> dict[str, Any]:
+    def arrays_of_draws(self) -> dict[str, Any]:
         """Zarr arrays of draws by group and name."""
         with self.reading("its arrays"):
-            return store.arrays_of_draws(self.root(mode))
-
-    @cached_property
-    def draws_per_chunk(self) -> int:
-        """Draws that a chunk of each array holds."""
-        return store.chunk_of(next(iter(self.described_draws.values())))[1]
-
-    @cached_property
-    def bytes_per_chunk(self) -> int:
-        """Bytes that the chunks of all arrays of one chain take, uncompressed."""
-        return sum(store.bytes_of(about, store.chunk_of(about)) for about in self.described_draws.values())
+            arrays = store.arrays_of(self.root())
+            return {name: array for name, array in arrays.items() if store.is_of_draws(array.metadata.dimension_names)}
 
     def draws(self) -> xr.DataTree:
         """The draws that all chains have, read when they are used; while the run goes on, those there are by now.
@@ -191,7 +145,7 @@ class Run(Described):
         with self.reading("the draws"):
             # Of a name, xarray and fsspec would take `~` for a home and `::` for a chain of files within files.
             files: Any = LocalStore(self.path.absolute(), read_only=True)
-            tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self.consolidated)
+            tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self._consolidated)
         tree.attrs[KEY] = json.dumps(self.description)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(drawn)) if "draw" in node.dims else node)
 
@@ -232,55 +186,40 @@ class Run(Described):
         name: str,
         compute: Callable[[], Any],
         restore: Callable[[Any], Any],
-        about: dict[str, str] | None = None,
+        about: dict[str, Any] | None = None,
     ) -> Any:
         """What is computed once, as plain values for JSON; stored beside the draws, read again while it is about the same.
 
-        By default it is about the draws that there are, and the code of diagnostics.
+        By default it is about the draws that there are, and DIAGNOSTICS_VERSION.
         """
-        file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": COMPUTED_BY}
+        file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             stored = json.loads(file.read_text())
-            if stored["about"] == about | {"sum": _sum_of(stored["value"])}:
+            if stored["about"] == about | {"sum": _digest(stored["value"])}:
                 return restore(stored["value"])
         value = compute()
         if (self.path / FOLDER).is_dir():
-            with suppress(OSError):  # Whoever may only read computes it again.
-                content = {"about": about | {"sum": _sum_of(value)}, "value": value}
+            with suppress(OSError):  # On a disk that can only be read it is computed each time.
+                content = {"about": about | {"sum": _digest(value)}, "value": value}
                 replace_file(file, json.dumps(content).encode())
         return restore(value)
 
     def stamp(self) -> str:
-        """Changes when a file of draws or data does."""
+        """Text that changes when a file of draws, data or checkpoints does, by name, size and time."""
         with self.reading("its files"):
-            files = [
-                file
-                for folder, folders, names in os.walk(self.path)
-                if not (FOLDER in folders and folders.remove(FOLDER))
-                for file in (os.path.join(folder, name) for name in names)
-                if not file.endswith(".partial")
-            ]
-            files += [str(self.checkpoint_file(chains)) for chains in units(self.job)]
-            return provenance.digest_of_times(file for file in sorted(files) if os.path.exists(file))
+            files = [file for file in self.path.rglob("*") if FOLDER not in file.relative_to(self.path).parts]
+            files += [self.checkpoint_file(chains) for chains in units(self.job)]
+            stats = {str(file): file.stat() for file in files if file.suffix != ".partial" and file.is_file()}
+            return _digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
 
     def require_sound(self) -> None:
         """Raise RunError, naming what is damaged, unless draws, data and checkpoints are those that were written."""
         path, stamp = self.path.absolute(), self.stamp()
         if path not in _searched or _searched[path][0] != stamp:
-            _searched[path] = stamp, damage.found_in(self)
-        if wrong := _searched[path][1]:
-            raise RunError(
-                f"{wrong[0].what}; `bayesattn sample` with --repair (repair=True) draws"
-                f" {' and '.join(named(part.chains) for part in wrong)} again from the checkpoint before, to the same draws"
-            )
-
-    def mend(self) -> None:
-        """Go back to the checkpoints before what is damaged; the caller holds the lock, and draws what is missing."""
-        while wrong := damage.found_in(self):
-            require_same_environment(self)
-            for part in wrong:
-                damage.go_back(self, part)
-                self.log(event="repair", chains=part.chains, what=part.what)
+            with self.reading("its arrays"):
+                _searched[path] = stamp, store.damage(self)
+        if found := _searched[path][1]:
+            raise RunError(f"{self.path} is damaged: {found}; {AGAIN}")
 
     @cached_property
     def _model_settings(self) -> dict[str, Any]:
@@ -332,9 +271,9 @@ class Run(Described):
                 " out; copy the whole folder"
             )
 
-    def locked(self, timeout: float = store.LOCK_SECONDS) -> AbstractContextManager[None]:
-        """Hold the run's lock, which the operating system frees when the process dies; raises RunBusy."""
-        return store.locked(self.path, timeout)
+    def locked(self, timeout: float = folder.LOCK_SECONDS) -> AbstractContextManager[None]:
+        """Context in which no other process writes the run; raises RunBusy."""
+        return folder.locked(self.path, timeout)
 
     def log(self, **event: Any) -> None:
         """Append an event to the run's log."""
@@ -348,56 +287,42 @@ class Run(Described):
         """Where the state of chains that advance together is kept."""
         return self.path / FOLDER / f"chain-{'-'.join(map(str, chains))}.npz"
 
-    def earlier_file(self, chains: Chains, done: int) -> Path:
-        """Where their state after `done` steps, the end of a chunk, is kept."""
-        return self.path / FOLDER / EARLIER / f"{self.checkpoint_file(chains).stem}.{done}.npz"
-
-    def read_checkpoint(self, chains: Chains) -> Checkpoint:
-        """The last checkpoint of chains."""
-        file = self.checkpoint_file(chains)
+    def read_checkpoint(self, chains: Chains) -> tuple[int, list[np.ndarray]]:
+        """Steps done, and the leaves of the sampler's state."""
         try:
-            checkpoint = checkpoints.read(file)
-        except checkpoints.UNREADABLE as error:
+            about, arrays = checkpoint.read(self.checkpoint_file(chains))
+            leaves = [arrays[f"leaf_{index}"] for index in range(about["leaves"])]
+        except checkpoint.UNREADABLE as error:
             raise self._unreadable(chains, error) from None
-        self._require_own(file, checkpoint.run, checkpoint.done)
-        chunks = -(-max(0, (checkpoint.done - self.job.warmup) // self.job.thin) // self.draws_per_chunk)
-        sums = checkpoint.sums
-        if self.description["format"] > 2 and (
-            sums is None
-            or (sums.values.shape[0], sums.values.shape[2], sums.size) != (len(chains), chunks, self.draws_per_chunk)
-            or set(sums.variables) != self.described_draws.keys()
-        ):
-            raise self._unreadable(chains, "its sums are not of the draws that it speaks of")
-        return checkpoint
+        return self._checked_steps(chains, about), leaves
 
     def _unreadable(self, chains: Chains, why: Any) -> RunError:
-        return RunError(
-            f"{self.path} is damaged: checkpoint {self.checkpoint_file(chains).name} cannot be read ({why}); delete it to"
-            f" draw {named(chains)} again from the start, to the same draws"
-        )
+        name = self.checkpoint_file(chains).name
+        return RunError(f"{self.path} is damaged: checkpoint {name} cannot be read ({why}); {AGAIN}")
 
-    def _require_own(self, file: Path, run: str, done: int) -> None:
-        if run != self.identity:
-            raise RunError(f"{self.path} is damaged: checkpoint {file.name} is of another run; delete it")
-        if not 0 <= done <= self.job.transitions:
-            raise RunError(
-                f"{self.path} is damaged: checkpoint {file.name} speaks of {done} steps, the settings in zarr.json of"
-                f" {self.job.transitions}"
-            )
+    def _checked_steps(self, chains: Chains, about: dict[str, Any]) -> int:
+        if (about.get("run"), about.get("chains")) != (self.identity, list(chains)):
+            raise self._unreadable(chains, "it is of another run or other chains")
+        done, most = about.get("done"), self.job.transitions
+        if not isinstance(done, int) or not 0 <= done <= most:
+            raise self._unreadable(chains, f"its steps must be from 0 to {most}, got {done}")
+        return done
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Say what is damaged: Zarr and its codecs raise whatever they like at damaged files."""
+        """Context that says what is damaged: Zarr and its codecs raise whatever they like at damaged files."""
         try:
-            with nullcontext() if self.consolidated else warnings.catch_warnings():
-                if not self.consolidated:  # Zarr looks into each folder then, and wonders at the hidden one.
-                    warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
+            with warnings.catch_warnings():
+                # Zarr lists the folder, and the hidden one in it, if its root has no consolidated metadata.
+                warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
                 yield
         except RunError:
             raise
         except Exception as error:
-            raise RunError(f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}") from error
+            message = f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}; {AGAIN}"
+            raise RunError(message) from error
 
 
-def _sum_of(value: Any) -> str:
-    return provenance.digest_of_text(json.dumps(value, sort_keys=True))
+def _digest(value: Any) -> str:
+    """SHA-256 of plain values, cut to 16 hexadecimal digits."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,91 +1,78 @@
-"""What a run on disk is made of: its Zarr store made, made longer, locked; sums of what it holds.
+"""The Zarr store that a run is: made, made longer, searched for damage.
 
-A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
-Each block of draws is one region write, brought onto the disk before an atomic checkpoint of the whole sampler state counts;
-a block that was written but not checkpointed is drawn again, to the same bits. The folder `.run` inside the store holds
-checkpoints, a log of blocks with their wall times, and a lock. Checkpoints of the ends of chunks stay in `.run/earlier`, so
-that a damaged chunk can be drawn again.
+A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet. A
+chunk holds many blocks of draws; each block replaces the chunk that it belongs to, on the disk before the checkpoint of the
+sampler's state counts. A block that was written but not checkpointed is drawn again, to the same bits. Every chunk has a
+checksum of Zarr's.
 """
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import math
 import shutil
-import time
-import uuid
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import filelock
 import numpy as np
 import zarr
+from zarr.codecs import Crc32cCodec, ZstdCodec
+from zarr.storage import LocalStore
 
 from bayesattn._files import replace_file, sync, sync_folder
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import ATTRIBUTE, described
-from bayesattn.runs import checkpoints, provenance
-from bayesattn.runs.checkpoints import load_arrays, write_arrays
+from bayesattn.runs import checkpoint, provenance
+from bayesattn.runs.folder import FOLDER, UNFINISHED, RunBusy, RunError, beside, clear, is_free, locked, remove
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import Chains, Plan, bytes_per_draw
+from bayesattn.samplers.run import Plan, bytes_per_draw, units
 
 if TYPE_CHECKING:
+    from zarr.core.buffer import Buffer
+
     from bayesattn.runs.run import Run
 
-FORMAT = 3
-READABLE = (2, FORMAT)
-"""Format 2 has no sums of its draws, which are checked for NaN alone."""
+FORMAT = 4
 KEY = ATTRIBUTE
-"""Attribute of the store's root that holds the run's description."""
+"""Attribute of the store's root that holds the run's description, as JSON."""
+ENTRIES = ("identity", "environment", "sampler", "kind", "model", "about_model")
+"""Entries of a description, besides its format, that a run needs."""
 CONSOLIDATED = "consolidated_metadata"
-INLINE = {"kind": "inline", "must_understand": False}
-FOLDER = ".run"
-EARLIER = "earlier"
 PREPARED = "prepared.npz"
 """What was computed before sampling began."""
-COMPRESS_BELOW = 2**16
-"""Bytes per chunk: larger arrays of draws are stored as they are, for noise hardly compresses."""
-IN_FLIGHT_SECONDS = 0.2
-"""When one of Zarr's writes fails, others go on, and make the folder again if it is deleted before they end."""
-LOCK_SECONDS = 2.0
-"""A lock that someone merely looks at is free again long before."""
+CHUNK_DRAWS = 10_000
+CHUNK_BYTES = 2**22
+"""Most draws, and bytes before compression, that a chunk has, unless a single block has more."""
+AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
 
-Members = dict[str, dict[str, Any]]
+Metadata = dict[str, dict[str, Any]]
 """The zarr.json of each group and array of a store, by name."""
 
 
-class RunError(ValueError):
-    """A folder that is not a run, or not one that can be read or resumed."""
+class DurableStore(LocalStore):
+    """Zarr's store in a folder, each file of which is replaced as a whole, and on the disk when it counts as written."""
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Replace a file."""
+        self._check_writable()
+        await asyncio.to_thread(replace_file, self.root / key, value.to_bytes())
 
 
-class RunBusy(RunError):
-    """Another process is at work on the run."""
+def open_root(path: Path) -> zarr.Group:
+    """Group of a run, to be written."""
+    return zarr.open_group(DurableStore(path), mode="r+")
 
 
-@contextmanager
-def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
-    """Hold the lock of a run, which the operating system frees when the process dies; raises RunBusy."""
-    file = folder / FOLDER / "lock"
-    lock = filelock.FileLock(file)
-    busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
-    try:
-        lock.acquire(timeout=timeout)
-    except (filelock.Timeout, FileNotFoundError):  # Or it has just been replaced by another run.
-        raise busy from None
-    try:
-        if not file.exists():
-            raise busy  # It was replaced by another run while this process waited.
-        yield
-    finally:
-        lock.release()
+def read_root(path: Path) -> tuple[dict[str, Any], Metadata, bool]:
+    """Description of a run, metadata of its groups and arrays, and whether its root has them consolidated.
 
-
-def read_root(path: Path) -> dict[str, Any]:
-    """What the zarr.json of a run says; raises RunError if `path` is not a run that can be read."""
+    Raises RunError if `path` is not a run that can be read.
+    """
     if not path.exists():
         raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
     try:
@@ -93,180 +80,140 @@ def read_root(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(
-            f"{path} is damaged: its zarr.json is not JSON: {error}; replace it with overwrite=True"
-        ) from None
+        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; {AGAIN}") from None
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
         about = root["attributes"][KEY]
-        # A text, which NetCDF can hold too; earlier versions wrote a dictionary.
-        about = root["attributes"][KEY] = dict(json.loads(about) if isinstance(about, str) else about)
+        # A text, which NetCDF can hold too; early formats wrote a dictionary.
+        about = dict(json.loads(about) if isinstance(about, str) else about)
     except (KeyError, TypeError, ValueError):
         raise RunError(
             f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
         ) from None
-    if about.get("format") not in READABLE:
+    if about.get("format") != FORMAT:
         environment = about.get("environment")
         maker = environment.get("bayesattn") if isinstance(environment, dict) else None
         raise RunError(
-            f"{path} must be a run of store format {' or '.join(map(str, READABLE))}, got format {about.get('format')},"
-            f" written by bayesattn {maker or 'of another version'}: open it with that version"
+            f"{path} must be a run of store format {FORMAT}, got format {about.get('format')}, written by bayesattn"
+            f" {maker or 'of another version'}: open it with that version, or draw it again with overwrite=True"
         )
-    if not isinstance(about.get("sums", {}), dict):
-        raise RunError(f"{path} is damaged: its zarr.json lacks sums; replace it with overwrite=True")
-    kinds = {"identity": str, "model": str, "sampler": str, "kind": str, "environment": dict, "about_model": dict}
-    for key, kind in kinds.items():
-        if not isinstance(about.get(key), kind):
-            raise RunError(f"{path} is damaged: its zarr.json lacks {key}; replace it with overwrite=True")
-    return root
+    try:
+        metadata, consolidated = dict(root[CONSOLIDATED]["metadata"]), True
+    except (KeyError, TypeError, ValueError):
+        metadata, consolidated = None, False  # Another program that writes an attribute leaves them out.
+    try:
+        metadata = metadata_of(path) if metadata is None else metadata
+        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(ENTRIES)
+    except (OSError, ValueError, TypeError, AttributeError):
+        sound = False
+    if not sound or metadata is None:
+        raise RunError(f"{path} is damaged: its zarr.json is not what was written; {AGAIN}")
+    return about, metadata, consolidated
+
+
+def metadata_of(path: Path) -> Metadata:
+    """Metadata of groups and arrays, from the file of each, as Zarr consolidates them in the root."""
+    found = {}
+    for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
+        about = json.loads(file.read_bytes())
+        group = {CONSOLIDATED: _consolidated({})} if about["node_type"] == "group" else {}
+        found[file.parent.relative_to(path).as_posix()] = about | group
+    return found
+
+
+def _consolidated(metadata: Metadata) -> dict[str, Any]:
+    return {"kind": "inline", "must_understand": False, "metadata": metadata}
+
+
+def checksum(description: Mapping[str, Any], metadata: Metadata) -> int:
+    """CRC-32 of what the root of a store says of the run, its groups and arrays."""
+    return zlib.crc32(json.dumps([description, metadata], sort_keys=True).encode())
 
 
 def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None:
-    """Make a run with all its arrays, nothing drawn yet, in a hidden folder beside `out` that a rename turns into it."""
+    """Make a run without draws in a hidden folder beside `out`, which a rename turns into it.
+
+    Does nothing if another process has made one meanwhile; raises RunBusy if one is about to.
+    """
     require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    new = out.with_name(f".{out.name}.{uuid.uuid4().hex}.new")
+    new = beside(out, UNFINISHED)
+    (new / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
-        (new / FOLDER / EARLIER).mkdir(parents=True)
-        with locked(new):  # By which the leftover of a process that was killed is known.
+        with locked(new):
+            if not is_free(out):
+                return
+            clear(new)
             description = {
                 "format": FORMAT,
                 "identity": provenance.identity(model, job),
                 "environment": provenance.environment(),
-                "prepared": sum_of(ready.prepared),
             } | described(model, job.parameterisation == "token")
-            root = zarr.create_group(new, zarr_format=3)
-            arrays = _write_groups(root, model, job, ready)
-            write_arrays(new / FOLDER / PREPARED, ready.prepared)
-            _describe(new, description | {"sums": fixed_sums(arrays, job.kept)}, job, consolidated(new))
-            try:
-                new.rename(out)
-            except OSError as error:
-                # Another job was quicker: there is a run now, whose lock decides.
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
+            _write_groups(zarr.create_group(new, zarr_format=3), model, job, ready)
+            about = {"run": description["identity"]}
+            checkpoint.write(new / FOLDER / PREPARED, about, ready.prepared)
+            sync(new)
+            _describe(new, description, job, metadata_of(new))
+            new.rename(out)
             sync_folder(out.parent)
-    except BaseException:
-        time.sleep(IN_FLIGHT_SECONDS)
-        raise
+    except RunBusy:
+        raise RunBusy(f"{out} is being written by another process: wait for it, or choose another folder") from None
     finally:
-        shutil.rmtree(new, ignore_errors=True)
+        with suppress(RunBusy, OSError):  # What cannot be removed now is removed before the next run is drawn here.
+            if new.exists():
+                remove(new)
 
 
 def require_room(out: Path, model: Model | LatentModel, draws: int) -> None:
     """Raise OSError unless the disk has room for draws of so many bytes and the data of the model."""
-    place = next(folder for folder in out.parents if folder.exists())
-    needed, free = draws + sum(_bytes(group) for group in model.groups().values()), shutil.disk_usage(place).free
-    if needed > free:
-        raise OSError(
-            errno.ENOSPC, f"the run needs {needed / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free", str(place)
-        )
-
-
-def _bytes(variables: Mapping[str, np.ndarray]) -> int:
-    return sum(values.nbytes for values in variables.values())
+    folder = next(folder for folder in out.parents if folder.exists())
+    data = sum(values.nbytes for variables in model.groups().values() for values in variables.values())
+    free = shutil.disk_usage(folder).free
+    if draws + data > free:
+        needed = f"the run needs {(draws + data) / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
+        raise OSError(errno.ENOSPC, needed, str(folder))
 
 
 def read_prepared(run: Run) -> dict[str, np.ndarray]:
-    """What was computed before sampling began; raises RunError if that is not what was written."""
+    """What was computed before sampling began; raises RunError if that cannot be read."""
     try:
-        with load_arrays(run.path / FOLDER / PREPARED) as stored:
-            prepared = dict(stored)
-        if "prepared" in run.description and run.description["prepared"] != sum_of(prepared):
-            raise ValueError("it is not what was written")
-    except checkpoints.UNREADABLE as error:
-        raise RunError(
-            f"{run.path} is damaged: {PREPARED} cannot be read ({error}); `bayesattn sample` with --repair (repair=True)"
-            " computes it again"
-        ) from None
-    return prepared
-
-
-def sum_of(arrays: Mapping[str, Any]) -> int:
-    """CRC-32 of arrays, with their names and shapes."""
-    crc = 0
-    for name, values in sorted(arrays.items()):
-        values = np.asarray(values)
-        crc = zlib.crc32(f"{name} {values.dtype} {values.shape}".encode(), crc)
-        crc = zlib.crc32(values.tobytes(), crc)
-    return crc
+        about, arrays = checkpoint.read(run.path / FOLDER / PREPARED)
+        if about["run"] != run.identity:
+            raise ValueError("it is of another run")
+    except checkpoint.UNREADABLE as error:
+        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read ({error}); {AGAIN}") from None
+    return arrays
 
 
 def extend(run: Run, job: Job) -> None:
-    """Make room for more draws; the description, which says how many there are to be, changes last and at once.
-
-    What the run is made of comes from the description, which was found sound, so that a member that has gone is made again.
-    """
+    """Make room for more draws; the root's zarr.json, which says how many there are to be, changes last and at once."""
     require_room(run.path, run.model, run.nbytes * (job.kept - run.job.kept) // run.job.kept)
-    members, sums = {}, dict(run.description.get("sums") or fixed_sums(arrays_of(run.root()), run.job.kept))
-    for name, about in run.members.items():
+    metadata = {}
+    for name, about in run.metadata.items():
         axes = about.get("dimension_names") or []
         if "draw" in axes:
             sizes = zip(axes, about["shape"], strict=True)
             about = about | {"shape": [job.kept if axis == "draw" else size for axis, size in sizes]}
-        members[name] = about
-        (run.path / name).mkdir(exist_ok=True)
+        metadata[name] = about
         own = {key: value for key, value in about.items() if key != CONSOLIDATED}
         replace_file(run.path / name / "zarr.json", json.dumps(own).encode())
         if name.endswith("/draw"):
-            array = zarr.open_array(run.path / name, mode="r+")
-            array[...] = job.draw_numbers
-            sums |= fixed_sums({name: array}, job.kept)
-    _describe(run.path, run.description | {"sums": sums}, job, members)
+            numbers = zarr.open_array(DurableStore(run.path), path=name, mode="r+")
+            numbers[...] = job.draw_numbers
+    _describe(run.path, run.description, job, metadata)
 
 
-def _describe(path: Path, description: dict[str, Any], job: Job, members: Members) -> None:
+def _describe(path: Path, description: Mapping[str, Any], job: Job, metadata: Metadata) -> None:
     """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
-    sync(path)
     content = json.loads((path / "zarr.json").read_bytes())
-    description = description | {"sampler": provenance.to_toml(provenance.job_table(job))}
-    description["sum"] = sum_of_description(description, members)
-    content["attributes"][KEY] = json.dumps(description)
-    content[CONSOLIDATED] = INLINE | {"metadata": members}
+    about = dict(description) | {"sampler": provenance.to_toml(provenance.job_table(job))}
+    content["attributes"][KEY] = json.dumps(about | {"checksum": checksum(about, metadata)})
+    content[CONSOLIDATED] = _consolidated(metadata)
     replace_file(path / "zarr.json", json.dumps(content).encode())
 
 
-def consolidated(path: Path) -> Members:
-    """What `zarr.consolidate_metadata` would write into the root of a store, which stays as it is meanwhile."""
-    members = {}
-    for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
-        about = json.loads(file.read_bytes())
-        group = {CONSOLIDATED: INLINE | {"metadata": {}}} if about["node_type"] == "group" else {}
-        members[file.parent.relative_to(path).as_posix()] = about | group
-    return members
-
-
-def sum_of_description(description: dict[str, Any], members: Members) -> int:
-    """CRC-32 of what a store's zarr.json says of the run and, in its consolidated metadata, of groups and arrays."""
-    own = {key: value for key, value in description.items() if key != "sum"}
-    return zlib.crc32(json.dumps([own, INLINE | {"metadata": members}], sort_keys=True).encode())
-
-
-def fixed_sums(arrays: Mapping[str, Any], kept: int) -> dict[str, int]:
-    """CRC-32 of each array that holds no draws: data and coordinates, of which there may be more draws than `kept`."""
-    sums = {}
-    for name, array in arrays.items():
-        if not is_of_draws(array.metadata.dimension_names):
-            values = np.asarray(array[:kept] if name.endswith("/draw") else array[...])
-            text = values.dtype.kind not in "biufc"
-            content = "\n".join(map(str, values.ravel().tolist())).encode() if text else values.tobytes()
-            sums[name] = zlib.crc32(content)
-    return sums
-
-
-def arrays_of_draws(root: zarr.Group) -> dict[str, Any]:
-    """Arrays that begin with axes (chain, draw), by group and name."""
-    return of_draws(arrays_of(root))
-
-
-def of_draws(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Those among arrays of a run."""
-    return {name: array for name, array in arrays.items() if is_of_draws(array.metadata.dimension_names)}
-
-
 def arrays_of(root: zarr.Group) -> dict[str, Any]:
-    """All arrays that a run holds, by group and name."""
+    """All arrays of a run, by group and name."""
     return {
         f"{group}/{name}": array for group, members in sorted(root.groups()) for name, array in sorted(members.arrays())
     }
@@ -277,32 +224,62 @@ def is_of_draws(axes: Sequence[str | None] | None) -> bool:
     return tuple(axes or ())[:2] == ("chain", "draw")
 
 
-def chunk_of(about: Mapping[str, Any]) -> list[int]:
-    """Shape of the chunks of an array, by its zarr.json."""
-    return about["chunk_grid"]["configuration"]["chunk_shape"]
+def bytes_of(about: Mapping[str, Any]) -> int:
+    """Bytes of an array's numbers, by its metadata."""
+    return math.prod(about["shape"]) * np.dtype(about["data_type"]).itemsize
 
 
-def bytes_of(about: Mapping[str, Any], shape: Sequence[int]) -> int:
-    """Bytes of so many of an array's numbers, by its zarr.json."""
-    return math.prod(shape) * np.dtype(about["data_type"]).itemsize
+def damage(run: Run) -> str | None:
+    """The first array of a run that is missing in part or cannot be read, as a phrase; None if there is none.
+
+    Reads a chunk at a time, which checks Zarr's checksum. Draws are looked at as far as the checkpoints say that they are
+    there. Raises RunError if a checkpoint cannot be read.
+    """
+    for chains in units(run.job):
+        if run.checkpoint_file(chains).exists():
+            run.read_checkpoint(chains)
+    kept = [max(0, (done - run.job.warmup) // run.job.thin) for done in run.done]
+    for name, array in arrays_of(run.root()).items():
+        for place in np.ndindex(array.cdata_shape):
+            where, part = name, tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, array.chunks, strict=True))
+            if drawn := is_of_draws(array.metadata.dimension_names):
+                chain, first = place[0], place[1] * array.chunks[1]
+                last = min(first + array.chunks[1], kept[chain])
+                if first >= last:
+                    continue
+                where = f"{name} of chain {chain}, draws {first} to {last - 1},"
+                part = (part[0], slice(first, last), *part[2:])
+            if not (run.path / name / array.metadata.encode_chunk_key(place)).is_file():
+                return f"{where} is missing"
+            try:
+                values = np.asarray(array[part])
+            except Exception as error:  # Zarr and its codecs raise whatever they like at damaged files.
+                return f"{where} cannot be read: {type(error).__name__}: {error}"
+            if drawn and name.startswith("posterior/") and not np.isfinite(values).all():
+                return f"{where} is missing in part"
+    return None
 
 
-def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> dict[str, Any]:
-    """ArviZ's groups: data as they are, arrays of draws allocated and still empty. All arrays, by group and name."""
-    dims, arrays = model.dims(), {}
-    names = model.coords() | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
+def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
+    """Write ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
+    dims = model.dims()
+    coords = model.coords() | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
+    usual: dict[str, Any] = {
+        "compressors": [ZstdCodec(level=1), Crc32cCodec()],
+        "chunk_key_encoding": {"name": "default", "separator": "."},
+        "config": {"write_empty_chunks": True},
+    }
 
     def add(group: zarr.Group, name: str, values: Any, axes: list[str]) -> None:
         values = np.asarray(values)
         text = values.dtype.kind == "U"
         dtype = "string" if text else values.dtype
-        array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=axes)
+        array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=axes, **usual)
         array[...] = values.astype(np.dtypes.StringDType()) if text else values
-        arrays[f"{group.basename}/{name}"] = array
 
-    def add_coords(group: zarr.Group, sizes: dict[str, int]) -> None:
+    def add_coords(group: zarr.Group, sizes: Mapping[str, int]) -> None:
         for dim, size in sizes.items():
-            add(group, dim, names.get(dim, np.arange(size)), [dim])
+            add(group, dim, coords.get(dim, np.arange(size)), [dim])
 
     for name, variables in model.groups(tokens=job.parameterisation == "token").items():
         group, sizes = root.create_group(name), {}
@@ -313,22 +290,19 @@ def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready:
     for name, variables in ready.shapes.items():
         group, sizes = root.create_group(name), {"chain": job.chains, "draw": job.kept}
         for variable, like in variables.items():
-            chunks = (1, min(ready.block, job.kept), *like.shape)
-            large = np.prod(chunks) * like.dtype.itemsize >= COMPRESS_BELOW
-            arrays[f"{name}/{variable}"] = group.create_array(
+            group.create_array(
                 variable,
                 shape=(job.chains, job.kept, *like.shape),
-                chunks=chunks,
+                chunks=(1, draws_per_chunk(ready.block, like.size * like.dtype.itemsize), *like.shape),
                 dtype=like.dtype,
                 fill_value=np.nan if like.dtype.kind == "f" else 0,
-                compressors=None if large else "auto",
                 dimension_names=["chain", "draw", *dims.get(variable, [])],
+                **usual,
             )
             sizes |= dict(zip(dims.get(variable, []), like.shape, strict=True))
         add_coords(group, sizes)
-    return arrays
 
 
-def named(chains: Chains) -> str:
-    """Chains as a sentence names them."""
-    return f"chain {chains[0]}" if len(chains) == 1 else f"chains {chains[0]} to {chains[-1]}"
+def draws_per_chunk(block: int, draw_bytes: int) -> int:
+    """Draws in a chunk of an array, a whole number of blocks."""
+    return block * max(1, min(CHUNK_DRAWS, CHUNK_BYTES // max(1, draw_bytes)) // block)

@@ -17,12 +17,12 @@ from bayesattn.sweep.table import results, write_table
 POLL_SECONDS = 1.0
 
 
-def run_one(planned: Planned, threads: int, overwrite: bool = False, repair: bool = False) -> str | None:
+def run_one(planned: Planned, threads: int, overwrite: bool = False) -> str | None:
     """Bring one run to its end, on whatever worker this is; returns its error, for one bad run must not end the others."""
     try:
         model, job = planned.model(), vars(planned.job)
         try:
-            run = runs.sample(model, planned.out, threads=threads, repair=repair, progress=False, **job)
+            run = runs.sample(model, planned.out, threads=threads, progress=False, **job)
         except runs.RunError as error:
             if not overwrite or isinstance(error, runs.RunBusy):
                 raise
@@ -41,7 +41,6 @@ def run(
     security: Mapping[str, Any] | None = None,
     threads: int | None = None,
     overwrite: bool = False,
-    repair: bool = False,
     progress: Callable[[dict[str, Any]], None] | None = None,
 ) -> pd.DataFrame:
     """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed, short ones go on.
@@ -56,7 +55,6 @@ def run(
         security: options of `distributed.Security` for it, such as tls_ca_file, tls_client_cert and tls_client_key.
         threads: chains that a run draws at a time, by default the cores divided among the workers, 1 elsewhere.
         overwrite: replace what stands in place of a run and cannot be one: of other settings, damaged.
-        repair: draw what is damaged of a run again.
         progress: told steps done and total, runs complete, failed and total, about every second.
 
     Returns:
@@ -88,7 +86,7 @@ def run(
         try:
             if pending:
                 with clusters.client(sweep, workers, scheduler, security, len(pending)) as (client, threads_each):
-                    work = partial(run_one, threads=threads or threads_each, overwrite=overwrite, repair=repair)
+                    work = partial(run_one, threads=threads or threads_each, overwrite=overwrite)
                     _run_all(client, work, sweep, pending, errors, progress)
         finally:
             table = results(sweep, errors)

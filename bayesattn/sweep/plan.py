@@ -17,7 +17,7 @@ from bayesattn._input_files import read_toml
 from bayesattn._random import digest
 from bayesattn.models import Model, load_model, must_train
 from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
-from bayesattn.runs.same import require_same
+from bayesattn.runs.provenance import require_same
 from bayesattn.samplers import Job
 
 NESTED = ("task", "options")

@@ -29,7 +29,7 @@ from safetensors.numpy import save
 from bayesattn import attention
 from bayesattn._checks import positive, positive_integer, seed_number
 from bayesattn._extras import require
-from bayesattn._files import digest_of, replace_file, user_path
+from bayesattn._files import replace_file, user_path
 from bayesattn._input_files import read_arrays
 from bayesattn._random import first_key
 from bayesattn._settings import with_own_settings
@@ -42,9 +42,10 @@ BLOCK = 50
 """Steps between two calls of the progress callback."""
 TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 """Fields of a task on which training depends, besides the training images themselves."""
-CODE = ("_random.py", "tasks/training.py", "attention.py", "network.py", "tasks/one_shot.py")
+TRAINING_VERSION = 1
+"""Raise it when training gives other weights beyond rounding: networks of another version are trained again."""
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
-"""Modules and libraries that shape trained weights."""
+"""Libraries whose versions decide the last bits of trained weights."""
 FOLDER = Path(__file__).parent / "trained"
 """Networks that come with the package, as `compact` leaves them."""
 CHECKPOINT_BLOCKS = 10
@@ -345,9 +346,8 @@ def description(task: OneShot, training: Training) -> dict[str, str]:
     images = task.classes["train"]
     # The images, not where they lay: another file may come to have the same name.
     digest = hashlib.sha256(images.pixels.tobytes() + images.classes.tobytes()).hexdigest()
-    code = {"modules": digest_of(Path(__file__).parents[1] / name for name in CODE)}
-    code |= {name: version(name) for name in LIBRARIES}
-    return _settings(task, training) | {"images": digest, "code": json.dumps(code, sort_keys=True)}
+    versions = {"training": TRAINING_VERSION} | {name: version(name) for name in LIBRARIES}
+    return _settings(task, training) | {"images": digest, "versions": json.dumps(versions, sort_keys=True)}
 
 
 def _settings(task: OneShot, training: Training) -> dict[str, str]:

@@ -3,8 +3,9 @@ import shutil
 import pytest
 
 from bayesattn import runs
+from bayesattn.runs import store
 from bayesattn.samplers import run as block_runner
-from tests.killed_run import BLOCK
+from tests.killed_run import BLOCK, CHUNK
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter
 
@@ -21,12 +22,14 @@ def model():
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
     monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+    monkeypatch.setattr(store, "CHUNK_DRAWS", CHUNK)
 
 
 def complete(model, folder, job):
-    """A complete run, in blocks of 20 draws, not to be touched."""
+    """A complete run, in blocks of 20 draws and chunks of 40, not to be touched."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        patch.setattr(store, "CHUNK_DRAWS", CHUNK)
         runs.sample(model, folder, **job)
         runs.overview(folder)
     return folder

@@ -35,7 +35,9 @@ class Died(BaseException):
 
 
 def leftovers(folder):
-    return [path for path in folder.rglob("*") if path.suffix in (".partial", ".new", ".old", ".replacement")]
+    return [
+        path for path in folder.rglob("*") if path.suffix in (".partial", ".unfinished", ".replaced", ".replacement")
+    ]
 
 
 def attempt(disk, act, expected):
@@ -119,13 +121,14 @@ def case(name, model, folder):
         runs.sample(model, old / "run", **SHORT | {"draws": 20})
         return case_of_runs(model, SHORT, old)
     runs.sample(model, old / "run", **SHORT)
-    shutil.rmtree(old / "run" / "posterior" / "prediction" / "c")
-    made = case_of_runs(model, SHORT, old, repair=True)
+    for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
+        chunk.unlink()
+    made = case_of_runs(model, SHORT, old, overwrite=True)
     made.result = lambda folder: None if runs.overview(folder)[0]["state"] == "unreadable" else draws_of(folder)
     return made
 
 
-ALL = [*KINDS, "overwriting", "more draws", "repair", "training"]
+ALL = [*KINDS, "overwriting", "more draws", "damaged", "training"]
 
 
 def require_nothing_lost_at(name, model, tmp_path, monkeypatch, moments, kinds):
@@ -195,7 +198,7 @@ def require_nothing_lost_to_kills(folder, job, kills, rng):
         died += status == -signal.SIGKILL
         if track == "replaced":
             # In the midst of the swap the old run has the name of one that is to be deleted.
-            place = out if out.exists() else next(out.parent.glob(".run.*.old"))
+            place = out if out.exists() else out.parent / ".run.replaced"
             assert contents(place) in (old, whole)
         if runs.is_run(out) and runs.Run(out).complete and runs.Run(out).job.seed == job["seed"]:
             assert contents(out) == whole
@@ -311,14 +314,14 @@ def test_two_processes_train_to_one_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
-@pytest.mark.parametrize("damage", ["cut short", "empty", "of something else", "weights of another code"])
+@pytest.mark.parametrize("damage", ["cut short", "empty", "of something else", "weights of another version"])
 def test_a_training_cache_that_is_damaged_is_trained_again(tmp_path, monkeypatch, damage):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = OneShot(**TASK)
     file = training.cached(task, FEW)
     sound, weights = file.read_bytes(), weights_in(file)
-    if damage == "weights of another code":
-        monkeypatch.setattr(training, "digest_of", lambda _: "another")
+    if damage == "weights of another version":
+        monkeypatch.setattr(training, "TRAINING_VERSION", training.TRAINING_VERSION + 1)
         assert training.cached(task, FEW) != file
         return
     file.write_bytes({"cut short": sound[: len(sound) // 2], "empty": b"", "of something else": b"x" * 99}[damage])

@@ -274,13 +274,13 @@ def test_all_runs_of_a_sweep_are_made_longer(file, tmp_path, here):
 
 
 def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
-    """A side file costs nothing; damaged draws are named, and repaired or replaced on demand."""
+    """A side file costs nothing; damaged draws are named, and drawn again on demand."""
     plan = sweep.Sweep(file("seed = [0, 1, 2]"), tmp_path / "out")
     whole = sweep.run(plan)
     side, broken, _ = (planned.out for planned in plan.runs)
     (side / ".run" / "log.jsonl").write_text("5\n[\n")
     (side / ".run" / "diagnostics.json").write_text("5")
-    (broken / "posterior" / "prediction" / "c" / "0" / "0" / "0").unlink()
+    (broken / "posterior" / "prediction" / "c.0.0.0").unlink()
     table = sweep.run(plan)
     assert table.groupby("run")["state"].first().to_dict() == {
         "seed=0": "complete",
@@ -288,7 +288,7 @@ def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
         "seed=2": "complete",
     }
     assert "is damaged: posterior/prediction" in table.groupby("run")["error_message"].first()["seed=1"]
-    mended = sweep.run(plan, repair=True)
+    mended = sweep.run(plan, overwrite=True)
     assert set(mended["state"]) == {"complete"}
     assert mended["mean"].tolist() == whole["mean"].tolist()
     other = sweep.Sweep(file("seed = [0, 1, 2]", SWEEP.replace("warmup = 5", "warmup = 6")), tmp_path / "out")

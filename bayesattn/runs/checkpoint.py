@@ -1,0 +1,41 @@
+"""Checkpoints: the state of a sampler, as an .npz without pickles that tells which run it belongs to.
+
+The checksums of the zip format show damage to it.
+"""
+
+import io
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayesattn._files import replace_file
+
+UNREADABLE = (Exception,)
+"""What reading a damaged file raises: one flipped bit, and zip readers find it encrypted or of another version."""
+
+
+def write(file: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+    """Replace a checkpoint by one of these arrays, whose description is plain values for JSON."""
+    content = io.BytesIO()
+    described = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(content, allow_pickle=False, about=described, **arrays)
+    replace_file(file, content.getvalue())
+
+
+def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Description and arrays of a checkpoint; raises one of UNREADABLE."""
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        return _described(stored), {name: stored[name] for name in stored.files if name != "about"}
+
+
+def read_description(file: Path) -> dict[str, Any]:
+    """Description of a checkpoint, whose arrays are not read; raises one of UNREADABLE."""
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        return _described(stored)
+
+
+def _described(stored: Any) -> dict[str, Any]:
+    return dict(json.loads(stored["about"].tobytes()))

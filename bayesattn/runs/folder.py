@@ -1,0 +1,160 @@
+"""Folders of runs: which there are, who may write, and how one takes the place of another.
+
+Beside a run `out` stand, for as long as they are needed, `.out.unfinished`, in which a run is made until it can be opened;
+`.out.replacement`, a run that is drawn to replace another; and `.out.replaced`, the run that was moved out of its way.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import filelock
+
+from bayesattn._files import sync_folder, user_path
+
+FOLDER = ".run"
+"""Hidden folder inside a run: checkpoints, log, lock."""
+UNFINISHED, REPLACEMENT, REPLACED = "unfinished", "replacement", "replaced"
+LOCK_SECONDS = 2.0
+"""A lock that someone merely looks at is free again long before."""
+
+
+class RunError(ValueError):
+    """A folder that is not a run, or not one that can be read or resumed."""
+
+
+class RunBusy(RunError):
+    """Another process is at work on the run."""
+
+
+@contextmanager
+def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
+    """Context in which no other process writes a run.
+
+    The operating system frees the lock when the process ends. Raises RunBusy.
+    """
+    file = folder / FOLDER / "lock"
+    lock = filelock.FileLock(file)
+    busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
+    try:
+        lock.acquire(timeout=timeout)
+    except (filelock.Timeout, FileNotFoundError):  # Or it has just been replaced by another run.
+        raise busy from None
+    try:
+        if not file.exists():
+            raise busy  # It was replaced by another run while this process waited.
+        yield
+    finally:
+        lock.release()
+
+
+def beside(out: Path, ending: str) -> Path:
+    """Hidden folder beside a run."""
+    return out.with_name(f".{out.name}.{ending}")
+
+
+def followed(out: str | Path) -> Path:
+    """Path of a run as the user named it, but for links, which are never renamed themselves."""
+    out = user_path("out", out)
+    return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
+
+
+def prepared(out: str | Path) -> Path:
+    """Path of a run that is to be drawn: links followed, and what killed processes left beside it cleared away.
+
+    Raises RunError where a run cannot stand, such as in the folder that this process works in.
+    """
+    out = followed(out)
+    _require_possible(out)
+    replaced = beside(out, REPLACED)
+    with suppress(RunBusy, FileNotFoundError):
+        if replaced.exists() and not out.exists():  # A process was killed between the two renames of `replace`.
+            with locked(replaced, 0):
+                replaced.rename(out)
+    for leftover in (replaced, beside(out, UNFINISHED), beside(beside(out, REPLACEMENT), UNFINISHED)):
+        with suppress(RunBusy, FileNotFoundError):
+            if leftover.exists():
+                remove(leftover)
+    return out
+
+
+def _require_possible(out: Path) -> None:
+    if out.is_symlink():
+        raise RunError(f"out must be a folder, got {out}, a link that leads to itself")
+    try:
+        str(out).encode()
+    except UnicodeEncodeError:
+        raise RunError(f"out must be a name in UTF-8, got {str(out)!r}") from None
+    above = next((folder for folder in out.parents if os.path.lexists(folder)), out.parent)
+    if above.exists() and not above.is_dir():
+        raise RunError(f"out must be in a folder, got {out}, but {above} is a file")
+    here = Path(os.path.realpath(out))
+    if here == Path.cwd() or here in Path.cwd().parents:
+        raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
+
+
+def is_free(out: Path) -> bool:
+    """Whether nothing stands at a path but perhaps an empty folder."""
+    return not out.exists() or (out.is_dir() and not any(out.iterdir()))
+
+
+def require_replaceable(out: Path) -> None:
+    """Raise RunError unless a run, even if damaged, stands at a path; RunBusy if it is being written."""
+    if not (out / "zarr.json").is_file() or not (out / FOLDER).is_dir():
+        raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is something else")
+    with locked(out, 0):
+        pass
+
+
+def replace(new: Path, out: Path) -> None:
+    """Put a complete run in the place of another, which is deleted only then; the caller has locked the new one."""
+    replaced = beside(out, REPLACED)
+    with locked(out, 0):
+        out.rename(replaced)
+        try:
+            new.rename(out)
+        except BaseException:
+            if not out.exists():
+                replaced.rename(out)
+            raise
+        sync_folder(out.parent)
+    with suppress(RunBusy, OSError):  # `prepared` deletes what is left of it.
+        remove(replaced)
+
+
+def remove(folder: Path) -> None:
+    """Delete a run, or a part of one, its lock last; raises RunBusy while it is being written."""
+    (folder / FOLDER).mkdir(exist_ok=True)
+    with locked(folder, 0):
+        clear(folder)
+        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+    with suppress(OSError):  # Another process may have begun a run in it.
+        folder.rmdir()
+
+
+def clear(folder: Path) -> None:
+    """Delete all of a run but its hidden folder."""
+    for path in folder.iterdir():
+        if path.is_dir() and not path.is_symlink():
+            if path.name != FOLDER:
+                shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def found_in(folder: str | Path) -> list[Path]:
+    """Every run in a folder, or the run that it is; raises RunError if there is none."""
+    folder = user_path("folder", folder)
+    if not folder.is_dir():
+        raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
+    runs = []
+    for place, folders, files in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        if "zarr.json" in files or (Path(place) / FOLDER / "lock").exists():
+            folders.clear()
+            runs.append(Path(place))
+    if not runs:
+        raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
+    return runs
