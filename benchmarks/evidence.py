@@ -261,6 +261,7 @@ def main():
     counts = np.zeros(4, int)
     for number in range(arguments.first, arguments.last):
         problem = network(number)
+        model = ba.Model(**dict(zip(("path_inputs", "labels", "architecture", "temperature"), problem, strict=True)))
         begun = time.process_time()
         exact, exact_error, effective, by = reference(*problem)
         taken = time.process_time() - begun
@@ -275,7 +276,7 @@ def main():
         for seed in range(arguments.seeds):
             from_prior.clear()
             begun = time.process_time()
-            found = ba.theory.evidence(*problem, seed=seed)
+            found = ba.theory.evidence(model, seed=seed)
             off = (found.log_evidence - exact) / np.hypot(found.error, exact_error)
             counts += [1, known, found.reliable, known and found.reliable and abs(off) > 4]
             before = "".join(f"; from the prior {each.log_evidence:.3f} +- {each.error:.3f}" for each in from_prior)

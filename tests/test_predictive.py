@@ -151,14 +151,8 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
         given = np.asarray(model.likelihood.leave_one_out_of(jnp.asarray(order_parameter)))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
-            one = ba.theory.predict(
-                order_parameter,
-                model.path_inputs[rest],
-                model.labels[rest],
-                model.path_inputs[[example]],
-                model.architecture,
-                model.temperature,
-            )
+            others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])
+            one = ba.theory.predict(order_parameter, others, model.path_inputs[[example]])
             law = stats.norm(one.mean[0], np.sqrt(one.variance[0] + model.temperature))
             assert given[example] == pytest.approx(law.logpdf(model.labels[example]), rel=1e-8)
 

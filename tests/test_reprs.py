@@ -84,7 +84,7 @@ def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
     assert f"energy {float(solution.energy):.6g}" in said
     own = np.diag(solution.order_parameter)
     assert f"{own.max():.4g} (path {own.argmax() + 1})" in said
-    batch = ba.theory.solve(model.path_inputs, model.labels, model.architecture, [0.5, 1.0])
+    batch = ba.theory.solve(model, temperature=[0.5, 1.0])
     assert lines_of(batch)[0] == "SaddlePoint of 2 networks: 2 of 2 converged"
     failed = solution._replace(converged=False)
     assert lines_of(failed)[0] == "SaddlePoint: NOT converged"

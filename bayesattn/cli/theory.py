@@ -145,7 +145,8 @@ def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
     refused = too_many(layer_shapes(case.architecture, full=True))
-    corrected = None if refused else ba.theory.finite_width(case, None)
+    without_test = case.replace(test_path_inputs=None, test_labels=None)
+    corrected = None if refused else ba.theory.finite_width(without_test)
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,

@@ -9,24 +9,23 @@ from jaxtyping import Array, Float
 from bayesattn._checks import finite_array, is_traced, labels_array, reals
 from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
-from bayesattn.theory.of_model import of_model
 
 PIVOT_ROUNDING = 10.0
 """Times that a pivot must be above the rounding of the largest, or it may be nothing else."""
 
 
 @with_own_settings
-@of_model
 def kernel(
     order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
 ) -> Float[Array, "label other_label"]:
     """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
 
-    In a network with skips Pi stands there for the product of the heads (EXTENSIONS section 1).
+    In a network with skips Pi stands there for the product of the heads (EXTENSIONS section 1). JAX can trace and
+    differentiate it in all three arrays.
 
     Args:
         order_parameter: U, symmetric, shape (Pi, Pi), or (Pi m, Pi m) of m outputs.
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
+        path_inputs: xi of shape (P, Pi, N_0).
         other_path_inputs: xi' of shape (P', Pi, N_0).
         arch: the network.
 
@@ -97,7 +96,7 @@ def symmetric(name: str, value: Any, size: int) -> Any:
     return matrix
 
 
-def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> np.ndarray:
+def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> Any:
     """`value` as path inputs of `arch`; raises ValueError if they are not."""
     if not isinstance(arch, Architecture):
         raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")

@@ -17,7 +17,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
-from bayesattn._checks import is_traced, one_of, positive
+from bayesattn._checks import one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.theory.energies import (
     energy_by_products,
@@ -460,35 +460,3 @@ def _in_form(
         products = jnp.tensordot(features, features, (0, 0))
     side = SIDES[form] if form else None
     return Likelihood(features, labels, temperature, side=side, unseen=unseen, outputs=arch.outputs, products=products)
-
-
-def likelihood_of(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperature: Any,
-    given: Likelihood | None,
-    *,
-    once: bool = False,
-) -> Likelihood:
-    """`likelihood`, or the one that is at hand for these data; for one kernel, `once`, pairs are not worth making.
-
-    Raises ValueError as `likelihood` does, and where the one at hand is of other path inputs or another s_0.
-    """
-    if given is None:
-        return likelihood(path_inputs, labels, arch, temperature, form="features" if once else None)
-    if not isinstance(given, Likelihood):
-        raise ValueError(f"likelihood must be a bayesattn.theory.likelihood.Likelihood, got {type(given).__name__}")
-    path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
-    labels = checked_labels("labels", labels, len(path_inputs), arch)
-    examples, features, paths = given.features.shape
-    if path_inputs.shape != (examples, paths, features):
-        raise ValueError(
-            f"likelihood must be of these path_inputs, of shape {path_inputs.shape}, got {(examples, paths, features)}"
-        )
-    known = not is_traced(path_inputs) and not is_traced(given.features)
-    if known and not np.array_equal(scaled_features(path_inputs, arch.input_variance), given.features):
-        raise ValueError("likelihood must be of these path_inputs and s_0, got one of others")
-    if given.outputs != arch.outputs:
-        raise ValueError(f"likelihood must be of {arch.outputs} outputs, got one of {given.outputs}")
-    return given.at(positive("temperature", temperature)).with_labels(jnp.asarray(labels))

@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import positive, positive_integer, shown
+from bayesattn._checks import Checked, positive, positive_integer, shown
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
+from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
-from bayesattn.theory.likelihood import LEAST_PIVOT, Likelihood, Unseen, likelihood_of
+from bayesattn.theory.likelihood import LEAST_PIVOT, Likelihood, Unseen
 from bayesattn.theory.minimise import STEPS_EACH, minimum, minimum_by_gradients
-from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
@@ -99,40 +99,39 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
 
 
 @with_own_settings
-@of_model
-@not_traced
 def solve(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture | Sequence[Architecture],
-    temperature: Any,
+    model: Checked,
     *,
+    arch: Checked = None,
+    temperature: Any = None,
     max_steps: int = 200,
     throw: bool = True,
-    likelihood: Likelihood | None = None,
 ) -> SaddlePoint:
     """Minimise the action from the GP limit (THEORY section 4).
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network, or several networks with the same heads, solved in one call.
-        temperature: T, or one T per network; several T may go with one network.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        arch: another network, or several networks with the same heads, solved in one call; by default the model's.
+        temperature: another T, or one T per network; several T may go with one network; by default the model's.
         max_steps: most Newton steps.
-        throw: raise NotConverged on failure; otherwise `.converged` tells.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
+        throw: raise NotConverged on failure; otherwise `.converged` says it.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
+        ValueError: no model, or one of classes; networks of other heads, a temperature that is not above 0 or that JAX
+            traces.
         NotConverged: the relative gradient stayed above 1e-8.
     """
+    require_model(model)
+    refuse_traced("solve", temperature=temperature)
     positive_integer("max_steps", max_steps)
-    networks = list(arch) if isinstance(arch, Sequence) else [arch]
+    networks = list(arch) if isinstance(arch, Sequence) else [model.architecture if arch is None else arch]
     batched = isinstance(arch, Sequence) or np.ndim(temperature) > 0
     for network in networks:
         if not isinstance(network, Architecture):
             raise ValueError(f"arch must be a bayesattn.Architecture or a list of them, got {shown(network)}")
-    temperatures = [positive("temperature", t) for t in np.ravel(temperature)]
+    temperatures = [
+        positive("temperature", t) for t in np.ravel(model.temperature if temperature is None else temperature)
+    ]
     if (
         not networks
         or not temperatures
@@ -148,8 +147,8 @@ def solve(
             "networks solved in one call must have the same heads, outputs and input variance s_0^2, and skips in the same"
             " layers"
         )
-    given = likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood)
-    solutions = _solved(given, networks, temperatures, max_steps, throw)
+    density = gaussian_density(model if arch is None else model.replace(architecture=networks[0]))
+    solutions = _solved(density, networks, temperatures, max_steps, throw)
     return _stacked(solutions) if batched else solutions[0]
 
 

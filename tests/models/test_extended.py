@@ -248,7 +248,7 @@ def test_predictor_and_kernel_of_several_outputs(mixed):
     assert relative_error(found.mean, (cross @ np.linalg.solve(noisy, y)).reshape(5, 2)) < 1e-10
     variance = np.diag(joint)[14:] - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T))
     assert relative_error(found.variance, variance.reshape(5, 2)) < 1e-10
-    [readout] = readouts(u[None], model.likelihood, model.architecture)
+    [readout] = readouts(u[None], model)
     outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
     assert relative_error(outputs, found.mean) < 1e-10
 

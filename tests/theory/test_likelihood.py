@@ -170,9 +170,6 @@ def test_what_is_not_known_is_named(two_layers):
         match=r"form must be one of 'pairs', 'features', 'feature_space', got 'pair'; did you mean 'pairs'\?",
     ):
         likelihood(*arrays, form="pair")
-    other = likelihood(two_layers.path_inputs[:3], two_layers.labels[:3], *arrays[2:])
-    with pytest.raises(ValueError, match=r"likelihood must be of these path_inputs, of shape .* got \(3, "):
-        ba.theory.solve(*arrays, likelihood=other)
 
 
 @pytest.mark.parametrize(("outputs", "heads", "columns"), [(1, 2, 3), (3, 2, 3), (1, 12, 6)])
