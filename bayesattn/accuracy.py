@@ -17,8 +17,9 @@ from threadpoolctl import threadpool_limits
 from bayesattn import theory
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, rounded, with_error
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model, trees
-from bayesattn.theory.likelihood import Likelihood
+from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.predictor import outputs_at, readouts, right
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def alignment_over_draws(
 
     Raises ValueError at draws of another model.
     """
-    labels, likelihood = model.labels.ravel(), model.likelihood
+    labels, likelihood = model.labels.ravel(), gaussian_density(model)
     if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
@@ -386,11 +387,11 @@ def alignment_over_draws(
 @with_own_settings
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    return np.asarray(_kernel(model.likelihood, _gp_of_group(model, paths)))
+    return np.asarray(_kernel(gaussian_density(model), _gp_of_group(model, paths)))
 
 
 @jax.jit
-def _kernel(likelihood: Likelihood, order_parameter: Any) -> Float[Array, "label label"]:
+def _kernel(likelihood: GaussianProcess, order_parameter: Any) -> Float[Array, "label label"]:
     return likelihood.kernel_of(order_parameter)
 
 

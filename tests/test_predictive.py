@@ -11,6 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import predictive, runs
+from bayesattn.kernels.conditionals import leave_one_out
 from bayesattn.models.description import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -148,7 +149,7 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
     for order_parameter in (np.eye(4) + 0.3, np.outer([1.0, 0.5, 0.2, 0.1], [1.0, 0.5, 0.2, 0.1])):
-        given = np.asarray(model.likelihood.leave_one_out_of(jnp.asarray(order_parameter)))
+        given = np.asarray(leave_one_out(model.kernels, jnp.asarray(order_parameter)))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
             others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])

@@ -12,10 +12,10 @@ from bayesattn._checks import shown
 from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.accuracy import accuracy_of, percent
 from bayesattn.classes import class_accuracy, class_scores
+from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.study import ValidationStudy
 from bayesattn.theory.finite_width import FiniteWidth
-from bayesattn.theory.likelihood import Prediction
 from bayesattn.validation import Predicted
 from tests.posteriors import tiny_model
 

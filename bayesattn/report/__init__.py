@@ -45,7 +45,16 @@ ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
 RESOLUTION = 100
 PACKAGE = Path(__file__).parents[1]
 OTHERS = ("accuracy.py", "architecture.py", "models/posterior.py", "predicted.py")
-THEORY_BY = digest_of([*sorted(PACKAGE.glob("theory/*.py")), *(PACKAGE / name for name in OTHERS)]) + jax.__version__
+THEORY_BY = (
+    digest_of(
+        [
+            *sorted(PACKAGE.glob("theory/*.py")),
+            *sorted(PACKAGE.glob("kernels/*.py")),
+            *(PACKAGE / name for name in OTHERS),
+        ]
+    )
+    + jax.__version__
+)
 """Version of a theory that is kept with a run: that of other code is solved anew."""
 
 

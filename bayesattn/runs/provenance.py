@@ -46,20 +46,19 @@ SHAPING = tuple(
             f"samplers/{name}"
             for name in ("adapter", "curvature", "hmc", "job", "langevin", "options", "program", "run", "tempered")
         ),
+        *(f"theory/{name}" for name in ("bartlett", "minimise", "mode", "problem", "saddle_point", "whitening")),
         *(
-            f"theory/{name}"
+            f"kernels/{name}"
             for name in (
-                "bartlett",
+                "choice",
+                "conditionals",
                 "energies",
+                "expansions",
+                "feature_space",
                 "features",
-                "forms",
-                "kernels",
-                "likelihood",
-                "minimise",
-                "mode",
-                "problem",
-                "saddle_point",
-                "whitening",
+                "gaussian_process",
+                "pairs",
+                "path_inputs",
             )
         ),
     )

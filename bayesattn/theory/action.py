@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, is_traced
 from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.between import symmetric
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.arguments import gaussian_density
-from bayesattn.theory.kernels import symmetric
-from bayesattn.theory.likelihood import Likelihood
 
 
 class Action(NamedTuple):
@@ -53,6 +53,11 @@ def action(order_parameters: Sequence[Any], model: Checked, *, temperature: Chec
     return _action(
         checked, density, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs
     )
+
+
+def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*outputs"]:
+    """U_a as users see it: a number where there is one output."""
+    return matrix[0, 0] if len(matrix) == 1 else matrix
 
 
 def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
@@ -97,9 +102,7 @@ def scalar_order_parameter(
     eigenvectors of u_L.
     """
     outputs = len(top) // heads
-    values, vectors = (
-        jnp.linalg.eigh(_partial_trace(top, outputs)) if outputs > 1 else (jnp.trace(top)[None], jnp.eye(1))
-    )
+    values, vectors = jnp.linalg.eigh(_partial_trace(top, outputs))
     # Solved without cancellation in either sign.
     quadratic = readout_width / readout_variance
     half_linear = (top_width * heads - readout_width) / 2
@@ -116,7 +119,7 @@ def _partial_trace(matrix: Array, size: int) -> Float[Array, "row row"]:
 
 
 @partial(jax.jit, static_argnames=("heads", "skips", "outputs"))
-def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, skips, outputs) -> Action:
+def _action(order_parameters, likelihood: GaussianProcess, widths, variances, heads, skips, outputs) -> Action:
     energy, top = likelihood.energy_of(order_parameters[0]), order_parameters[-1]
     if skips[-1]:
         scalar = top[:outputs, :outputs] / (heads[-1] * skips[-1] ** 2)
@@ -132,4 +135,4 @@ def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, 
         log_det = jnp.linalg.slogdet(lower)[1] - (jnp.linalg.slogdet(lower[:size, :size])[1] if skip else 0.0)
         quadratic = jnp.trace(jnp.linalg.solve(upper, _partial_trace(of_heads, size))) / variance
         entropy += width * (quadratic + count * jnp.linalg.slogdet(upper)[1] - log_det)
-    return Action(energy, entropy, scalar[0, 0] if outputs == 1 else scalar)
+    return Action(energy, entropy, number_or_matrix(scalar))

@@ -6,10 +6,10 @@ import jax
 
 from bayesattn._checks import Checked, is_traced, positive
 from bayesattn.architecture import Architecture
-from bayesattn.theory.likelihood import Likelihood
+from bayesattn.kernels.gaussian_process import GaussianProcess
 
 
-def gaussian_density(model: Checked, temperature: Checked = None) -> Likelihood:
+def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianProcess:
     """The Gaussian density of a model's labels given U, at the model's temperature or at another.
 
     Raises ValueError for anything but a model, a model whose labels are classes, and a temperature that is not above 0.

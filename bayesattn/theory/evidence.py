@@ -21,10 +21,12 @@ from bayesattn._random import branch, digest, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import is_singular
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
-from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.mixture import COMPONENTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
@@ -96,7 +98,7 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
     """
     density, arch = gaussian_density(model, temperature), model.architecture
     if not is_traced(density.temperature):
-        density = density.condensed(arch)
+        density = compressed(density, arch)
     log_evidence, singular = _of_gp(density, gp_order_parameter(arch))
     if is_traced(log_evidence):
         return log_evidence
@@ -107,9 +109,9 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
 
 
 @jax.jit
-def _of_gp(likelihood: Likelihood, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
+def _of_gp(likelihood: GaussianProcess, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
     """Log density of the labels, and whether it is lost in rounding."""
-    singular = likelihood.is_singular(jnp.sqrt(order_parameter))
+    singular = is_singular(likelihood, jnp.sqrt(order_parameter))
     return likelihood.log_density_of(order_parameter), singular
 
 
@@ -186,7 +188,7 @@ def _estimates(
     likelihood, arch = gaussian_density(model), model.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes, likelihood = layer_shapes(arch), likelihood.condensed(arch)
+    shapes, likelihood = layer_shapes(arch), compressed(likelihood, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     # Different posteriors have different streams of random numbers.
     posterior = digest(arch.table, np.asarray(model.path_inputs, float), np.asarray(model.labels, float))
@@ -307,7 +309,7 @@ def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
     return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
 
 
-def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:
+def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
     """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
     problem = problem_of(likelihood, arch)
     saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
@@ -317,7 +319,7 @@ def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Prob
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 
-def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
+def _by_importance(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
     """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:

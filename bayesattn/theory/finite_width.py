@@ -27,11 +27,11 @@ from bayesattn._checks import Checked, one_of
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import Prediction
+from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_features
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.features import of_outputs, scaled_features
-from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Prediction
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import SHOWN, NotConverged, likely_cause, saddle_point
@@ -110,7 +110,7 @@ def finite_width(
     """
     density, arch = gaussian_density(model), model.architecture
     refuse_traced("finite_width", test_path_inputs=test_path_inputs)
-    likelihood = density.condensed(arch)
+    likelihood = compressed(density, arch)
     full = layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
     about = usual_centre(arch) if about is None else about
@@ -188,9 +188,9 @@ def _predictor(
     """
     factor = problem.factor(mode.point, shapes)
     at, change = factor @ factor.T, moments.mean - factor @ factor.T
-    solved = problem.likelihood.solved(factor)
-    examples, *shape = solved.whitened.shape
-    whitened, pulled = solved.whitened.reshape(examples, -1), solved.weighted
+    solved = problem.likelihood.solve(factor)
+    labels, *shape = solved.features.shape
+    whitened, pulled = solved.features.reshape(labels, -1), solved.weighted
 
     def through(vector: Float[Array, "feature path"]) -> Float[Array, "feature path"]:
         return (whitened.T @ (whitened @ vector.reshape(-1))).reshape(shape)
@@ -201,7 +201,7 @@ def _predictor(
 
     slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
     readout = pulled @ at + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
-    test = of_outputs(test_features, problem.likelihood.outputs)
+    test = by_label(test_features, problem.likelihood.outputs)
     flat_test = test.reshape(len(test), -1)
     mean = flat_test @ readout.reshape(-1)
     if not variances:

@@ -9,10 +9,12 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked
 from bayesattn._settings import with_own_settings
+from bayesattn.kernels.between import symmetric
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import Prediction, conditional_moments
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import checked_path_inputs, input_scale, scaled_features
 from bayesattn.theory.arguments import gaussian_density
-from bayesattn.theory.features import scaled_features
-from bayesattn.theory.kernels import checked_path_inputs, input_scale, symmetric
-from bayesattn.theory.likelihood import Likelihood, Prediction
 
 
 @with_own_settings
@@ -40,8 +42,8 @@ def predict(order_parameter: Any, model: Checked, test_path_inputs: Any = None) 
 
 
 @jax.jit
-def _predict(order_parameter, likelihood: Likelihood, features) -> Prediction:
-    return likelihood.prediction_of(order_parameter, features)
+def _predict(order_parameter, likelihood: GaussianProcess, features) -> Prediction:
+    return conditional_moments(likelihood, order_parameter, features)
 
 
 def right(outputs: Any, labels: Any) -> Any:
@@ -76,10 +78,10 @@ def readouts(order_parameters: Any, model: Checked, temperature: Checked = None)
     density, arch = gaussian_density(model, temperature), model.architecture
     _, features, paths = density.features.shape
     scale = input_scale(arch.input_variance, paths, features)
-    return scale * _readouts(jnp.asarray(order_parameters), density.condensed(arch))
+    return scale * _readouts(jnp.asarray(order_parameters), compressed(density, arch))
 
 
 @jax.jit
-def _readouts(order_parameters, likelihood: Likelihood):
+def _readouts(order_parameters, likelihood: GaussianProcess):
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(likelihood.readout_of, order_parameters)

@@ -409,6 +409,6 @@ def test_widths_near_infinity_solve():
     gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
     for width in (10**9, 10**12):
         arch = model.architecture.with_width(width)
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         factor = problem.factors(mode.point, layer_shapes(arch))[0]
         np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)

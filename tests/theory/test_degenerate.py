@@ -37,14 +37,14 @@ def test_duplicated_examples_are_served_at_a_sensible_temperature():
 
 @pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence])
 def test_a_singular_kernel_at_tiny_temperature_is_named(call):
-    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 examples .* temperature 1e-15 is too small"):
+    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 labels .* temperature 1e-15 is too small"):
         call(model_of(TWICE, np.concatenate([Y[:6], Y[:6]]), ARCH, 1e-15))
 
 
 def test_what_is_lost_in_rounding_is_not_called_evidence():
     labels = np.concatenate([Y[:6], Y[:6]])
     with pytest.raises(
-        ba.theory.NotConverged, match=r"in the GP limit cannot be computed in float64; .* K has rank 6 for 12 examples"
+        ba.theory.NotConverged, match=r"in the GP limit cannot be computed in float64; .* K has rank 6 for 12 labels"
     ):
         ba.theory.gp_evidence(model_of(TWICE, labels, ARCH, 1e-15))
     assert np.isfinite(ba.theory.gp_evidence(model_of(TWICE, labels, ARCH, 1e-6)))
@@ -53,7 +53,7 @@ def test_what_is_lost_in_rounding_is_not_called_evidence():
 def test_a_cause_counts_all_examples():
     statistics = ba.Statistics.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
     model = ba.Model(statistics=statistics, architecture=ARCH, temperature=1e-15)
-    with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 examples"):
+    with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 labels"):
         ba.theory.solve(model)
 
 

@@ -10,10 +10,10 @@ import pytest
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn.kernels.choice import gaussian_process
 from bayesattn.theory import problem as problems
 from bayesattn.theory.bartlett import layer_shapes, mirrored, sample_prior
 from bayesattn.theory.evidence import competing
-from bayesattn.theory.likelihood import likelihood
 from tests.conftest import model_of
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -30,7 +30,7 @@ def random_problem(heads, widths, examples, features, size, temperature, seed, d
 
 def by_prior_draws(problem, draws):
     """log of the mean likelihood of prior draws, and its standard error."""
-    posterior, shapes = problems.problem_of(likelihood(*problem), problem[2]), layer_shapes(problem[2])
+    posterior, shapes = problems.problem_of(gaussian_process(*problem), problem[2]), layer_shapes(problem[2])
 
     def log_likelihood(key):
         point = sample_prior(key, shapes, posterior.widths)
@@ -189,7 +189,7 @@ def test_signs_of_columns_leave_u_as_it_is(heads, widths, skips, outputs, images
     random = np.random.default_rng(7)
     order = jax.numpy.asarray(np.concatenate([random.permutation(shape.rows) for shape in shapes]))
     path_inputs, labels = np.ones((2, arch.paths, 1)), np.ones((2, outputs) if outputs > 1 else 2)
-    posterior = problems.problem_of(likelihood(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
+    posterior = problems.problem_of(gaussian_process(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
     signs = mirrored(shapes, order)
     assert len(np.unique(signs, axis=0)) == len(signs) == images
     point = random.normal(size=signs.shape[1])

@@ -11,8 +11,9 @@ import pytest
 from scipy.stats import chi2
 
 import bayesattn as ba
+from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
-from bayesattn.theory.features import scaled_features
 from bayesattn.theory.finite_width import usual_centre
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
@@ -148,14 +149,14 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     if about == "saddle":
-        centre, problem = ba.theory.solve(model).point, problem_of(model.likelihood, arch)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.kernels, arch)
     else:
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *model.likelihood.prediction_of(u, scaled_features(test, arch.variances[0]))
+        return u, *conditional_moments(model.kernels, u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)
@@ -237,7 +238,7 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.likelihood, arch)
+    problem = problem_of(model.kernels, arch)
     point = bartlett.sample_prior(jax.random.key(0), shapes, problem.widths)
     factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
     kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)

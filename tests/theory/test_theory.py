@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.kernels.choice import FORMS, gaussian_process
+from bayesattn.kernels.expansions import expansion
 from bayesattn.models import posterior
 from bayesattn.theory import bartlett, mode, problem, saddle_point
-from bayesattn.theory.forms import FORMS
-from bayesattn.theory.likelihood import likelihood
 from tests.conftest import model_of, relative_error
 from tests.posteriors import tiny_model
 
@@ -94,21 +94,21 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     assert ba.theory.gp_evidence(model.replace(width=5)) == before
     with pytest.raises(ValueError, match="read-only"):
         model.path_inputs[0] = 0
-    made, make = [], posterior.likelihood
+    made, make = [], posterior.gaussian_process
 
     def counted(*arguments, **named):
         made.append(arguments)
         time.sleep(0.05)
         return make(*arguments, **named)
 
-    monkeypatch.setattr(posterior, "likelihood", counted)
+    monkeypatch.setattr(posterior, "gaussian_process", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
     with ThreadPoolExecutor(4) as pool:
-        kernels = {id(found.pairs) for found in pool.map(lambda _: other.likelihood, range(4))}
+        kernels = {id(found.pairs) for found in pool.map(lambda _: other.kernels, range(4))}
     assert (len(made), len(kernels)) == (1, 1)
     ba.theory.solve(other.replace(labels=-labels), temperature=0.1)
     ba.theory.solve(other, arch=arch.with_width(7))
-    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).likelihood
+    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).kernels
     assert len(made) == 1
     assert len(pickle.dumps(model)) == size
     again = pickle.loads(pickle.dumps(other))
@@ -159,20 +159,20 @@ def test_models_of_the_same_examples_share_their_kernels():
     xi, labels, arch = rng.normal(size=(3, 2, 9)), rng.normal(size=3), ba.Architecture((2,), (5, 5), (1.0,) * 3)
     model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     # Asked for within a function that is traced, it is the same.
-    jax.jit(lambda u: model.likelihood.energy_of(u))(jnp.eye(2))
-    pairs = np.asarray(model.likelihood.pairs)
+    jax.jit(lambda u: model.kernels.energy_of(u))(jnp.eye(2))
+    pairs = np.asarray(model.kernels.pairs)
     colder = model.replace(temperature=0.1, width=9)
-    assert colder.likelihood.pairs is model.likelihood.pairs
+    assert colder.kernels.pairs is model.kernels.pairs
     # Also where the other is made, or asked, first, and with labels of its own.
     fresh = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     others = [fresh.replace(width=9), fresh.replace(labels=-labels)]
-    assert len({id(each.likelihood.pairs) for each in (*others, fresh)}) == 1
-    np.testing.assert_array_equal(others[1].likelihood.labels, -labels)
-    assert (colder.likelihood.temperature, model.likelihood.temperature) == (0.1, 0.5)
+    assert len({id(each.kernels.pairs) for each in (*others, fresh)}) == 1
+    np.testing.assert_array_equal(others[1].kernels.labels, -labels[:, None])
+    assert (colder.kernels.temperature, model.kernels.temperature) == (0.1, 0.5)
     wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
-    np.testing.assert_allclose(model.replace(architecture=wider_prior).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_array_equal(model.replace(labels=-labels).likelihood.labels, -labels)
+    np.testing.assert_allclose(model.replace(architecture=wider_prior).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_array_equal(model.replace(labels=-labels).kernels.labels, -labels[:, None])
 
 
 def test_the_action_can_be_differentiated(two_layers):
@@ -192,9 +192,9 @@ def test_the_action_can_be_differentiated(two_layers):
         assert relative_error(other, other.T) < 1e-9
     uppermost = jnp.asarray(found.order_parameter)
     for form in FORMS:
-        given = likelihood(*arrays, two_layers.temperature, form=form)
+        given = gaussian_process(*arrays, two_layers.temperature, form=form)
         slope = jax.grad(given.energy_of)(uppermost)
-        assert relative_error(slope, given.expansion(jnp.linalg.cholesky(uppermost)).slope) < 1e-9
+        assert relative_error(slope, expansion(given, jnp.linalg.cholesky(uppermost)).slope) < 1e-9
     step = 1e-4 * two_layers.temperature
     up, down = (value(found.order_parameters, two_layers.temperature + sign * step) for sign in (1, -1))
     by_temperature = jax.grad(value, 1)(found.order_parameters, two_layers.temperature)
@@ -249,7 +249,7 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
 def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatch, scale):
     """Of large labels: slopes fall by orders of magnitude, and the function drowns in rounding before they are small."""
     labels, networks = scale * two_layers.labels, [two_layers.arch, two_layers.arch.with_width(3)]
-    given = likelihood(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
+    given = gaussian_process(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
     model = model_of(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
     few = ba.theory.solve(model, arch=networks)
     usual, _ = mode.find_mode(given, two_layers.arch)
@@ -281,7 +281,7 @@ def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
 
 def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     """And where the data know most, so is its covariance; elsewhere it is the prior's, of variance 2 when whitened."""
-    given = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
+    given = gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
     few, problem = mode.find_mode(given, two_layers.arch)
     monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
     many, _ = mode.find_mode(given, two_layers.arch)
@@ -303,7 +303,7 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
 
 def test_curvature_by_the_expansion_in_f_is_that_by_the_expansion_in_u(two_layers, monkeypatch):
     arch = two_layers.arch.with_width(2)
-    given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+    given = gaussian_process(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
     posterior, shapes = problem.problem_of(given, arch), bartlett.layer_shapes(arch)
     point, found = bartlett.sample_prior(jax.random.key(0), shapes, posterior.widths), []
     for in_factor in (True, False):
@@ -317,7 +317,7 @@ def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch)
     """As of more than 1000 coordinates; and where a layer is narrow, from a rough saddle point."""
     narrow = two_layers.arch.with_width(2)
     for arch in (two_layers.arch, narrow):
-        given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+        given = gaussian_process(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
         usual, problem = mode.find_mode(given, arch)
         with monkeypatch.context() as changed:
             for module in (mode, saddle_point):
