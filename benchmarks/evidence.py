@@ -261,12 +261,12 @@ def main():
     counts = np.zeros(4, int)
     for number in range(arguments.first, arguments.last):
         problem = network(number)
-        model = ba.Model(**dict(zip(("path_inputs", "labels", "architecture", "temperature"), problem, strict=True)))
+        path_inputs, labels, arch, temperature = problem
+        model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature)
         begun = time.process_time()
         exact, exact_error, effective, by = reference(*problem)
         taken = time.process_time() - begun
         known = effective > TOO_FEW
-        arch = problem[2]
         print(
             f"{number}: heads {arch.heads}, widths {arch.widths}, skips {arch.skips}, {arch.outputs} outputs,"
             f" T {problem[3]:.4f}: {exact:.3f} +- {exact_error:.3f} by {by}"
