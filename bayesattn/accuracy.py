@@ -17,8 +17,9 @@ from threadpoolctl import threadpool_limits
 from bayesattn import theory
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, rounded, with_error
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model, trees
-from bayesattn.theory.likelihood import Likelihood
+from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.predictor import outputs_at, readouts, right
 
 if TYPE_CHECKING:
@@ -353,7 +354,7 @@ def alignment_over_draws(
 
     Raises ValueError at draws of another model.
     """
-    labels, likelihood = model.labels.ravel(), model.likelihood
+    labels, likelihood = model.labels.ravel(), gaussian_density(model)
     if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
@@ -386,11 +387,11 @@ def alignment_over_draws(
 @with_own_settings
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    return np.asarray(_kernel(model.likelihood, _gp_of_group(model, paths)))
+    return np.asarray(_kernel(gaussian_density(model), _gp_of_group(model, paths)))
 
 
 @jax.jit
-def _kernel(likelihood: Likelihood, order_parameter: Any) -> Float[Array, "label label"]:
+def _kernel(likelihood: GaussianProcess, order_parameter: Any) -> Float[Array, "label label"]:
     return likelihood.kernel_of(order_parameter)
 
 
@@ -415,7 +416,7 @@ def mean_predictor(
     model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
 ) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples given U, all outputs of the first example first."""
-    of_one = readouts(order_parameter[None], model.likelihood, model.architecture)
+    of_one = readouts(order_parameter[None], model)
     return outputs_of(model, np.asarray(of_one))[0]
 
 
@@ -437,7 +438,7 @@ def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "b
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    per_draw = np.asarray(readouts(chosen, model.likelihood, model.architecture))
+    per_draw = np.asarray(readouts(chosen, model))
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
 
 

@@ -123,6 +123,17 @@ class Architecture:
         return self.paths * self.outputs
 
     @property
+    def factor_columns(self) -> int:
+        """Columns of F, the factor of U = F F^T: as many as U has rows, or fewer where a layer is narrow."""
+        columns = 1
+        for count, width, skip in zip(
+            (self.outputs, *reversed(self.heads)), reversed(self.widths), (0.0, *reversed(self.skips)), strict=True
+        ):
+            copied = columns if skip else 0
+            columns = min(copied + count * columns, width)
+        return columns
+
+    @property
     def input_variance(self) -> float:
         """s_0^2 Pi / (H_1 .. H_L), s_0^2 where nothing is skipped: what path inputs enter a kernel with, over N_0 Pi."""
         return self.variances[0] * (self.paths / math.prod(self.heads))

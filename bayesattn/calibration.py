@@ -20,13 +20,13 @@ from scipy import stats
 from bayesattn._checks import positive_integer
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
+from bayesattn.kernels.path_inputs import outputs_of
 from bayesattn.models import JOINT, Model, collapsed, path
 from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.program import Program, kernel
 from bayesattn.samplers.run import plan
 from bayesattn.tasks import Dataset
-from bayesattn.theory.features import outputs_of
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
 """Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""

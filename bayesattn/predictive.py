@@ -22,14 +22,23 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.diagnostics import FEWEST_DRAWS
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.conditionals import leave_one_out as gaussian_leave_one_out
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import (
+    Factor,
+    OrderParameter,
+    checked_path_inputs,
+    outputs_of,
+    scaled_features,
+    without_single_output,
+)
 from bayesattn.models import Model
 from bayesattn.models.categorical import Categorical, leave_one_out
 from bayesattn.models.description import ATTRIBUTE, described, tree_of
 from bayesattn.models.trees import Draws, described_in, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.theory import bartlett
-from bayesattn.theory.features import outputs_of, scaled_features
-from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
 from bayesattn.theory.problem import Problem, problem_of
 
 if TYPE_CHECKING:
@@ -143,16 +152,16 @@ def predict(
 
     law = model.law
     # In place of many labels, which each draw would take a matrix of apart.
-    likelihood = None if law is not None else model.likelihood.condensed(arch)
+    likelihood = None if law is not None else compressed(model.kernels, arch)
 
     def of_block(block: Any) -> PosteriorPrediction:
         if law is not None:
-            drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains, arch.outputs)
+            drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains)
             _require_finite("prediction", drawn)
             return _of_classes(drawn, law, keep_draws)
         assert likelihood is not None
         outputs = _outputs(flat, likelihood, scaled_features(block, arch.input_variance), keys)
-        mean, variance, sampled = (_by_chain(values, chains, arch.outputs) for values in outputs)
+        mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)
         return _over_draws(mean, np.maximum(variance, 0), sampled, signs)
 
@@ -161,7 +170,7 @@ def predict(
         block = inputs[first : first + size]
         # All blocks have one shape, and with it one compiled program.
         blocks.append(of_block(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
-    axis = -1 if arch.outputs == 1 else -2
+    axis = -blocks[0].mean.ndim
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
 
@@ -237,7 +246,7 @@ def with_groups(
             labels = _replicated(flat, likelihood, keys)
         else:
             labels = jax.vmap(law.sample)(keys, _at_readouts(readouts, training, likelihood.outputs))
-        made["posterior_predictive"] = {"labels": _by_chain(labels, chains, likelihood.outputs)}
+        made["posterior_predictive"] = {"labels": _by_chain(labels, chains)}
     if {"prior", "prior_predictive"} & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
@@ -286,11 +295,8 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
         )
 
 
-def _by_chain(values: Any, chains: int, outputs: int = 1) -> Any:
-    if values is None:
-        return None
-    examples = (-1,) if outputs == 1 else (-1, outputs)
-    return np.asarray(values).reshape(chains, len(values) // chains, *examples)
+def _by_chain(values: Any, chains: int) -> Any:
+    return None if values is None else np.asarray(values).reshape(chains, -1, *values.shape[1:])
 
 
 def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | None, signs: bool) -> PosteriorPrediction:
@@ -350,12 +356,12 @@ def _root(order_parameter: OrderParameter) -> Factor:
 
 
 @jax.jit
-def _outputs(order_parameters, likelihood: Likelihood, features, keys):
+def _outputs(order_parameters, likelihood: GaussianProcess, features, keys):
     """Mean and variance of f given each U at scaled path inputs, and a draw of it where there are keys."""
 
     def given(pair):
         order_parameter, key = pair
-        moments = likelihood.prediction_of(order_parameter, features)
+        moments = conditional_moments(likelihood, order_parameter, features)
         if key is None:
             return (*moments, None)
         factor = _root(order_parameter)
@@ -370,10 +376,10 @@ def _at_readouts(readouts, path_inputs, outputs: int) -> Float[Array, "*draw_and
     """f of each readout at path inputs, shape (draw, example), or (draw, example, output)."""
     features = jnp.swapaxes(path_inputs, 1, 2)
     found = jax.lax.map(lambda readout: outputs_of(features, readout, outputs), readouts)
-    return found if outputs == 1 else found.reshape(len(readouts), -1, outputs)
+    return without_single_output(found)
 
 
-def _log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical | None, outputs, labels):
+def _log_likelihood(order_parameters, likelihood: GaussianProcess, law: Categorical | None, outputs, labels):
     """Of each label given all others, shape (draw, example)."""
     if law is None:
         return _gaussian_leave_one_out(order_parameters, likelihood)
@@ -385,19 +391,19 @@ def _log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical |
 
 
 @jax.jit
-def _gaussian_leave_one_out(order_parameters, likelihood: Likelihood):
-    return jax.lax.map(likelihood.leave_one_out_of, order_parameters)
+def _gaussian_leave_one_out(order_parameters, likelihood: GaussianProcess):
+    return jax.lax.map(partial(gaussian_leave_one_out, likelihood), order_parameters)
 
 
 @jax.jit
-def _leave_one_out_of_classes(order_parameters, outputs, labels, likelihood: Likelihood, law: Categorical, nodes):
+def _leave_one_out_of_classes(order_parameters, outputs, labels, likelihood: GaussianProcess, law: Categorical, nodes):
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(
         lambda pair: leave_one_out(likelihood, law, pair[0], pair[1], labels, nodes), (order_parameters, outputs)
     )
 
 
-def _joint_log_likelihood(order_parameters, likelihood: Likelihood, law: Categorical | None, outputs, labels):
+def _joint_log_likelihood(order_parameters, likelihood: GaussianProcess, law: Categorical | None, outputs, labels):
     """Of all labels given U, or given the outputs where labels are classes; shape (draw,)."""
     if law is None:
         return _gaussian_log_likelihood(order_parameters, likelihood)
@@ -405,7 +411,7 @@ def _joint_log_likelihood(order_parameters, likelihood: Likelihood, law: Categor
 
 
 @jax.jit
-def _gaussian_log_likelihood(order_parameters, likelihood: Likelihood):
+def _gaussian_log_likelihood(order_parameters, likelihood: GaussianProcess):
     return jax.lax.map(likelihood.log_density_of, order_parameters)
 
 
@@ -428,7 +434,7 @@ def _log_prior_of(points, widths, shapes):
 
 
 @jax.jit
-def _replicated(order_parameters, likelihood: Likelihood, keys):
+def _replicated(order_parameters, likelihood: GaussianProcess, keys):
     """Labels drawn on the training inputs, given each U and the labels."""
 
     def given(pair):

@@ -28,8 +28,8 @@ from bayesattn._files import replace_file, require_new, user_path
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
-from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Unseen
+from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.kernels.path_inputs import checked_path_inputs, without_single_output
 
 BLOCK_BYTES = 2**23
 """Of examples that are taken into R at a time, or four times as many rows as R has, if those are more."""
@@ -117,7 +117,7 @@ class Statistics(OwnsArrays, Described):
         return _read(user_path("file", file))[0]
 
     @classmethod
-    def restored(cls, path_inputs: Any, labels: Any, unseen: Unseen) -> "Statistics":
+    def restored(cls, path_inputs: Any, labels: Any, unseen: ResidualExamples) -> "Statistics":
         """Those that have such `path_inputs`, `labels` and `unseen`."""
         held, paths, features = np.shape(path_inputs)
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
@@ -156,15 +156,14 @@ class Statistics(OwnsArrays, Described):
     def labels(self) -> Float[np.ndarray, " row"]:
         """Labels of the examples that `path_inputs` are of; with several outputs, a column for each."""
         seen = self.paths * self.features
-        labels = self.triangle[:seen, seen:]
-        return labels[:, 0] if self.outputs == 1 else labels
+        return without_single_output(self.triangle[:seen, seen:])
 
     @property
-    def unseen(self) -> Unseen:
+    def unseen(self) -> ResidualExamples:
         """The rest of the examples: how many, and the square of what no function of the path inputs explains."""
         seen = self.paths * self.features
         rest = self.triangle[seen:, seen:]
-        return Unseen(self.examples - min(len(self.triangle), seen), float(np.vdot(rest, rest)))
+        return ResidualExamples(self.examples - min(len(self.triangle), seen), float(np.vdot(rest, rest)))
 
     @property
     def gram(self) -> Float[np.ndarray, "path*feature path*feature"]:
@@ -176,8 +175,7 @@ class Statistics(OwnsArrays, Described):
     def moment(self) -> Float[np.ndarray, " path*feature"]:
         """X^T Y; with several outputs, a column for each."""
         seen = self.paths * self.features
-        moment = self.triangle[:, :seen].T @ self.triangle[:, seen:]
-        return moment[:, 0] if self.outputs == 1 else moment
+        return without_single_output(self.triangle[:, :seen].T @ self.triangle[:, seen:])
 
     @property
     def square(self) -> float:

@@ -261,11 +261,12 @@ def main():
     counts = np.zeros(4, int)
     for number in range(arguments.first, arguments.last):
         problem = network(number)
+        path_inputs, labels, arch, temperature = problem
+        model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature)
         begun = time.process_time()
         exact, exact_error, effective, by = reference(*problem)
         taken = time.process_time() - begun
         known = effective > TOO_FEW
-        arch = problem[2]
         print(
             f"{number}: heads {arch.heads}, widths {arch.widths}, skips {arch.skips}, {arch.outputs} outputs,"
             f" T {problem[3]:.4f}: {exact:.3f} +- {exact_error:.3f} by {by}"
@@ -275,7 +276,7 @@ def main():
         for seed in range(arguments.seeds):
             from_prior.clear()
             begun = time.process_time()
-            found = ba.theory.evidence(*problem, seed=seed)
+            found = ba.theory.evidence(model, seed=seed)
             off = (found.log_evidence - exact) / np.hypot(found.error, exact_error)
             counts += [1, known, found.reliable, known and found.reliable and abs(off) > 4]
             before = "".join(f"; from the prior {each.log_evidence:.3f} +- {each.error:.3f}" for each in from_prior)

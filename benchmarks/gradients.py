@@ -45,9 +45,8 @@ def main() -> None:
         print(f" | {ratios[0]:.0f} | {ratios[1]:.0f} |")
     print("\n| N | solver, compiled |\n| --- | --- |")
     for width in (10, 30, 100, 300, 1000):
-        arch = model.architecture.with_width(width)
-        problem = (model.path_inputs, model.labels, arch, model.temperature)
-        seconds = interleaved_seconds({"solve": lambda problem=problem: ba.theory.solve(*problem)}, repeats=15)
+        wide = model.replace(width=width)
+        seconds = interleaved_seconds({"solve": lambda wide=wide: ba.theory.solve(wide)}, repeats=15)
         print(f"| {width} | {1e3 * seconds['solve']:.0f} ms |")
 
 

@@ -16,8 +16,8 @@ import numpy as np
 from timing import interleaved_seconds
 
 import bayesattn as ba
+from bayesattn.kernels.choice import form_at
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
-from bayesattn.theory.cost import form_of
 from bayesattn.theory.problem import potential, problem_of
 
 MOST_ARRAYS, MOST_GATHERED, BATCH = 10**4, 10**5, 10**4
@@ -64,12 +64,12 @@ def model_of(case: Case) -> ba.Model:
 def measured(case: Case) -> dict:
     """Form of the likelihood, seconds per gradient, peak memory in GiB, device."""
     model = model_of(case)
-    shapes, problem = layer_shapes(model.architecture), problem_of(model.likelihood, model.architecture)
+    shapes, problem = layer_shapes(model.architecture), problem_of(model.kernels, model.architecture)
     slope = jax.jit(jax.grad(potential), static_argnums=2)
     point = unwhiten(jnp.zeros(sum(shape.size for shape in shapes)), shapes, problem.widths)
     seconds = interleaved_seconds({"gradient": lambda: slope(point, problem, shapes)}, repeats=9)["gradient"]
     return {
-        "form": form_of(model.likelihood, shapes),
+        "form": form_at(model.kernels, shapes[0].columns),
         "seconds": seconds,
         "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
         "device": jax.devices()[0].device_kind,

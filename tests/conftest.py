@@ -3,6 +3,7 @@ import itertools
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +71,13 @@ def relative_error(value, reference):
     return float(np.max(np.abs(np.asarray(value) - reference)) / np.max(np.abs(reference)))
 
 
+def model_of(path_inputs, labels, arch, temperature, **others):
+    """The posterior of arrays, without the warnings that labels of odd size get."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature, **others)
+
+
 def load_layers(name):
     """A random network of tests/data with its reference values."""
     stored = np.load(DATA / f"{name}.npz", allow_pickle=False)
@@ -91,6 +99,7 @@ def load_layers(name):
     case.test_path_inputs = np.asarray(
         ba.attention.path_inputs(stored["x_test"].transpose(0, 2, 1), weights, **options)
     )
+    case.model = model_of(case.path_inputs, case.labels, arch, case.temperature, test_path_inputs=case.test_path_inputs)
     return case
 
 

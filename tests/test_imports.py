@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
     ["_checks", "_extras", "_files", "_input_files", "_processes", "_progress", "_random", "_settings", "_text"],
     ["architecture", "attention", "classes", "ranks"],
+    ["kernels"],
     ["theory"],
     ["network", "statistics", "tasks"],
     ["models"],

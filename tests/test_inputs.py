@@ -436,7 +436,7 @@ def test_labels_of_classes_are_asked_for_by_name():
         with pytest.raises(ValueError, match=message):
             model_of(labels, architecture=three)
     with pytest.raises(ValueError, match=message):
-        ba.theory.solve(INPUTS, COUNTED, three, 0.5)
+        ba.Model(path_inputs=INPUTS, labels=COUNTED, architecture=three, temperature=0.5)
     with pytest.raises(ValueError, match=r"^labels must be \+1 or -1 to be classes, got 0; bayesattn.one_hot makes"):
         model_of(COUNTED, observation="categorical")
 

@@ -11,6 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import predictive, runs
+from bayesattn.kernels.conditionals import leave_one_out
 from bayesattn.models.description import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -148,17 +149,11 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
     for order_parameter in (np.eye(4) + 0.3, np.outer([1.0, 0.5, 0.2, 0.1], [1.0, 0.5, 0.2, 0.1])):
-        given = np.asarray(model.likelihood.leave_one_out_of(jnp.asarray(order_parameter)))
+        given = np.asarray(leave_one_out(model.kernels, jnp.asarray(order_parameter)))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
-            one = ba.theory.predict(
-                order_parameter,
-                model.path_inputs[rest],
-                model.labels[rest],
-                model.path_inputs[[example]],
-                model.architecture,
-                model.temperature,
-            )
+            others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])
+            one = ba.theory.predict(order_parameter, others, model.path_inputs[[example]])
             law = stats.norm(one.mean[0], np.sqrt(one.variance[0] + model.temperature))
             assert given[example] == pytest.approx(law.logpdf(model.labels[example]), rel=1e-8)
 

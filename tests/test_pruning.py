@@ -45,13 +45,11 @@ def test_removing_heads_is_setting_their_values_to_zero(model, weights):
 
 
 def test_the_posterior_readout_gives_the_mean_predictor(model):
-    arch = model.architecture
     factors = np.random.default_rng(0).normal(size=(3, 6, 6))
     draws = factors @ factors.transpose(0, 2, 1)
     readout = pruning.posterior_readout(model, draws)
     found = np.einsum("epf,pf->e", model.test_path_inputs, readout)
-    problem = (model.path_inputs, model.labels, model.test_path_inputs, arch, model.temperature)
-    assert relative_error(found, np.mean([ba.theory.predict(u, *problem).mean for u in draws], 0)) < 1e-12
+    assert relative_error(found, np.mean([ba.theory.predict(u, model).mean for u in draws], 0)) < 1e-12
 
 
 def test_a_predictor_without_a_head_is_the_mean_over_networks_without_it(model):

@@ -12,10 +12,10 @@ from bayesattn._checks import shown
 from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.accuracy import accuracy_of, percent
 from bayesattn.classes import class_accuracy, class_scores
+from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
 from bayesattn.study import ValidationStudy
 from bayesattn.theory.finite_width import FiniteWidth
-from bayesattn.theory.likelihood import Prediction
 from bayesattn.validation import Predicted
 from tests.posteriors import tiny_model
 
@@ -84,7 +84,7 @@ def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
     assert f"energy {float(solution.energy):.6g}" in said
     own = np.diag(solution.order_parameter)
     assert f"{own.max():.4g} (path {own.argmax() + 1})" in said
-    batch = ba.theory.solve(model.path_inputs, model.labels, model.architecture, [0.5, 1.0])
+    batch = ba.theory.solve(model, temperature=[0.5, 1.0])
     assert lines_of(batch)[0] == "SaddlePoint of 2 networks: 2 of 2 converged"
     failed = solution._replace(converged=False)
     assert lines_of(failed)[0] == "SaddlePoint: NOT converged"

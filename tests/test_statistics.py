@@ -20,11 +20,13 @@ import zarr
 import bayesattn as ba
 from bayesattn import runs, statistics
 from bayesattn._random import fingerprint
+from bayesattn.kernels.choice import FORMS, gaussian_process
+from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.expansions import expansion
+from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.models import collapsed
 from bayesattn.models.posterior import Tokens
-from bayesattn.theory.features import scaled_features
-from bayesattn.theory.forms import FORMS
-from bayesattn.theory.likelihood import Unseen, likelihood
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
@@ -112,25 +114,27 @@ def test_few_examples_are_their_own_statistics(data, examples):
     assert same(restored, few)
     settings = {"architecture": ARCH, "temperature": TEMPERATURE}
     u = jnp.diag(jnp.array([1.0, 2.0, 0.5, 1.5]))
-    by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).likelihood.log_density_of(u)
-    assert relative_error(ba.Model(statistics=few, **settings).likelihood.log_density_of(u), by_examples) < 1e-12
+    by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).kernels.log_density_of(u)
+    assert relative_error(ba.Model(statistics=few, **settings).kernels.log_density_of(u), by_examples) < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, form):
     """By factor of any number of columns, by U, to second order, and of what the network sees of V_0."""
     held = models[1]
-    ours = likelihood(held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, unseen=held.statistics.unseen)
-    theirs = likelihood(data[0], data[1], ARCH, TEMPERATURE, form="features")
+    ours = gaussian_process(
+        held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, residual=held.statistics.unseen
+    )
+    theirs = gaussian_process(data[0], data[1], ARCH, TEMPERATURE, form="features")
     test = scaled_features(data[2], 1.0)
 
     @jax.jit
     def known(one, factor):
         u = factor @ factor.T
         found = [jax.value_and_grad(function)(factor) for function in (one.energy, one.log_density)]
-        found += [one.expansion(factor), jax.grad(lambda t: one.at(t).energy(factor))(TEMPERATURE)]
-        found += [one.energy_of(u), one.prediction_of(u, test), one.readout_of(u)]
-        return [*jax.tree.leaves(found), one._projection(factor, one.labels)]
+        found += [expansion(one, factor), jax.grad(lambda t: one.at(t).energy(factor))(TEMPERATURE)]
+        found += [one.energy_of(u), conditional_moments(one, u, test), one.readout_of(u)]
+        return [*jax.tree.leaves(found), one.projection(factor, one.flat_labels)]
 
     for columns in (3, 6):
         factor = jnp.asarray(np.random.default_rng(columns).normal(size=(4, columns)))
@@ -145,7 +149,8 @@ def test_draws_of_weights_are_those_of_every_form(models):
     factor = jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)))
     key = jax.random.key(0)
     drawn = [
-        likelihood(*arrays, form=form, unseen=held.statistics.unseen).sample_projection(key, factor) for form in FORMS
+        gaussian_process(*arrays, form=form, residual=held.statistics.unseen).sample_projection(key, factor)
+        for form in FORMS
     ]
     for other in drawn[1:]:
         assert relative_error(other, drawn[0]) < 1e-10
@@ -170,7 +175,7 @@ def test_what_is_asked_of_another_network_is_so_of_all_examples(models):
     """One of another s_0, whose kernels have to be made anew, and a copy by `dataclasses.replace`."""
     by_examples, by_statistics = models
     other = ba.Architecture(ARCH.heads, ARCH.widths, (2.0, *ARCH.variances[1:]))
-    assert relative_error(*(ba.theory.gp_evidence(model, arch=other) for model in models)) < 1e-10
+    assert relative_error(*(ba.theory.gp_evidence(model.replace(architecture=other)) for model in models)) < 1e-10
     for arch in (other, other.with_width(9)):
         assert relative_error(*(ba.theory.solve(model, arch=[arch]).energy for model in models)) < 1e-9
     warmer = dataclasses.replace(by_statistics, temperature=0.6)
@@ -180,9 +185,9 @@ def test_what_is_asked_of_another_network_is_so_of_all_examples(models):
 def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
     """Draws of U would be the same, evidence would not."""
     model, settings = models[1], {"chains": 1, "warmup": 60, "draws": 5, "progress": False}
-    other = ba.Statistics.restored(gathered.path_inputs, gathered.labels, Unseen(1000, 5.0))
+    other = ba.Statistics.restored(gathered.path_inputs, gathered.labels, ResidualExamples(1000, 5.0))
     assert fingerprint(model) != fingerprint(model.replace(statistics=other))
-    assert model.replace(statistics=other).likelihood.unseen.examples == 1000
+    assert model.replace(statistics=other).kernels.residual.examples == 1000
     runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(runs.RunError, match="a run with statistics"):
         runs.sample(model.replace(statistics=other), tmp_path / "run", **settings)
@@ -228,7 +233,7 @@ def test_digits_are_kept_at_low_temperature(data):
             return float(log_det + quadratic)
 
     def of(form, temperature):
-        return likelihood(held.path_inputs, held.labels, arch, temperature, form=form, unseen=held.unseen)
+        return gaussian_process(held.path_inputs, held.labels, arch, temperature, form=form, residual=held.unseen)
 
     for temperature in (1e-2, 1e-6, 1e-10):
         for form in FORMS:
@@ -299,7 +304,7 @@ def test_classes_are_those_of_single_examples():
     arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
     settings = {"architecture": arch, "temperature": 1.0, "observation": "categorical"}
     model = ba.Model(path_inputs=inputs, labels=classes, **settings)
-    assert len(collapsed.condensed(model).labels) == 3200
+    assert collapsed.condensed(model).labels.size == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
@@ -464,10 +469,6 @@ def test_what_does_not_go_together_is_refused(data, gathered):
     with pytest.raises(ValueError, match="statistics may be None only where path_inputs and labels are given"):
         model.replace(statistics=None)
     assert model.replace(statistics=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
-    with pytest.raises(ValueError, match=r"kernel\(\) is of single examples, got a model of statistics"):
-        ba.theory.kernel(np.eye(4), model, inputs)
-    with pytest.raises(ValueError, match="labels must not be given beside a model of statistics"):
-        ba.theory.gp_evidence(model, labels=labels)
     with pytest.raises(ValueError, match=r"labels of statistics must have shape \(12,\), got \(90,\)"):
         model.replace(labels=labels)
     with pytest.raises(ValueError, match=r"statistics must be a bayesattn\.Statistics, got int"):

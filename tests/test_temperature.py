@@ -32,9 +32,8 @@ def test_evidence_and_accuracies_are_those_of_the_theory(model, tried):
         assert each.log_evidence is not None
         assert each.error is not None
         assert abs(each.log_evidence - exact) < 3 * each.error
-        problem = (case.path_inputs, case.labels, case.architecture, case.temperature)
-        saddle = ba.theory.solve(*problem)
-        mean = ba.theory.predict(saddle.order_parameter, *problem[:2], case.path_inputs, *problem[2:]).mean
+        saddle = ba.theory.solve(case)
+        mean = ba.theory.predict(saddle.order_parameter, case, case.path_inputs).mean
         assert each.validation_accuracy == np.mean(np.sign(mean) == np.sign(case.labels))
 
 

@@ -52,12 +52,11 @@ def test_combining_paths_beats_the_gp_limit_at_width_ten(reference_validation):
 def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validation):
     model = hidden_markov_model(10)
     same = accuracy_on(model, reference_validation)
-    problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
     by_draws = np.tensordot(model.test_path_inputs, reference_validation.readouts.mean(0), 2)
     for name, mean in (
-        ("theory", ba.theory.predict(reference_validation.saddle, *problem).mean),
-        ("corrected", ba.theory.predict(reference_validation.corrected, *problem).mean),
-        ("gp", ba.theory.predict(ba.theory.gp_order_parameter(model.architecture), *problem).mean),
+        ("theory", ba.theory.predict(reference_validation.saddle, model).mean),
+        ("corrected", ba.theory.predict(reference_validation.corrected, model).mean),
+        ("gp", ba.theory.predict(ba.theory.gp_order_parameter(model.architecture), model).mean),
         ("draws", by_draws),
     ):
         assert getattr(same, name) == np.mean(np.sign(mean) == model.test_labels)
@@ -464,9 +463,7 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(hidden_markov_model):
         temperature=model.temperature,
     )
     np.testing.assert_allclose(ba.accuracy.gp_kernel(model, [2]), ba.accuracy.gp_kernel(alone), rtol=1e-12)
-    expected = ba.theory.predict(
-        [[1.0]], alone.path_inputs, alone.labels, alone.test_path_inputs, alone.architecture, alone.temperature
-    )
+    expected = ba.theory.predict([[1.0]], alone)
     np.testing.assert_allclose(ba.accuracy.gp_mean(model, [2]), expected.mean, rtol=1e-9)
 
 

@@ -38,14 +38,13 @@ from bayesattn.cli.screen import (
     say_where,
     working,
 )
+from bayesattn.kernels.choice import form_at
 from bayesattn.models import Model
 from bayesattn.models.collapsed import condensed
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
 from bayesattn.samplers.pilot import estimate, gradients_a_step
 from bayesattn.samplers.run import cores
-from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.cost import form_of
 
 LEAST_ESS = 3
 """Entries of U between different paths that are shown."""
@@ -160,7 +159,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
         needed = bytes_needed(case, job.parameterisation, at_once)
         form = None
         if collapsed:
-            form = form_of(condensed(case), layer_shapes(case.architecture))
+            form = form_at(condensed(case), case.architecture.factor_columns)
         found = estimate(case, job)
     seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
     stored = job.chains * job.kept * found.bytes_per_draw

@@ -14,6 +14,7 @@ from bayesattn.architecture import SKIP
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
 from bayesattn.models import Model
+from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.cost import cost
 from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
@@ -63,7 +64,7 @@ def theory(
 
 
 def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
-    costs = [cost(case.likelihood, case.architecture) for case in cases]
+    costs = [cost(gaussian_density(case), case.architecture) for case in cases]
     if as_json:
         described = ({"width": case.architecture.widths[0], "temperature": case.temperature} for case in cases)
         print_json([of | found._asdict() for of, found in zip(described, costs, strict=True)])
@@ -145,7 +146,8 @@ def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
     refused = too_many(layer_shapes(case.architecture, full=True))
-    corrected = None if refused else ba.theory.finite_width(case, None)
+    without_test = case.replace(test_path_inputs=None, test_labels=None)
+    corrected = None if refused else ba.theory.finite_width(without_test)
     return {
         "width": case.architecture.widths[0],
         "temperature": case.temperature,

@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bayesattn.theory.features import outputs_of
-from bayesattn.theory.likelihood import Factor, Likelihood, OrderParameter
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import Factor, OrderParameter, outputs_of
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
@@ -79,12 +79,12 @@ def number_of_latents(entries: int, labels: int, outputs: int) -> int:
     return entries if are_projection(entries, labels, outputs) else labels
 
 
-def _sizes(likelihood: Likelihood, factor: Factor) -> tuple[int, int, int]:
+def _sizes(likelihood: GaussianProcess, factor: Factor) -> tuple[int, int, int]:
     """Entries of Z, labels, outputs."""
-    return factor.shape[1] * likelihood.features.shape[1], len(likelihood.labels), likelihood.outputs
+    return factor.shape[1] * likelihood.features.shape[1], likelihood.labels.size, likelihood.outputs
 
 
-def outputs_given(likelihood: Likelihood, factor: Factor, latents: Latents) -> Outputs:
+def outputs_given(likelihood: GaussianProcess, factor: Factor, latents: Latents) -> Outputs:
     """f on the training examples."""
     if are_projection(*_sizes(likelihood, factor)):
         found = outputs_of(likelihood.features, factor @ _projection(latents, factor), likelihood.outputs)
@@ -94,7 +94,7 @@ def outputs_given(likelihood: Likelihood, factor: Factor, latents: Latents) -> O
 
 
 def projection_given(
-    key: Key[Array, ""], likelihood: Likelihood, factor: Factor, latents: Latents
+    key: Key[Array, ""], likelihood: GaussianProcess, factor: Factor, latents: Latents
 ) -> Float[Array, "column feature"]:
     """Z, or an exact draw of it given the outputs on the training examples (Matheron's rule)."""
     if are_projection(*_sizes(likelihood, factor)):
@@ -107,7 +107,7 @@ def _projection(latents: Latents, factor: Factor) -> Float[Array, "column featur
     return latents.reshape(-1, factor.shape[1]).T
 
 
-def _root(likelihood: Likelihood, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
+def _root(likelihood: GaussianProcess, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
     """Cholesky factor of K, with a little on its diagonal, and how much that is."""
     kernel = likelihood.kernel(factor)
     jitter = _jitter(kernel)
@@ -120,7 +120,7 @@ def _jitter(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
 
 
 def leave_one_out(
-    likelihood: Likelihood,
+    likelihood: GaussianProcess,
     law: Categorical,
     order_parameter: OrderParameter,
     outputs: Outputs,
@@ -173,7 +173,7 @@ def leave_one_out(
     return jax.vmap(one)(blocks, pulled, outputs, labels)
 
 
-def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Whitening:
+def whitening_at(likelihood: GaussianProcess, law: Categorical, factor: Factor) -> Whitening:
     """Coordinates of the latents that are nearly standard normal given the labels and some U: Laplace's at their mode.
 
     The log posterior of latents is concave, so that Newton's method finds its only mode (Rasmussen and Williams 2006,
@@ -187,7 +187,9 @@ def whitening_at(likelihood: Likelihood, law: Categorical, factor: Factor) -> Wh
 
 
 @jax.jit
-def _laplace(likelihood: Likelihood, law: Categorical, factor: Factor) -> tuple[Latents, Float[Array, "latent latent"]]:
+def _laplace(
+    likelihood: GaussianProcess, law: Categorical, factor: Factor
+) -> tuple[Latents, Float[Array, "latent latent"]]:
     basis = likelihood.mixed(factor) if are_projection(*_sizes(likelihood, factor)) else _root(likelihood, factor)[0]
     labels = likelihood.by_example(likelihood.labels)
 

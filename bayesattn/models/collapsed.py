@@ -19,13 +19,14 @@ from jaxtyping import Array, Float, Key
 from bayesattn._checks import one_of, positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import sample_labels
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.models import categorical
 from bayesattn.models.posterior import Model
 from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
 from bayesattn.theory import bartlett
-from bayesattn.theory.features import outputs_of
-from bayesattn.theory.kernels import input_scale
-from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
@@ -99,9 +100,9 @@ def data(model: Model, *, order: Any = None, **whitening: Any) -> dict[str, Any]
     }
 
 
-def condensed(model: Model) -> Likelihood:
+def condensed(model: Model) -> GaussianProcess:
     """What chains of these labels look at: where examples are many, the few that have the same likelihood."""
-    return model.kernels if model.law is not None else model.kernels.condensed(model.architecture)
+    return model.kernels if model.law is not None else compressed(model.kernels, model.architecture)
 
 
 def with_labels(data: dict[str, Any], labels: Array) -> dict[str, Any]:
@@ -264,7 +265,7 @@ def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], shapes:
     likelihood, factor = data["likelihood"], problem_in(data).factor(_point(sites, data), shapes)
     if data["observation"] is not None:
         return data["observation"].sample(key, _outputs(sites, data, factor))
-    return likelihood.by_example(likelihood.sample_labels(key, factor))
+    return likelihood.by_example(sample_labels(likelihood, key, factor))
 
 
 def network_weights(sites: Sites, data: dict[str, Any], shapes: Structure, widths: tuple[int, ...], key: Any) -> Sites:

@@ -3,12 +3,12 @@
 import jax
 
 from bayesattn._checks import memory_limit
+from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.models.categorical import MOST_LATENTS, number_of_latents
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.forms import cheapest_form, rows_of
 
 COPIES = 8
 """Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
@@ -22,7 +22,7 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
     if parameterisation == "collapsed":
         # Classes are those of single examples.
-        seen = rows_of(examples, paths * features, arch.outputs) if model.law is None else examples
+        seen = compressed_examples(examples, paths * features, arch.outputs) if model.law is None else examples
         form, shapes = cheapest_form(seen, features, arch), layer_shapes(arch)
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
         rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs

@@ -32,12 +32,12 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import checked_classes, doubtful_labels
+from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_process
+from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
+from bayesattn.kernels.path_inputs import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
 from bayesattn.models.categorical import Categorical
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
-from bayesattn.theory.forms import by_products, cheapest_form
-from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
-from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
@@ -373,7 +373,7 @@ class Model(OwnsArrays, Described):
         data = {name: arrays[name] for name in wanted if name in arrays}
         if "unseen" in about:
             inputs, labels = data.pop("path_inputs"), data.pop("labels")
-            data["statistics"] = Statistics.restored(inputs, labels, Unseen(**about["unseen"]))
+            data["statistics"] = Statistics.restored(inputs, labels, ResidualExamples(**about["unseen"]))
         return cls(
             **data,
             temperature=float(arrays["temperature"]),
@@ -387,7 +387,7 @@ class Model(OwnsArrays, Described):
         )
 
     @property
-    def likelihood(self) -> Likelihood:
+    def likelihood(self) -> GaussianProcess:
         """Of the labels given U; its kernels are made when they are first asked for.
 
         Raises ValueError as `require_gaussian` does.
@@ -405,18 +405,18 @@ class Model(OwnsArrays, Described):
 
     @property
     @with_own_settings
-    def kernels(self) -> Likelihood:
+    def kernels(self) -> GaussianProcess:
         """What K(U) is made of, whatever the law of the labels.
 
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
-        made: list[Likelihood] = vars(self)["_made"]
+        made: list[GaussianProcess] = vars(self)["_made"]
         # Kernels outlive whatever is being traced when they are first asked for.
         with _MAKING, jax.ensure_compile_time_eval():
             if not made:
                 unseen = None if self.statistics is None else self.statistics.unseen
                 arrays = (self.path_inputs, self.labels, self.architecture, self.temperature)
-                made.append(likelihood(*arrays, unseen=unseen))
+                made.append(gaussian_process(*arrays, residual=unseen))
         return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
 
     @property

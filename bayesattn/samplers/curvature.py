@@ -57,7 +57,7 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
         points, curvatures = (np.concatenate(each) for each in zip(*looks, strict=True))
         if not np.isfinite(curvatures).all():
             return prepared  # The chains that are asked for meet the same place, and name it.
-        scale = _spanning(curvatures.mean(0), problem_of(model.likelihood, model.architecture), shapes)
+        scale = _spanning(curvatures.mean(0), problem_of(model.kernels, model.architecture), shapes)
         centre = points.mean(0)
         whitened = np.linalg.solve(scale, (points - centre).T)
         # As wide as the draws are: a mean curvature of 1 is that of a variance of at least 1.

@@ -1,10 +1,11 @@
 """The thermodynamic limit: action, saddle point, kernels, predictor, head scores (THEORY sections 3 to 5)."""
 
+from bayesattn.kernels.between import kernel
 from bayesattn.theory.action import Action, action
 from bayesattn.theory.evidence import Evidence, evidence, evidences, gp_evidence
 from bayesattn.theory.finite_width import FiniteWidth, finite_width
 from bayesattn.theory.heads import head_scores, path_correlations
-from bayesattn.theory.kernels import alignment, kernel, kernel_target_alignment
+from bayesattn.theory.kernel_alignment import alignment, kernel_target_alignment
 from bayesattn.theory.predictor import Prediction, predict
 from bayesattn.theory.saddle_point import NotConverged, SaddlePoint, gp_order_parameter, solve
 

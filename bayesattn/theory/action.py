@@ -12,9 +12,9 @@ from jaxtyping import Array, Float
 from bayesattn._checks import Checked, is_traced
 from bayesattn._settings import with_own_settings
 from bayesattn.architecture import Architecture
-from bayesattn.theory.kernels import symmetric
-from bayesattn.theory.likelihood import Likelihood, likelihood_of
-from bayesattn.theory.of_model import of_model
+from bayesattn.kernels.between import symmetric
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.theory.arguments import gaussian_density
 
 
 class Action(NamedTuple):
@@ -26,44 +26,38 @@ class Action(NamedTuple):
 
 
 @with_own_settings
-@of_model
-def action(
-    order_parameters: Sequence[Any],
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperature: Checked,
-    *,
-    likelihood: Likelihood | None = None,
-) -> Action:
+def action(order_parameters: Sequence[Any], model: Checked, *, temperature: Checked = None) -> Action:
     """Energy and entropy at any order parameters, the scalar one of the readout eliminated in closed form.
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
     with u_l the partial trace of U_l over its heads (THEORY section 4). U_a of m outputs is a matrix, which enters by its
     trace and log determinant. Where a layer has a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is over the
-    blocks of its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1). It can be
-    differentiated by `jax.grad`: the gradient in U_l is the symmetric one, by whose product with a symmetric change the
-    action changes.
+    blocks of its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1).
+
+    JAX can trace and differentiate it in the order parameters and the temperature. The gradient in U_l is the symmetric one,
+    by whose product with a symmetric change the action changes.
 
     Args:
         order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows, with skips and m outputs
             as many as `arch.order_parameter_sizes`.
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network.
-        temperature: T, variance of the likelihood.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        temperature: T, variance of the likelihood, by default the model's.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, matrices that are not symmetric positive definite, or whose
-            block of a skip is not that of the layer above.
+        ValueError: no model, or one of classes; wrong shapes, entries that are not finite, matrices that are not symmetric
+            positive definite, or whose block of a skip is not that of the layer above.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
+    density, arch = gaussian_density(model, temperature), model.architecture
     checked = checked_order_parameters(order_parameters, arch)
     return _action(
-        checked, given, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs
+        checked, density, np.array(arch.widths, float), np.array(arch.variances), arch.heads, arch.skips, arch.outputs
     )
+
+
+def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*outputs"]:
+    """U_a as users see it: a number where there is one output."""
+    return matrix[0, 0] if len(matrix) == 1 else matrix
 
 
 def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
@@ -108,9 +102,7 @@ def scalar_order_parameter(
     eigenvectors of u_L.
     """
     outputs = len(top) // heads
-    values, vectors = (
-        jnp.linalg.eigh(_partial_trace(top, outputs)) if outputs > 1 else (jnp.trace(top)[None], jnp.eye(1))
-    )
+    values, vectors = jnp.linalg.eigh(_partial_trace(top, outputs))
     # Solved without cancellation in either sign.
     quadratic = readout_width / readout_variance
     half_linear = (top_width * heads - readout_width) / 2
@@ -127,7 +119,7 @@ def _partial_trace(matrix: Array, size: int) -> Float[Array, "row row"]:
 
 
 @partial(jax.jit, static_argnames=("heads", "skips", "outputs"))
-def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, skips, outputs) -> Action:
+def _action(order_parameters, likelihood: GaussianProcess, widths, variances, heads, skips, outputs) -> Action:
     energy, top = likelihood.energy_of(order_parameters[0]), order_parameters[-1]
     if skips[-1]:
         scalar = top[:outputs, :outputs] / (heads[-1] * skips[-1] ** 2)
@@ -143,4 +135,4 @@ def _action(order_parameters, likelihood: Likelihood, widths, variances, heads, 
         log_det = jnp.linalg.slogdet(lower)[1] - (jnp.linalg.slogdet(lower[:size, :size])[1] if skip else 0.0)
         quadratic = jnp.trace(jnp.linalg.solve(upper, _partial_trace(of_heads, size))) / variance
         entropy += width * (quadratic + count * jnp.linalg.slogdet(upper)[1] - log_det)
-    return Action(energy, entropy, scalar[0, 0] if outputs == 1 else scalar)
+    return Action(energy, entropy, number_or_matrix(scalar))

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
+from bayesattn.kernels.conditionals import is_singular
 from bayesattn.theory.bartlett import mirrored, sample_prior
 from bayesattn.theory.mixture import Component, Mixture, mixture
 from bayesattn.theory.problem import Problem, Shapes, potential
@@ -227,7 +228,7 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
             return likelihood.at(jnp.exp(log_temperature)).log_density(factor)
 
         log_density, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
-        return jnp.where(likelihood.is_singular(factor), jnp.nan, log_density), slope
+        return jnp.where(is_singular(likelihood, factor), jnp.nan, log_density), slope
 
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(one, points)

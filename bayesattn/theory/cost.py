@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed, expands_in_factor, form_at, operations
+from bayesattn.kernels.expansions import BLOCK_BYTES
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import layer_shapes, narrow
-from bayesattn.theory.features import BLOCK_BYTES
-from bayesattn.theory.forms import FORMS, expands_in_factor, operations
-from bayesattn.theory.likelihood import Likelihood, LikelihoodByPairs
 from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, whitened_action
@@ -39,14 +39,14 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
+def cost(likelihood: GaussianProcess, arch: Architecture) -> Cost:
     """What the saddle point costs, and the expansion to first order in 1/N where there is one.
 
     Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
     """
-    shapes, likelihood = layer_shapes(arch, full=True), likelihood.condensed(arch)
+    shapes, likelihood = layer_shapes(arch, full=True), compressed(likelihood, arch)
     examples, features, paths = _sizes(likelihood)
-    size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
+    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     newton = size <= MOST_FOR_HESSIAN
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
@@ -56,11 +56,11 @@ def cost(likelihood: Likelihood, arch: Architecture) -> Cost:
     return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION + seconds, held)
 
 
-def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
+def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
     """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
-    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), likelihood.condensed(arch)
+    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
     examples, features, paths = _sizes(likelihood)
-    size, form = sum(shape.size for shape in shapes), form_of(likelihood, shapes)
+    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
     seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
@@ -68,29 +68,23 @@ def cost_of_mode(likelihood: Likelihood, arch: Architecture) -> Cost:
     return Cost(form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION + seconds, held)
 
 
-def _sizes(likelihood: Likelihood) -> tuple[int, int, int]:
+def _sizes(likelihood: GaussianProcess) -> tuple[int, int, int]:
     """Labels, features, and paths of all outputs."""
     _, features, paths = likelihood.features.shape
-    return len(likelihood.labels), features, paths * likelihood.outputs
+    return likelihood.labels.size, features, paths * likelihood.outputs
 
 
-def seconds_of(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
+def seconds_of(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
     """Of a gradient, as measured, and of a Hessian by numbers of operations."""
     examples, features, paths = _sizes(likelihood)
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
     entries = _entries(examples, paths, columns)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
-    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[form_of(likelihood, shapes)]
+    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[
+        form_at(likelihood, shapes[0].columns)
+    ]
     return gradient, gradient * (1 + work / of_gradient)
-
-
-def form_of(likelihood: Likelihood, shapes: Shapes) -> str:
-    """The form that a likelihood has for factors of such shapes."""
-    pairs, features, feature_space = FORMS
-    if isinstance(likelihood, LikelihoodByPairs):
-        return pairs
-    return feature_space if likelihood.in_feature_space(shapes[0].columns) else features
 
 
 def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Shapes, outputs: int = 1) -> int:
@@ -115,7 +109,7 @@ def _entries(examples: int, paths: int, columns: int) -> int:
     return paths * (columns if expands_in_factor(examples, paths, columns) else paths)
 
 
-def _seconds_of_gradient(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> float:
+def _seconds_of_gradient(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> float:
     """Of the action, the least of three."""
     problem, point = problem_of(likelihood, arch), jnp.zeros(sum(shape.size for shape in shapes))
 

@@ -21,12 +21,14 @@ from bayesattn._random import branch, digest, stream
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import is_singular
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
+from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
-from bayesattn.theory.likelihood import Likelihood, likelihood_of
 from bayesattn.theory.mixture import COMPONENTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
-from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 from bayesattn.theory.whitening import Whitening
@@ -81,55 +83,40 @@ class Evidence(NamedTuple):
 
 
 @with_own_settings
-@of_model
-def gp_evidence(
-    path_inputs: Any, labels: Any, arch: Architecture, temperature: Checked, *, likelihood: Likelihood | None = None
-) -> Any:
-    """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact. JAX can trace it.
+def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
+    """log Normal(Y; 0, K(U_GP) + T I), the evidence at infinite width; exact.
+
+    JAX can trace and differentiate it in the temperature.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network; its widths do not matter.
-        temperature: T, variance of the likelihood.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels; its widths do not matter.
+        temperature: T, variance of the likelihood, by default the model's.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0.
-        NotConverged: K + T I is singular in float64; not told of what JAX traces.
+        ValueError: no model, or one of classes; a temperature that is not above 0.
+        NotConverged: K + T I is singular in float64, which is not looked at where JAX traces the temperature.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    if not any(map(is_traced, jax.tree.leaves(given))):
-        given = given.condensed(arch)
-    log_evidence, singular = _of_gp(given, gp_order_parameter(arch))
+    density, arch = gaussian_density(model, temperature), model.architecture
+    if not is_traced(density.temperature):
+        density = compressed(density, arch)
+    log_evidence, singular = _of_gp(density, gp_order_parameter(arch))
     if is_traced(log_evidence):
         return log_evidence
     if singular:
-        cause = likely_cause(given, arch)
+        cause = likely_cause(density, arch)
         raise NotConverged(f"the evidence in the GP limit cannot be computed in float64; {cause}", None)
     return float(log_evidence)
 
 
 @jax.jit
-def _of_gp(likelihood: Likelihood, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
+def _of_gp(likelihood: GaussianProcess, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
     """Log density of the labels, and whether it is lost in rounding."""
-    singular = likelihood.is_singular(jnp.sqrt(order_parameter))
+    singular = is_singular(likelihood, jnp.sqrt(order_parameter))
     return likelihood.log_density_of(order_parameter), singular
 
 
 @with_own_settings
-@of_model
-@not_traced
-def evidence(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperature: Checked,
-    *,
-    seed: int = 0,
-    particles: int | None = None,
-    likelihood: Likelihood | None = None,
-) -> Evidence:
+def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, particles: int | None = None) -> Evidence:
     """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
 
     The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
@@ -139,36 +126,25 @@ def evidence(
     more than 40 coordinates there are no such mixtures, and the scatter of the islands from the prior decides alone.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network.
-        temperature: T, variance of the likelihood.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        temperature: T, variance of the likelihood, by default the model's.
         seed: of the draws.
         particles: of each island, a multiple of 8; asks for annealing. By default 128, and as few as 32 where there are
             many examples. The error falls as their square root.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0,
-            particles that are no multiple of 8.
+        ValueError: no model, or one of classes; a temperature that is not above 0 or that JAX traces, particles that are no
+            multiple of 8.
         NotConverged: K + T I is singular in float64.
     """
-    single = evidences(path_inputs, labels, arch, [temperature], seed=seed, particles=particles, likelihood=likelihood)
-    return single[0]
+    refuse_traced("evidence", temperature=temperature)
+    density = gaussian_density(model, temperature)
+    return evidences(model, [float(density.temperature)], seed=seed, particles=particles)[0]
 
 
 @with_own_settings
-@of_model
-@not_traced
 def evidences(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperatures: Sequence[Checked],
-    *,
-    seed: int = 0,
-    particles: int | None = None,
-    likelihood: Likelihood | None = None,
+    model: Checked, temperatures: Sequence[Checked], *, seed: int = 0, particles: int | None = None
 ) -> list[Evidence]:
     """`evidence` at each of several temperatures, those that need annealing in one run.
 
@@ -176,22 +152,13 @@ def evidences(
     ValueError if there is no temperature.
     """
     checked = _checked(temperatures)
-    given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
-    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles)
+    estimates = _estimates(model, checked, seed, particles)
     return [estimates[temperature] for temperature in checked]
 
 
 @with_own_settings
-@of_model
 def competing(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperatures: Sequence[Checked],
-    *,
-    seed: int = 0,
-    particles: int | None = None,
-    likelihood: Likelihood | None = None,
+    model: Checked, temperatures: Sequence[Checked], *, seed: int = 0, particles: int | None = None
 ) -> list[Evidence | None]:
     """`evidences` for a choice among temperatures, None for those too cold to compete.
 
@@ -199,36 +166,32 @@ def competing(
     That it might rise again is not excluded. Arguments and errors as for `evidences`.
     """
     checked = _checked(temperatures)
-    given = likelihood_of(path_inputs, labels, arch, min(checked), likelihood)
-    estimates = _found(_posterior(path_inputs, labels, arch), given, arch, checked, seed, particles, within=FAR)
+    estimates = _estimates(model, checked, seed, particles, within=FAR)
     return [estimates.get(temperature) for temperature in checked]
 
 
 def _checked(temperatures: Sequence[Checked]) -> list[float]:
+    refuse_traced("evidences", temperatures=temperatures)
     if not len(temperatures):
         raise ValueError("temperatures must hold at least one number above 0, got none")
     return [positive("temperature", temperature) for temperature in temperatures]
 
 
-def _posterior(path_inputs: Any, labels: Any, arch: Architecture) -> str:
-    """What the streams of random numbers of different posteriors differ by."""
-    return digest(arch.table, np.asarray(path_inputs, float), np.asarray(labels, float))
-
-
-def _found(
-    posterior: str,
-    likelihood: Likelihood,
-    arch: Architecture,
+def _estimates(
+    model: Any,
     temperatures: Sequence[float],
     seed: int,
     particles: int | None = None,
     within: float = np.inf,
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without those that annealing has given up."""
+    likelihood, arch = gaussian_density(model), model.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes, likelihood = layer_shapes(arch), likelihood.condensed(arch)
+    shapes, likelihood = layer_shapes(arch), compressed(likelihood, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
+    # Different posteriors have different streams of random numbers.
+    posterior = digest(arch.table, np.asarray(model.path_inputs, float), np.asarray(model.labels, float))
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}
     # Rows that matter in another order, and columns of either sign, are more than one mode.
@@ -346,7 +309,7 @@ def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
     return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
 
 
-def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Problem:
+def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
     """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
     problem = problem_of(likelihood, arch)
     saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
@@ -356,7 +319,7 @@ def _ordered(likelihood: Likelihood, arch: Architecture, shapes: Shapes) -> Prob
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 
-def _by_importance(likelihood: Likelihood, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
+def _by_importance(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
     """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:

@@ -27,12 +27,12 @@ from bayesattn._checks import Checked, one_of
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import Prediction
+from bayesattn.kernels.path_inputs import by_label, checked_path_inputs, scaled_features
+from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.features import of_outputs, scaled_features
-from bayesattn.theory.kernels import checked_path_inputs
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
 from bayesattn.theory.mode import Mode, find_mode, spanning
-from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import SHOWN, NotConverged, likely_cause, saddle_point
 from bayesattn.theory.whitening import Whitening
@@ -84,40 +84,33 @@ class FiniteWidth(NamedTuple):
 
 
 @with_own_settings
-@of_model
-@not_traced
 def finite_width(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture,
-    temperature: Checked,
+    model: Checked,
     test_path_inputs: Any = None,
     *,
     about: str | None = None,
     variances: bool = True,
     max_steps: int = 200,
-    likelihood: Likelihood | None = None,
 ) -> FiniteWidth:
     """Order parameter and predictor at finite width, to first order beyond the saddle point.
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network.
-        temperature: T, variance of the likelihood.
-        test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted, by default those of the model.
         about: "mode" or "saddle", the centre of the expansion; by default the saddle point where a layer is narrower than
             twice the number of its path suffixes, H_l .. H_L, or than half the square of that number. Outputs multiply it,
             and a skip counts as a head.
         variances: whether its variances are wanted too, which cost most; NaN otherwise.
         max_steps: most Newton steps to the mode.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
+        ValueError: no model, or one of classes; wrong shapes, entries that are not finite or that JAX traces, too many
+            coordinates, another centre.
         NotConverged: the mode was not found.
     """
-    likelihood = likelihood_of(path_inputs, labels, arch, temperature, likelihood).condensed(arch)
+    density, arch = gaussian_density(model), model.architecture
+    refuse_traced("finite_width", test_path_inputs=test_path_inputs)
+    likelihood = compressed(density, arch)
     full = layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
     about = usual_centre(arch) if about is None else about
@@ -135,9 +128,9 @@ def finite_width(
             )
     moments = _moments(centre, problem, shapes)
     prediction = None
-    if test_path_inputs is not None:
-        features = np.shape(path_inputs)[2]
-        test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
+    test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
+    if test is not None:
+        test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
         prediction = _predictor(centre, moments, problem, scaled_features(test, arch.input_variance), shapes, variances)
         prediction = Prediction(*map(likelihood.by_example, prediction))
     variance = jnp.sum(moments.slopes**2, axis=0)
@@ -195,9 +188,9 @@ def _predictor(
     """
     factor = problem.factor(mode.point, shapes)
     at, change = factor @ factor.T, moments.mean - factor @ factor.T
-    solved = problem.likelihood.solved(factor)
-    examples, *shape = solved.whitened.shape
-    whitened, pulled = solved.whitened.reshape(examples, -1), solved.weighted
+    solved = problem.likelihood.solve(factor)
+    labels, *shape = solved.features.shape
+    whitened, pulled = solved.features.reshape(labels, -1), solved.weighted
 
     def through(vector: Float[Array, "feature path"]) -> Float[Array, "feature path"]:
         return (whitened.T @ (whitened @ vector.reshape(-1))).reshape(shape)
@@ -208,7 +201,7 @@ def _predictor(
 
     slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
     readout = pulled @ at + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
-    test = of_outputs(test_features, problem.likelihood.outputs)
+    test = by_label(test_features, problem.likelihood.outputs)
     flat_test = test.reshape(len(test), -1)
     mean = flat_test @ readout.reshape(-1)
     if not variances:

@@ -17,7 +17,7 @@ MOST_HALVINGS = 40
 ROUNDING = 1e-12
 """Relative rise of the function that may be rounding."""
 LEAST_DIGITS = 1e-6
-"""The same where K + T I is nearly singular (`bayesattn.theory.likelihood.LEAST_PIVOT`)."""
+"""The same where K + T I is nearly singular (`bayesattn.kernels.conditionals.LEAST_PIVOT`)."""
 
 
 class Local(NamedTuple):

@@ -11,8 +11,10 @@ from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import is_singular
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, stretched, unwhiten
-from bayesattn.theory.likelihood import Likelihood
 from bayesattn.theory.minimise import (
     STEPS_EACH,
     Found,
@@ -63,7 +65,7 @@ class Mode(NamedTuple):
 
 
 def find_mode(
-    likelihood: Likelihood, arch: Architecture, max_steps: int = 200, start: Point | None = None
+    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, start: Point | None = None
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
@@ -71,7 +73,7 @@ def find_mode(
     limit; where a layer is narrow, always at the saddle point, which tells the order of its rows. Raises NotConverged if the
     mode was not found.
     """
-    likelihood = likelihood.condensed(arch)
+    likelihood = compressed(likelihood, arch)
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):
@@ -229,7 +231,7 @@ def _mode_at(best, whitening, value, gradient, problem: Problem, origin: Point, 
     slope = stretch * jax.grad(lambda p: problem.likelihood.energy(problem.factor(p, shapes)))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
-    singular = problem.likelihood.is_singular(problem.factor(point, shapes))
+    singular = is_singular(problem.likelihood, problem.factor(point, shapes))
     norm = jnp.where(jnp.isfinite(whitening.log_volume()) & ~singular, norm, jnp.inf)
     return Mode(whitening._replace(centre=point), jnp.asarray(value), norm)
 

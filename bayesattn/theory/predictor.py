@@ -9,50 +9,41 @@ from jaxtyping import Array, Float
 
 from bayesattn._checks import Checked
 from bayesattn._settings import with_own_settings
-from bayesattn.architecture import Architecture
-from bayesattn.theory.features import scaled_features
-from bayesattn.theory.kernels import checked_path_inputs, input_scale, refuse_contradictions, symmetric
-from bayesattn.theory.likelihood import Likelihood, Prediction, likelihood_of
-from bayesattn.theory.of_model import of_model
+from bayesattn.kernels.between import symmetric
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import Prediction, conditional_moments
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import checked_path_inputs, input_scale, scaled_features
+from bayesattn.theory.arguments import gaussian_density
 
 
 @with_own_settings
-@of_model
-def predict(
-    order_parameter: Any,
-    path_inputs: Any,
-    labels: Any,
-    test_path_inputs: Any,
-    arch: Architecture,
-    temperature: Checked,
-    *,
-    likelihood: Likelihood | None = None,
-) -> Prediction:
+def predict(order_parameter: Any, model: Checked, test_path_inputs: Any = None) -> Prediction:
     """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
+
+    JAX can trace and differentiate it in the order parameter and the test inputs.
 
     Args:
         order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs; mean and variance are then (P_test, m).
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,), or (P, m).
-        test_path_inputs: xi of shape (P_test, Pi, N_0).
-        arch: the network.
-        temperature: T, variance of the likelihood.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        test_path_inputs: xi of shape (P_test, Pi, N_0), by default those of the model.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, U that is not symmetric.
+        ValueError: no model, or one of classes; no test inputs, wrong shapes, entries that are not finite, U that is not
+            symmetric.
     """
-    given = likelihood_of(path_inputs, labels, arch, temperature, likelihood, once=True)
-    features = given.features.shape[1]
-    test = checked_path_inputs("test_path_inputs", test_path_inputs, arch, features=features)
+    density, arch = gaussian_density(model), model.architecture
+    test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
+    if test is None:
+        raise ValueError("predict() needs test_path_inputs, got a model that has none")
+    test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
     order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
-    refuse_contradictions(given.flat, given.labels, max(arch.path_variances), given.temperature)
-    return _predict(jnp.asarray(order_parameter), given, scaled_features(test, arch.input_variance))
+    return _predict(jnp.asarray(order_parameter), density, scaled_features(test, arch.input_variance))
 
 
 @jax.jit
-def _predict(order_parameter, likelihood: Likelihood, features) -> Prediction:
-    return likelihood.prediction_of(order_parameter, features)
+def _predict(order_parameter, likelihood: GaussianProcess, features) -> Prediction:
+    return conditional_moments(likelihood, order_parameter, features)
 
 
 def right(outputs: Any, labels: Any) -> Any:
@@ -79,17 +70,18 @@ def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarra
 
 
 @with_own_settings
-def readouts(order_parameters: Any, likelihood: Likelihood, arch: Architecture) -> Float[Array, "draw row feature"]:
+def readouts(order_parameters: Any, model: Checked, temperature: Checked = None) -> Float[Array, "draw row feature"]:
     """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
 
     g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).
     """
-    _, features, paths = likelihood.features.shape
+    density, arch = gaussian_density(model, temperature), model.architecture
+    _, features, paths = density.features.shape
     scale = input_scale(arch.input_variance, paths, features)
-    return scale * _readouts(jnp.asarray(order_parameters), likelihood.condensed(arch))
+    return scale * _readouts(jnp.asarray(order_parameters), compressed(density, arch))
 
 
 @jax.jit
-def _readouts(order_parameters, likelihood: Likelihood):
+def _readouts(order_parameters, likelihood: GaussianProcess):
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
     return jax.lax.map(likelihood.readout_of, order_parameters)

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import expands_in_factor
+from bayesattn.kernels.expansions import expansion, expansion_in_factor
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.kernels.path_inputs import Factor
 from bayesattn.theory.bartlett import LayerShape, Order, Skips, cholesky_factors, log_prior
-from bayesattn.theory.forms import expands_in_factor
-from bayesattn.theory.likelihood import Factor, Likelihood
 from bayesattn.theory.minimise import Local
 
 Point = Float[Array, " coordinate"]
@@ -22,7 +24,7 @@ MOST_COORDINATES = 3000
 class Problem(NamedTuple):
     """Arrays that the posterior of a point depends on, besides the shapes of its layers."""
 
-    likelihood: Likelihood
+    likelihood: GaussianProcess
     widths: Float[Array, " layer"]
     variances: Float[Array, " layer_and_input"]
     order: Order = None
@@ -46,7 +48,7 @@ class Problem(NamedTuple):
         return self._replace(likelihood=self.likelihood.at(temperature))
 
 
-def problem_of(likelihood: Likelihood, arch: Architecture) -> Problem:
+def problem_of(likelihood: GaussianProcess, arch: Architecture) -> Problem:
     """The arrays of the posterior of a network."""
     return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
 
@@ -84,7 +86,7 @@ def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local
 
 
 def with_derivatives(
-    likelihood: Likelihood, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
+    likelihood: GaussianProcess, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
 ) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of weight x energy + rest, functions of a point.
 
@@ -100,8 +102,8 @@ def with_derivatives(
 
     def local(point: Point) -> Local:
         here = factor(point)
-        in_factor = expands_in_factor(len(likelihood.labels), *here.shape)
-        at = likelihood.expansion_in_factor(here) if in_factor else likelihood.expansion(here)
+        in_factor = expands_in_factor(likelihood.labels.size, *here.shape)
+        at = (expansion_in_factor if in_factor else expansion)(likelihood, here)
 
         def expanded(other):
             there = factor(other)

@@ -9,14 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import positive, positive_integer, shown
+from bayesattn._checks import Checked, positive, positive_integer, shown
 from bayesattn._settings import with_own_settings
 from bayesattn._text import as_html, as_text
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.choice import compressed
+from bayesattn.kernels.conditionals import LEAST_PIVOT, is_singular
+from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
+from bayesattn.theory.action import number_or_matrix
+from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
-from bayesattn.theory.likelihood import LEAST_PIVOT, Likelihood, Unseen, likelihood_of
 from bayesattn.theory.minimise import STEPS_EACH, minimum, minimum_by_gradients
-from bayesattn.theory.of_model import not_traced, of_model
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
@@ -99,40 +102,39 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
 
 
 @with_own_settings
-@of_model
-@not_traced
 def solve(
-    path_inputs: Any,
-    labels: Any,
-    arch: Architecture | Sequence[Architecture],
-    temperature: Any,
+    model: Checked,
     *,
+    arch: Checked = None,
+    temperature: Any = None,
     max_steps: int = 200,
     throw: bool = True,
-    likelihood: Likelihood | None = None,
 ) -> SaddlePoint:
     """Minimise the action from the GP limit (THEORY section 4).
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0); a Model here stands for all that it holds.
-        labels: Y of shape (P,).
-        arch: the network, or several networks with the same heads, solved in one call.
-        temperature: T, or one T per network; several T may go with one network.
+        model: the posterior, a `bayesattn.Model` with Gaussian labels.
+        arch: another network, or several networks with the same heads, solved in one call; by default the model's.
+        temperature: another T, or one T per network; several T may go with one network; by default the model's.
         max_steps: most Newton steps.
-        throw: raise NotConverged on failure; otherwise `.converged` tells.
-        likelihood: of these data, where it is at hand (`bayesattn.Model.likelihood`), so that it is not made again.
+        throw: raise NotConverged on failure; otherwise `.converged` says it.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite or that JAX traces, a temperature that is not above 0.
+        ValueError: no model, or one of classes; networks of other heads, a temperature that is not above 0 or that JAX
+            traces.
         NotConverged: the relative gradient stayed above 1e-8.
     """
+    require_model(model)
+    refuse_traced("solve", temperature=temperature)
     positive_integer("max_steps", max_steps)
-    networks = list(arch) if isinstance(arch, Sequence) else [arch]
+    networks = list(arch) if isinstance(arch, Sequence) else [model.architecture if arch is None else arch]
     batched = isinstance(arch, Sequence) or np.ndim(temperature) > 0
     for network in networks:
         if not isinstance(network, Architecture):
             raise ValueError(f"arch must be a bayesattn.Architecture or a list of them, got {shown(network)}")
-    temperatures = [positive("temperature", t) for t in np.ravel(temperature)]
+    temperatures = [
+        positive("temperature", t) for t in np.ravel(model.temperature if temperature is None else temperature)
+    ]
     if (
         not networks
         or not temperatures
@@ -148,18 +150,20 @@ def solve(
             "networks solved in one call must have the same heads, outputs and input variance s_0^2, and skips in the same"
             " layers"
         )
-    given = likelihood_of(path_inputs, labels, networks[0], temperatures[0], likelihood)
-    solutions = _solved(given, networks, temperatures, max_steps, throw)
+    density = gaussian_density(model if arch is None else model.replace(architecture=networks[0]))
+    solutions = _solved(density, networks, temperatures, max_steps, throw)
     return _stacked(solutions) if batched else solutions[0]
 
 
-def saddle_point(likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True) -> SaddlePoint:
+def saddle_point(
+    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
+) -> SaddlePoint:
     """`solve` of one network at the likelihood's own temperature."""
     return _solved(likelihood, [arch], [likelihood.temperature], max_steps, throw)[0]
 
 
 def rough_saddle_point(
-    likelihood: Likelihood, arch: Architecture, max_steps: int = 200, throw: bool = True
+    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
     """The same, of many coordinates only as near as another search needs that begins there."""
     shapes = layer_shapes(arch, full=True)
@@ -175,10 +179,14 @@ def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
 
 
 def _solved(
-    likelihood: Likelihood, networks: Sequence[Architecture], temperatures: Sequence[Any], max_steps: int, throw: bool
+    likelihood: GaussianProcess,
+    networks: Sequence[Architecture],
+    temperatures: Sequence[Any],
+    max_steps: int,
+    throw: bool,
 ) -> list[SaddlePoint]:
     """Of each network, by one program for any number of them; together every problem would wait for the slowest."""
-    likelihood = likelihood.condensed(networks[0])
+    likelihood = compressed(likelihood, networks[0])
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
     problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
@@ -197,21 +205,20 @@ def _solved(
     return solutions
 
 
-def likely_cause(likelihood: Likelihood, arch: Architecture) -> str:
+def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
     """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
-    likelihood = likelihood.condensed(arch)
-    unseen, temperature = likelihood.unseen or Unseen(0, 0.0), float(likelihood.temperature)
+    likelihood = compressed(likelihood, arch)
+    residual, temperature = likelihood.residual or ResidualExamples(0, 0.0), float(likelihood.temperature)
     kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
     eigenvalues, rounding = np.linalg.eigvalsh(kernel), len(kernel) * np.finfo(float).eps
-    labels, least = len(kernel) + unseen.examples * arch.outputs, LEAST_PIVOT * rounding * np.max(np.diag(kernel))
+    labels, least = len(kernel) + residual.examples * arch.outputs, LEAST_PIVOT * rounding * np.max(np.diag(kernel))
     if eigenvalues[0] + temperature < least:
         rank = int(np.sum(eigenvalues > 10 * rounding * eigenvalues[-1]))
         return (
-            f"K + T I is singular in float64: K has rank {rank} for {labels} {'labels' if arch.outputs > 1 else 'examples'}"
-            f" (duplicated or linearly dependent ones), and temperature {temperature:.1g} is too small to make up for it;"
-            f" raise it above {least:.1g}"
+            f"K + T I is singular in float64: K has rank {rank} for {labels} labels (duplicated or linearly dependent"
+            f" examples), and temperature {temperature:.1g} is too small to make up for it; raise it above {least:.1g}"
         )
-    square = np.sum(np.square(likelihood.labels)) + unseen.square
+    square = np.sum(np.square(likelihood.labels)) + residual.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
     if excess > LARGE_LABELS:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
@@ -283,12 +290,12 @@ def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoi
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)), SMALLEST_GRADIENT_SCALE)
     point = unwhiten(best, shapes, problem.widths)
     factors = problem.factors(point, shapes)
-    norm = jnp.where(problem.likelihood.is_singular(factors[0]), jnp.inf, norm)
+    norm = jnp.where(is_singular(problem.likelihood, factors[0]), jnp.inf, norm)
     order_parameters = tuple(factor @ factor.T for factor in factors)
     return SaddlePoint(
         order_parameters[0],
         order_parameters[:-1],
-        order_parameters[-1][0, 0] if len(order_parameters[-1]) == 1 else order_parameters[-1],
+        number_or_matrix(order_parameters[-1]),
         _energy(best, problem, shapes),
         _entropy(best, shapes, problem.widths, problem.variances),
         norm,

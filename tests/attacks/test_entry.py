@@ -297,9 +297,9 @@ OURS = {
     "no memory of XLA": (raises(RuntimeError("RESOURCE_EXHAUSTED: Out of memory")), 2, "memory does not suffice"),
     "no solution": (raises(ba.theory.NotConverged("no saddle point", None)), 2, "no saddle point"),
     "a check": (
-        lambda: ba.theory.solve(np.ones(3), 1, ba.Architecture((1,), (1, 1), (1.0,) * 3), 1),
+        lambda: ba.theory.solve(np.ones(3)),
         2,
-        "path_inputs must have shape",
+        "model must be a bayesattn.Model",
     ),
 }
 

@@ -73,11 +73,11 @@ def test_path_inputs_that_are_complex(field):
         lambda value: ba.attention.path_inputs(value, [np.zeros((1, 3, 3))]),
         lambda value: ba.attention.paths_from_matrices(value, [np.full((6, 1, 2, 2), 0.5)]),
         lambda value: ba.attention.matrices(np.ones((6, 2, 3)), [value[:2, :1, :] * np.ones((2, 3, 3))]),
-        lambda value: ba.theory.solve(value, Y, ARCH, 0.1),
-        lambda value: ba.theory.predict(np.eye(2), XI, Y, value, ARCH, 0.1),
+        lambda value: ba.theory.kernel(np.eye(2), value, XI, ARCH),
+        lambda value: ba.theory.predict(np.eye(2), ba.Model(**FIELDS), value),
         lambda value: ba.models.LatentModel(features=value[0], values=Y[:2, None], noise=1.0, prior=1.0),
     ],
-    ids=["path_inputs", "paths_from_matrices", "weights", "solve", "predict", "latent"],
+    ids=["path_inputs", "paths_from_matrices", "weights", "kernel", "predict", "latent"],
 )
 def test_complex_arrays_are_refused_wherever_they_come_in(call):
     refused(lambda: call(XI + 0.5j), "real numbers", "complex128")
@@ -131,7 +131,7 @@ def test_seeds_that_make_no_sense(call, seed):
 
 
 def test_a_seed_of_2_to_the_63_for_the_evidence():
-    refused(lambda: ba.theory.evidence(XI, Y, ARCH, 0.1, seed=2**63), "seed must be a whole number")
+    refused(lambda: ba.theory.evidence(ba.Model(**FIELDS), seed=2**63), "seed must be a whole number")
 
 
 @pytest.mark.parametrize(
@@ -187,12 +187,11 @@ TWICE = np.concatenate([XI, XI])
         lambda labels, temperature: ba.Model(
             path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=temperature
         ),
-        lambda labels, temperature: ba.theory.predict(np.eye(2), TWICE, labels, XI, ARCH, temperature),
         lambda labels, temperature: ba.Model(
             path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=0.1
         ).replace(temperature=temperature),
     ],
-    ids=["model", "predict", "replace"],
+    ids=["model", "replace"],
 )
 @pytest.mark.parametrize("temperature", [1e-15, 1e-300])
 def test_examples_that_contradict_each_other_at_no_temperature(call, temperature):
@@ -410,6 +409,6 @@ def test_widths_near_infinity_solve():
     gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
     for width in (10**9, 10**12):
         arch = model.architecture.with_width(width)
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         factor = problem.factors(mode.point, layer_shapes(arch))[0]
         np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)

@@ -81,9 +81,7 @@ def test_f_of_exact_weights_has_the_conditional_moments(case):
         jax.vmap(lambda w: path.network(w, test))({name: jnp.asarray(v.values[0]) for name, v in drawn.items()})
     )
     order_parameter = one["posterior"]["order_parameter"].values[0, 0]
-    exact = ba.theory.predict(
-        order_parameter, model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature
-    )
+    exact = ba.theory.predict(order_parameter, model)
     error = np.sqrt(exact.variance / count)
     assert np.max(np.abs(outputs.mean(0) - exact.mean) / error) < 4
     # A Gaussian's sample variance has relative standard error sqrt(2 / count).
@@ -95,8 +93,7 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     model, draws = case
     posterior = draws["posterior"]
     flat = posterior["order_parameter"].values.reshape(-1, *posterior["order_parameter"].shape[2:])
-    problem = (model.path_inputs, model.labels, model.test_path_inputs, model.architecture, model.temperature)
-    conditional = [ba.theory.predict(u, *problem) for u in flat[:: len(flat) // 100]]
+    conditional = [ba.theory.predict(u, model) for u in flat[:: len(flat) // 100]]
     assert len(conditional) == 100
     expected = np.mean([c.variance + c.mean**2 for c in conditional], axis=0)
     second = posterior["prediction"] ** 2

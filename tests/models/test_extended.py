@@ -9,13 +9,15 @@ import pytest
 import bayesattn as ba
 from bayesattn import calibration
 from bayesattn.accuracy import share_right
+from bayesattn.kernels.choice import gaussian_process
+from bayesattn.kernels.conditionals import leave_one_out
+from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.models import collapsed, path, token
 from bayesattn.models.posterior import Tokens
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
 from bayesattn.tasks.dataset import Dataset
 from bayesattn.theory import bartlett
-from bayesattn.theory.likelihood import likelihood
 from bayesattn.theory.predictor import readouts, right
 from bayesattn.theory.problem import problem_of
 from tests.conftest import relative_error
@@ -86,7 +88,7 @@ def functions_of(order_parameters):
 def test_prior_moments_by_weights_and_by_factors_agree(name):
     model, count = extended_model(name), 40_000
     arch, shapes = model.architecture, collapsed.structure(model)
-    problem = problem_of(model.likelihood, arch)
+    problem = problem_of(model.kernels, arch)
 
     @jax.jit
     @jax.vmap
@@ -212,7 +214,7 @@ def mixed():
 @pytest.mark.parametrize("form", ["features", "feature_space"])
 def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_output(mixed, form):
     model, factor, joint = mixed
-    ours = likelihood(model.path_inputs, model.labels, model.architecture, model.temperature, form=form)
+    ours = gaussian_process(model.path_inputs, model.labels, model.architecture, model.temperature, form=form)
     noisy, y = joint[:14, :14] + 0.5 * np.eye(14), model.labels.ravel()
     energy = np.linalg.slogdet(noisy)[1] + y @ np.linalg.solve(noisy, y)
     u = factor @ factor.T
@@ -221,16 +223,17 @@ def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_outpu
     assert relative_error(jax.jit(ours.kernel_of)(u), joint[:14, :14]) < 1e-12
     few = factor[:, :3]
     slope, hessian = jax.jit(jax.grad(ours.energy))(few), jax.jit(jax.hessian(ours.energy))(few)
-    by_u, by_factor = jax.jit(ours.expansion)(few), jax.jit(ours.expansion_in_factor)(few)
+    by_u, by_factor = jax.jit(expansion)(ours, few), jax.jit(expansion_in_factor)(ours, few)
+    assert relative_error(jax.jit(ours.energy)(few), by_u.value) < 1e-12
     assert relative_error(by_factor.slope, slope) < 1e-10
     assert relative_error(by_factor.curvature, hessian.reshape(by_factor.curvature.shape)) < 1e-10
     assert relative_error(2 * by_u.slope @ few, slope) < 1e-10
-    projection = jax.jit(ours._projection)(factor, ours.labels)
+    projection = jax.jit(ours.projection)(factor, ours.flat_labels)
     for readout in (jax.jit(ours.readout_of)(u), factor @ projection):
         outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
         scale = np.sqrt(0.6 / (3 * 4))
         assert relative_error(outputs.ravel() * scale, joint[14:, :14] @ np.linalg.solve(noisy, y)) < 1e-10
-    left = jax.jit(ours.leave_one_out_of)(u)
+    left = jax.jit(leave_one_out)(ours, u)
     kept = np.delete(np.arange(14), [4, 5])
     gain = np.linalg.solve(noisy[np.ix_(kept, kept)], noisy[np.ix_(kept, [4, 5])])
     missed, spread = y[4:6] - gain.T @ y[kept], noisy[4:6, 4:6] - gain.T @ noisy[np.ix_(kept, [4, 5])]
@@ -248,7 +251,7 @@ def test_predictor_and_kernel_of_several_outputs(mixed):
     assert relative_error(found.mean, (cross @ np.linalg.solve(noisy, y)).reshape(5, 2)) < 1e-10
     variance = np.diag(joint)[14:] - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T))
     assert relative_error(found.variance, variance.reshape(5, 2)) < 1e-10
-    [readout] = readouts(u[None], model.likelihood, model.architecture)
+    [readout] = readouts(u[None], model)
     outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
     assert relative_error(outputs, found.mean) < 1e-10
 
@@ -262,7 +265,7 @@ def test_the_saddle_point_minimises_the_action(mixed):
     assert relative_error(found.scalar_order_parameter, saddle.scalar_order_parameter) < 1e-7
     rng = np.random.default_rng(0)
     problem, shapes = (
-        problem_of(model.likelihood, model.architecture),
+        problem_of(model.kernels, model.architecture),
         bartlett.layer_shapes(model.architecture, full=True),
     )
     for _ in range(3):
@@ -307,7 +310,7 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     gathered = ba.Statistics.gather((many, labels), model.architecture)
     held = ba.Model(statistics=gathered, architecture=model.architecture, temperature=model.temperature)
     u = factor @ factor.T
-    known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.likelihood) for of in (held, whole)]
+    known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.kernels) for of in (held, whole)]
     for one, other in zip(*known, strict=True):
         assert relative_error(one, other) < 1e-10
     assert relative_error(known[0][0], known[1][0]) < 1e-12
@@ -447,4 +450,4 @@ def test_labels_of_another_shape_are_named(mixed):
     with pytest.raises(ValueError, match=r"path_inputs must have 9 paths on axis 1 \(the product of heads and skips"):
         model.replace(path_inputs=model.path_inputs[:, :4])
     with pytest.raises(ValueError, match="form must be 'features' or 'feature_space' of 2 outputs, got 'pairs'"):
-        likelihood(model.path_inputs, model.labels, model.architecture, 0.5, form="pairs")
+        gaussian_process(model.path_inputs, model.labels, model.architecture, 0.5, form="pairs")

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from tests.conftest import model_of
 from tests.posteriors import z_score
 
 ARCH = ba.Architecture((2, 2), (6, 5, 7), (1.0,) * 4)
@@ -14,12 +15,9 @@ TWICE = np.concatenate([XI[:6], XI[:6]])
 
 def everything(path_inputs, labels, temperature):
     """Solve, expand and sample; returns the draws."""
-    problem = (path_inputs, labels, ARCH, temperature)
-    for result in (ba.theory.solve(*problem), ba.theory.finite_width(*problem)):
+    model = model_of(path_inputs, labels, ARCH, temperature, test_path_inputs=XI)
+    for result in (ba.theory.solve(model), ba.theory.finite_width(model)):
         assert np.isfinite(result.order_parameter).all()
-    model = ba.Model(
-        path_inputs=path_inputs, labels=labels, architecture=ARCH, temperature=temperature, test_path_inputs=XI
-    )
     draws = ba.sample(model, warmup=200, draws=500)["posterior"]
     assert np.isfinite(draws["order_parameter"]).all()
     assert np.isfinite(draws["prediction"]).all()
@@ -39,47 +37,48 @@ def test_duplicated_examples_are_served_at_a_sensible_temperature():
 
 @pytest.mark.parametrize("call", [ba.theory.solve, ba.theory.finite_width, ba.theory.evidence])
 def test_a_singular_kernel_at_tiny_temperature_is_named(call):
-    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 examples .* temperature 1e-15 is too small"):
-        call(TWICE, np.concatenate([Y[:6], -Y[:6]]), ARCH, 1e-15)
+    with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 for 12 labels .* temperature 1e-15 is too small"):
+        call(model_of(TWICE, np.concatenate([Y[:6], Y[:6]]), ARCH, 1e-15))
 
 
 def test_what_is_lost_in_rounding_is_not_called_evidence():
     labels = np.concatenate([Y[:6], Y[:6]])
     with pytest.raises(
-        ba.theory.NotConverged, match=r"in the GP limit cannot be computed in float64; .* K has rank 6 for 12 examples"
+        ba.theory.NotConverged, match=r"in the GP limit cannot be computed in float64; .* K has rank 6 for 12 labels"
     ):
-        ba.theory.gp_evidence(TWICE, labels, ARCH, 1e-15)
-    assert np.isfinite(ba.theory.gp_evidence(TWICE, labels, ARCH, 1e-6))
+        ba.theory.gp_evidence(model_of(TWICE, labels, ARCH, 1e-15))
+    assert np.isfinite(ba.theory.gp_evidence(model_of(TWICE, labels, ARCH, 1e-6)))
 
 
 def test_a_cause_counts_all_examples():
     statistics = ba.Statistics.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
     model = ba.Model(statistics=statistics, architecture=ARCH, temperature=1e-15)
-    with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 examples"):
+    with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 labels"):
         ba.theory.solve(model)
 
 
 def test_the_advice_is_a_temperature_that_is_served():
     """Where pivots are above rounding, but too near to it for six digits."""
     labels = np.concatenate([Y[:6], Y[:6]])
+    model = model_of(TWICE, labels, ARCH, 1e-11)
     with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 .* raise it above") as failure:
-        ba.theory.solve(TWICE, labels, ARCH, 1e-11)
+        ba.theory.solve(model)
     least = float(str(failure.value).split()[-1])
     assert 1e-11 < least < 1e-8
-    assert ba.theory.solve(TWICE, labels, ARCH, 10 * least).converged
+    assert ba.theory.solve(model, temperature=10 * least).converged
 
 
 def test_labels_of_absurd_size_are_named():
     with pytest.raises(ba.theory.NotConverged, match=r"labels are .* times larger than the prior expects"):
-        ba.theory.finite_width(XI, 1e7 * Y, ARCH, 0.1, about="mode")
+        ba.theory.finite_width(model_of(XI, 1e7 * Y, ARCH, 0.1), about="mode")
     # The expansion about the saddle point, the default in so narrow a network, copes with labels 1000 times too large. Of
     # larger ones a step of the search may end where K is singular by rounding: 1 of 20 at 1e4, 3 of 20 at 1e6.
-    assert np.isfinite(ba.theory.finite_width(XI, 1e3 * Y, ARCH, 0.1).order_parameter).all()
+    assert np.isfinite(ba.theory.finite_width(model_of(XI, 1e3 * Y, ARCH, 0.1)).order_parameter).all()
     failed = 0
     for seed in range(20):
         labels = 1e6 * Y * (1 + 1e-3 * np.random.default_rng(seed).normal(size=Y.shape))
         try:
-            assert np.isfinite(ba.theory.finite_width(XI, labels, ARCH, 0.1).order_parameter).all()
+            assert np.isfinite(ba.theory.finite_width(model_of(XI, labels, ARCH, 0.1)).order_parameter).all()
         except ba.theory.NotConverged as error:
             failed += 1
             assert "labels are 1e+06 times larger than the prior expects" in str(error)  # noqa: PT017
@@ -116,6 +115,6 @@ def test_a_temperature_lost_beside_a_kernel_of_low_rank_is_said_to_be(seed):
     U_11 came out as 0.199, 1.000 and 0.955 where it is 0.196, 0.290 and 0.250.
     """
     rng, arch = np.random.default_rng(seed), ba.Architecture((2,), (5, 5), (1.0,) * 3)
-    data = rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40), arch
+    model = model_of(rng.normal(size=(40, 2, 3)), rng.choice([-1.0, 1.0], 40), arch, 1e-12)
     with pytest.raises(ba.theory.NotConverged, match=r"singular in float64"):
-        ba.theory.solve(*data, 1e-12)
+        ba.theory.solve(model)

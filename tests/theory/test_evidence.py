@@ -10,15 +10,12 @@ import pytest
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn.kernels.choice import gaussian_process
 from bayesattn.theory import problem as problems
 from bayesattn.theory.bartlett import layer_shapes, mirrored, sample_prior
 from bayesattn.theory.evidence import competing
-from bayesattn.theory.likelihood import likelihood
+from tests.conftest import model_of
 from tests.posteriors import exact_scalar_posterior, tiny_model
-
-
-def problem_of(model):
-    return model.path_inputs, model.labels, model.architecture, model.temperature
 
 
 def random_problem(heads, widths, examples, features, size, temperature, seed, duplicated=False):
@@ -33,7 +30,7 @@ def random_problem(heads, widths, examples, features, size, temperature, seed, d
 
 def by_prior_draws(problem, draws):
     """log of the mean likelihood of prior draws, and its standard error."""
-    posterior, shapes = problems.problem_of(likelihood(*problem), problem[2]), layer_shapes(problem[2])
+    posterior, shapes = problems.problem_of(gaussian_process(*problem), problem[2]), layer_shapes(problem[2])
 
     def log_likelihood(key):
         point = sample_prior(key, shapes, posterior.widths)
@@ -91,11 +88,11 @@ def errors_from(found, exact, error=0.0):
 def test_both_routes_against_quadrature(temperature, widths):
     model = tiny_model(temperature, widths=widths)
     exact = exact_scalar_posterior(model)[2]
-    annealed = [ba.theory.evidence(*problem_of(model), seed=seed, particles=128) for seed in range(3)]
+    annealed = [ba.theory.evidence(model, seed=seed, particles=128) for seed in range(3)]
     assert all(each.method == "annealing" and each.error < 0.1 for each in annealed)
     # The level of each comparison is that of 3 standard errors.
     assert sum(errors_from(each, exact) ** 2 for each in annealed) < stats.chi2(3).isf(2 * stats.norm.sf(3))
-    found = ba.theory.evidence(*problem_of(model))
+    found = ba.theory.evidence(model)
     assert errors_from(found, exact) < 3
     assert found.error < 0.1
     if widths == (12, 12):
@@ -117,7 +114,7 @@ def test_without_noise_one_path_is_a_deep_linear_network_with_meijers_function()
     integral = np.exp(terms).sum().real * (contour[1] - contour[0]).imag / (2 * np.pi)
     exact = np.log(integral) - half * np.log(2 * np.pi * scale) - np.linalg.slogdet(unit)[1] / 2
     exact -= sum(special.gammaln(width / 2) for width in arch.widths)
-    found = ba.theory.evidence(path_inputs, labels, arch, 1e-6)
+    found = ba.theory.evidence(model_of(path_inputs, labels, arch, 1e-6))
     assert errors_from(found, exact) < 3
     assert found.error < 0.1
 
@@ -129,14 +126,14 @@ def test_gp_evidence_is_a_normal_density():
     )
     covariance = np.asarray(kernel) + model.temperature * np.eye(len(kernel))
     expected = stats.multivariate_normal(cov=covariance).logpdf(model.labels)
-    assert ba.theory.gp_evidence(*problem_of(model)) == pytest.approx(expected, rel=1e-12)
+    assert ba.theory.gp_evidence(model) == pytest.approx(expected, rel=1e-12)
 
 
 def test_it_tends_to_the_gp_limit():
     """The gap is of order 1/N: a tenth at ten times the width, up to the next order, of relative size below 10 % here."""
-    problems = [random_problem((2,), (width,) * 2, 12, 5, 4.0, 0.3, 6) for width in (2000, 20000)]
-    found = [ba.theory.evidence(*problem) for problem in problems]
-    gaps = [abs(each.log_evidence - ba.theory.gp_evidence(*problems[0])) for each in found]
+    models = [model_of(*random_problem((2,), (width,) * 2, 12, 5, 4.0, 0.3, 6)) for width in (2000, 20000)]
+    found = [ba.theory.evidence(model) for model in models]
+    gaps = [abs(each.log_evidence - ba.theory.gp_evidence(models[0])) for each in found]
     assert gaps[0] > 10 * found[0].error
     assert abs(gaps[1] - gaps[0] / 10) < 3 * np.hypot(found[1].error, found[0].error / 10) + gaps[0] / 100
 
@@ -145,7 +142,7 @@ def test_a_narrow_network_against_prior_draws():
     problem = random_problem((3,), (2, 1), 8, 4, 1.0, 0.3, 5)
     exact, error = by_prior_draws(problem, 30_000)
     assert error < 0.05
-    found = ba.theory.evidence(*problem)
+    found = ba.theory.evidence(model_of(*problem))
     assert errors_from(found, exact, error) < 3
     assert found.method == "annealing"
 
@@ -172,7 +169,7 @@ def far_problem(temperature=0.01, widths=None, size=1.0):
 def test_a_mode_far_out_in_the_tail_of_the_prior(problem, exact, error):
     """Against `reference` of benchmarks/evidence.py, by NumPy alone; annealing from the prior misses the first by 9 nats."""
     for seed in range(2):
-        found = ba.theory.evidence(*problem, seed=seed)
+        found = ba.theory.evidence(model_of(*problem), seed=seed)
         assert errors_from(found, exact, error) < 4
         assert found.error < 0.15
 
@@ -192,7 +189,7 @@ def test_signs_of_columns_leave_u_as_it_is(heads, widths, skips, outputs, images
     random = np.random.default_rng(7)
     order = jax.numpy.asarray(np.concatenate([random.permutation(shape.rows) for shape in shapes]))
     path_inputs, labels = np.ones((2, arch.paths, 1)), np.ones((2, outputs) if outputs > 1 else 2)
-    posterior = problems.problem_of(likelihood(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
+    posterior = problems.problem_of(gaussian_process(path_inputs, labels, arch, 1.0), arch)._replace(order=order)
     signs = mirrored(shapes, order)
     assert len(np.unique(signs, axis=0)) == len(signs) == images
     point = random.normal(size=signs.shape[1])
@@ -206,7 +203,7 @@ def test_two_images_of_a_mode_that_few_searches_find(number, exact, error):
     """One search in twenty ends in it; annealing from the prior and half of its images are 18.5 and 0.7 nats too small."""
     problem = runpy.run_path(str(Path(__file__).parents[2] / "benchmarks" / "evidence.py"))["network"](number)
     for seed in range(3):
-        assert errors_from(ba.theory.evidence(*problem, seed=seed), exact, error) < 4
+        assert errors_from(ba.theory.evidence(model_of(*problem), seed=seed), exact, error) < 4
 
 
 MANY_PATHS = ((4, 4), (10, 10, 10), 24, 5, 2.0)
@@ -217,7 +214,7 @@ def test_many_paths_in_a_narrow_network_state_their_error():
     """Against prior draws at T = 1; an expansion about the mode was 2.6 nats off on such networks and knew no error."""
     problem = random_problem(*MANY_PATHS, 1.0, 0)
     exact, error = by_prior_draws(problem, 10_000)
-    found = ba.theory.evidence(*problem, particles=32)
+    found = ba.theory.evidence(model_of(*problem), particles=32)
     assert errors_from(found, exact, error) < 3
     assert found.error < 0.3
 
@@ -227,7 +224,7 @@ def test_the_error_is_the_scatter_of_seeds():
     """Chi-squared over 12 seeds about the exact value: at most its quantile of level 0.1 %, and no less than that below."""
     model = tiny_model(0.1, widths=(2, 1))
     exact = exact_scalar_posterior(model)[2]
-    found = [ba.theory.evidence(*problem_of(model), seed=seed, particles=32) for seed in range(12)]
+    found = [ba.theory.evidence(model, seed=seed, particles=32) for seed in range(12)]
     pulls = np.array([(each.log_evidence - exact) / each.error for each in found])
     # Stated errors are cautious: Student's factor, and never below the error of independent particles.
     low, high = stats.chi2(12).ppf([0.001, 0.999])
@@ -236,24 +233,24 @@ def test_the_error_is_the_scatter_of_seeds():
 
 def test_temperatures_share_a_run_and_a_seed_fixes_it():
     problem = random_problem((3,), (2, 1), 8, 4, 1.0, 0.3, 5)
-    together = ba.theory.evidences(*problem[:3], [0.3, 2.0, 0.3])
+    together = ba.theory.evidences(model_of(*problem), [0.3, 2.0, 0.3])
     assert together[0] == together[2]
-    lists = problem[0].tolist(), problem[1].tolist(), problem[2]
-    assert together == ba.theory.evidences(*lists, [0.3, 2.0, 0.3])
-    assert together[0] != ba.theory.evidences(*problem[:3], [0.3], seed=1)[0]
+    lists = model_of(problem[0].tolist(), problem[1].tolist(), *problem[2:])
+    assert together == ba.theory.evidences(lists, [0.3, 2.0, 0.3])
+    assert together[0] != ba.theory.evidences(lists, [0.3], seed=1)[0]
 
 
 @pytest.mark.heavy
 def test_a_choice_leaves_out_what_is_too_cold_to_compete():
     """Equal inputs with different labels: log p(Y) falls as 1/T."""
-    problem = random_problem((3,), (2, 1), 8, 4, 1.0, 1.0, 5, duplicated=True)[:3]
-    cold, hot = competing(*problem, [1e-4, 1.0])
+    model = model_of(*random_problem((3,), (2, 1), 8, 4, 1.0, 1.0, 5, duplicated=True))
+    cold, hot = competing(model, [1e-4, 1.0])
     assert cold is None
     assert hot is not None
-    known = ba.theory.evidences(*problem, [0.01, 1.0])
+    known = ba.theory.evidences(model, [0.01, 1.0])
     assert known[1] == hot
     assert known[0].log_evidence < hot.log_evidence - 30
-    assert None not in competing(*problem, [0.3, 1.0])
+    assert None not in competing(model, [0.3, 1.0])
 
 
 @pytest.mark.parametrize(
@@ -266,11 +263,10 @@ def test_a_choice_leaves_out_what_is_too_cold_to_compete():
 )
 def test_bad_arguments_are_named(arguments, message):
     model = tiny_model()
-    named = {"temperature": 1.0} | arguments
     with pytest.raises(ValueError, match=message):
-        ba.theory.evidence(model.path_inputs, model.labels, model.architecture, **named)
+        ba.theory.evidence(model, **arguments)
     with pytest.raises(ValueError, match="temperatures must hold at least one number above 0, got none"):
-        ba.theory.evidences(model.path_inputs, model.labels, model.architecture, [])
+        ba.theory.evidences(model, [])
 
 
 TWELVE = [
@@ -299,7 +295,7 @@ def test_twelve_random_networks_against_prior_draws_or_chains(case):
         exact, error = by_chains(problem)
     assert error < 0.05
     for seed in range(3):
-        found = ba.theory.evidence(*problem, seed=seed)
+        found = ba.theory.evidence(model_of(*problem), seed=seed)
         assert errors_from(found, exact, error) < 3
         assert found.error < 0.3
 
@@ -310,8 +306,7 @@ def test_routes_agree_and_approach_the_gp_limit(hidden_markov_model):
     temperatures = (0.01, 0.1, 1.0)
     for width in (100, 10000):
         model = hidden_markov_model(width)
-        arrays = problem_of(model)[:3]
-        found, annealed = (ba.theory.evidences(*arrays, temperatures, particles=each) for each in (None, 64))
+        found, annealed = (ba.theory.evidences(model, temperatures, particles=each) for each in (None, 64))
         for sampled, cooled in zip(found, annealed, strict=True):
             assert sampled.method == "importance sampling"
             assert errors_from(sampled, cooled.log_evidence, cooled.error) < 3

@@ -11,12 +11,13 @@ import pytest
 from scipy.stats import chi2
 
 import bayesattn as ba
+from bayesattn.kernels.conditionals import conditional_moments
+from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.theory import bartlett
-from bayesattn.theory.features import scaled_features
 from bayesattn.theory.finite_width import usual_centre
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential, problem_of
-from tests.conftest import relative_error
+from tests.conftest import model_of, relative_error
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
 
@@ -44,13 +45,12 @@ def test_orders_of_the_error_by_quadrature():
     """One head, fixed load, no sampling: the saddle point errs as 1/N, the corrected theory as 1/N^2 (4 data sets)."""
     widths = (8, 16, 32)
     deviations, remaining = np.zeros(3), np.zeros(3)
-    names = ("path_inputs", "labels", "architecture", "temperature")
     for index, width in enumerate(widths):
         for seed in range(4):
             problem = gaussian_teacher(width, (1,), seed=seed)
-            model = ba.Model(**dict(zip(names, problem, strict=True)), test_path_inputs=problem[0][:2])
+            model = model_of(*problem, test_path_inputs=problem[0][:2])
             exact, exact_f, _ = exact_scalar_posterior(model)
-            saddle, corrected = ba.theory.solve(*problem), ba.theory.finite_width(*problem, problem[0][:2])
+            saddle, corrected = ba.theory.solve(model), ba.theory.finite_width(model)
             deviations[index] += abs(exact / saddle.order_parameter[0, 0] - 1) / 4
             remaining[index] += abs(exact / corrected.order_parameter[0, 0] - 1) / 4
             assert relative_error(corrected.prediction.mean, exact_f) < 1 / width**2
@@ -63,18 +63,17 @@ def test_expected_deviation_scales_as_one_over_n_with_two_layers():
     widths = (8, 16, 32)
     expected = []
     for width in widths:
-        problem = gaussian_teacher(width, (2, 2))
-        saddle = ba.theory.solve(*problem).order_parameter
-        difference = ba.theory.finite_width(*problem).order_parameter - saddle
+        model = model_of(*gaussian_teacher(width, (2, 2)))
+        saddle = ba.theory.solve(model).order_parameter
+        difference = ba.theory.finite_width(model).order_parameter - saddle
         expected.append(np.linalg.norm(difference) / np.linalg.norm(saddle))
     assert slope(widths, expected) == pytest.approx(-1, abs=0.15)
 
 
-def test_prototype_values_on_the_reference_task(hidden_markov):
+def test_prototype_values_on_the_reference_task(hidden_markov_model):
     """Computed beforehand by another program: 14.91, 6.864, 2.932 for the good path's diagonal entry."""
     for width, value in ((10, 14.91), (30, 6.864), (100, 2.932)):
-        arch = ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4)
-        found = ba.theory.finite_width(hidden_markov["path_inputs"], hidden_markov["labels"], arch, 0.01)
+        found = ba.theory.finite_width(hidden_markov_model(width))
         assert float(found.order_parameter[0, 0]) == pytest.approx(value, rel=5e-4)
         assert found.about == "mode"
 
@@ -106,8 +105,7 @@ def test_scaling_of_draws_at_fixed_load():
     widths = np.array([4, 8, 16, 32])
     validations = []
     for width in widths:
-        path_inputs, labels, arch, temperature = gaussian_teacher(width, (2,))
-        model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=temperature)
+        model = model_of(*gaussian_teacher(width, (2,)))
         validations.append(ba.validate(model, ba.sample(model, warmup=300, draws=20000)))
     assert ba.validation.scaling(validations).slope == pytest.approx(-1, abs=0.15)
     deviations, remaining, errors = (
@@ -137,7 +135,7 @@ def test_scaling_recovers_a_power_law():
 def test_standard_deviation_of_u_is_that_of_the_draws(hidden_markov_model, chains, draws):
     model = hidden_markov_model(100)
     draws = ba.sample(model, chains=chains, warmup=100, draws=draws)["posterior"]["order_parameter"]
-    theory = ba.theory.finite_width(model.path_inputs, model.labels, model.architecture, model.temperature)
+    theory = ba.theory.finite_width(model)
     sampled = draws.std(("chain", "draw")).values
     error = arviz_stats.mcse(draws, method="sd").values
     # First order in 1/N: relative corrections of a few 1/N remain.
@@ -149,17 +147,16 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     """E[g] = g + grad g . shift + tr(Hess g S) / 2 of U and of the predictor, with a narrow first layer."""
     model = narrow_model()
     arch, xi = model.architecture, jnp.asarray(model.path_inputs)
-    arguments = (model.path_inputs, model.labels, arch, model.temperature)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     if about == "saddle":
-        centre, problem = ba.theory.solve(model).point, problem_of(model.likelihood, arch)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.kernels, arch)
     else:
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *model.likelihood.prediction_of(u, scaled_features(test, arch.variances[0]))
+        return u, *conditional_moments(model.kernels, u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)
@@ -180,12 +177,12 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
         return *means[:2], means[2] + spread[1], spread[0]
 
     mean, predicted, variance, variance_of_u = expansion(centre)
-    by_theory = ba.theory.finite_width(*arguments, test, about=about)
+    by_theory = ba.theory.finite_width(model, test, about=about)
     assert relative_error(by_theory.order_parameter, mean) < 1e-9
     assert relative_error(by_theory.order_parameter_variance, variance_of_u) < 1e-9
     assert relative_error(by_theory.prediction.mean, predicted) < 1e-9
     assert relative_error(by_theory.prediction.variance, variance) < 1e-9
-    quick = ba.theory.finite_width(*arguments, test, about=about, variances=False)
+    quick = ba.theory.finite_width(model, test, about=about, variances=False)
     assert relative_error(quick.prediction.mean, predicted) < 1e-9
     assert np.isnan(quick.prediction.variance).all()
 
@@ -193,18 +190,17 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
 def test_every_head_is_treated_alike():
     """Heads of the first layer in another order, in a network narrower than its path suffixes: U in that order."""
     model = narrow_model()
-    problem = (model.labels, model.architecture, model.temperature)
     order = np.arange(4).reshape(2, 2)[[1, 0]].ravel()
-    turned = model.path_inputs[:, order]
+    turned = model.replace(path_inputs=model.path_inputs[:, order], tokens=None)
 
     def change(about):
-        plain = ba.theory.finite_width(model.path_inputs, *problem, about=about).order_parameter
-        other = ba.theory.finite_width(turned, *problem, about=about).order_parameter
+        plain = ba.theory.finite_width(model, about=about).order_parameter
+        other = ba.theory.finite_width(turned, about=about).order_parameter
         return relative_error(other, plain[np.ix_(order, order)])
 
     assert change("saddle") < 1e-9
     assert change("mode") < 1e-9  # by the order of rows
-    assert ba.theory.finite_width(model.path_inputs, *problem).about == "saddle"
+    assert ba.theory.finite_width(model).about == "saddle"
     for widths, about in (((8, 4, 2), "mode"), ((7, 4, 2), "saddle"), ((8, 4, 1), "saddle")):
         assert usual_centre(dataclasses.replace(model.architecture, widths=widths)) == about
     # A skip is one more way: 3 x 3 of them, or 3 times three outputs, are 9 suffixes, and half of 81 is 40.5.
@@ -214,7 +210,7 @@ def test_every_head_is_treated_alike():
             arch = ba.Architecture(heads, (width,) * (depth + 1), (1.0,) * (depth + 2), skips, outputs)
             assert usual_centre(arch) == about
     with pytest.raises(ValueError, match="about must be one of 'mode', 'saddle', got 'mean'"):
-        ba.theory.finite_width(model.path_inputs, *problem, about="mean")
+        ba.theory.finite_width(model, about="mean")
 
 
 @pytest.mark.heavy
@@ -223,9 +219,7 @@ def test_many_paths_in_a_narrow_layer():
 
     The saddle point itself is off by more than 10 %; about the mode the mean is by more than 20 %.
     """
-    problem = gaussian_teacher(10, (4, 4), load=4)
-    names = ("path_inputs", "labels", "architecture", "temperature")
-    model = ba.Model(**dict(zip(names, problem, strict=True)))
+    model = model_of(*gaussian_teacher(10, (4, 4), load=4))
     draws = ba.sample(model, "hmc", warmup=100, draws=500)["posterior"]["order_parameter"]
 
     def off(found, moment, method):
@@ -233,10 +227,10 @@ def test_many_paths_in_a_narrow_layer():
         drawn, error = getattr(draws, moment)(("chain", "draw")).values, arviz_stats.mcse(draws, method=method).values
         return np.max(np.diag((np.abs(found - drawn) - 4 * error) / drawn))
 
-    about_saddle, about_mode = (ba.theory.finite_width(*problem, about=about) for about in ("saddle", "mode"))
+    about_saddle, about_mode = (ba.theory.finite_width(model, about=about) for about in ("saddle", "mode"))
     assert off(about_saddle.order_parameter, "mean", "mean") < 0
     assert off(np.sqrt(about_saddle.order_parameter_variance), "std", "sd") < 0.1
-    assert off(ba.theory.solve(*problem).order_parameter, "mean", "mean") > 0.1
+    assert off(ba.theory.solve(model).order_parameter, "mean", "mean") > 0.1
     assert off(about_mode.order_parameter, "mean", "mean") > 0.2
 
 
@@ -244,7 +238,7 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.likelihood, arch)
+    problem = problem_of(model.kernels, arch)
     point = bartlett.sample_prior(jax.random.key(0), shapes, problem.widths)
     factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
     kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)

@@ -8,9 +8,7 @@ from tests.conftest import relative_error
 
 
 def test_action(layers):
-    result = ba.theory.action(
-        layers.order_parameters, layers.path_inputs, layers.labels, layers.arch, layers.temperature
-    )
+    result = ba.theory.action(layers.order_parameters, layers.model)
     for name in ("energy", "entropy", "scalar_order_parameter"):
         assert relative_error(getattr(result, name), layers.stored[name]) < 1e-9
 
@@ -23,22 +21,18 @@ def test_kernel(layers):
 @pytest.mark.parametrize("limit", ["", "gp_"])
 def test_predictor(layers, limit):
     point = ba.theory.gp_order_parameter(layers.arch) if limit else layers.order_parameters[0]
-    prediction = ba.theory.predict(
-        point, layers.path_inputs, layers.labels, layers.test_path_inputs, layers.arch, layers.temperature
-    )
+    prediction = ba.theory.predict(point, layers.model)
     assert relative_error(prediction.mean, layers.stored[f"{limit}mean"]) < 1e-9
     assert relative_error(prediction.variance, layers.stored[f"{limit}variance"]) < 1e-9
 
 
 def test_saddle_point(layers):
-    solution = ba.theory.solve(layers.path_inputs, layers.labels, layers.arch, layers.temperature)
+    solution = ba.theory.solve(layers.model)
     reference = float(layers.stored["saddle_action"])
     assert solution.energy + solution.entropy < reference + 1e-9 * abs(reference)
     assert solution.converged
     assert solution.gradient_norm < 1e-8
-    again = ba.theory.action(
-        solution.order_parameters, layers.path_inputs, layers.labels, layers.arch, layers.temperature
-    )
+    again = ba.theory.action(solution.order_parameters, layers.model)
     for name in ("energy", "entropy", "scalar_order_parameter"):
         assert relative_error(getattr(solution, name), getattr(again, name)) < 1e-11
 
@@ -51,30 +45,28 @@ def test_head_scores(two_layers):
 
 
 @pytest.mark.parametrize("width", [10, 100])
-def test_hidden_markov(hidden_markov, width):
-    arch = ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4)
-    data = (hidden_markov["path_inputs"], hidden_markov["labels"])
-    solution = ba.theory.solve(*data, arch, 0.01)
+def test_hidden_markov(hidden_markov, hidden_markov_model, width):
+    model = hidden_markov_model(width)
+    solution = ba.theory.solve(model)
     assert relative_error(solution.order_parameter, hidden_markov[f"order_parameter_{width}"]) < 1e-4
-    prediction = ba.theory.predict(solution.order_parameter, *data, hidden_markov["test_path_inputs"], arch, 0.01)
+    prediction = ba.theory.predict(solution.order_parameter, model)
     assert relative_error(prediction.mean, hidden_markov[f"mean_{width}"]) < 1e-4
     assert relative_error(prediction.variance, hidden_markov[f"variance_{width}"]) < 1e-4
 
 
-def test_solving_several_networks_at_once_is_the_same(hidden_markov):
-    data = (hidden_markov["path_inputs"], hidden_markov["labels"])
+def test_solving_several_networks_at_once_is_the_same(hidden_markov_model):
+    model = hidden_markov_model(10)
     networks = [ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4) for width in (10, 30, 100, 300, 1000)]
-    together = ba.theory.solve(*data, networks, 0.01)
+    together = ba.theory.solve(model, arch=networks)
     assert together.order_parameter.shape == (5, 4, 4)
     assert together.converged.all()
     for index in (0, 3):
-        alone = ba.theory.solve(*data, networks[index], 0.01)
+        alone = ba.theory.solve(model, arch=networks[index])
         assert relative_error(alone.order_parameter, together.order_parameter[index]) < 1e-9
 
 
 def test_several_temperatures_of_one_network(two_layers):
-    data = (two_layers.path_inputs, two_layers.labels)
-    together = ba.theory.solve(*data, two_layers.arch, [0.05, 0.5])
+    together = ba.theory.solve(two_layers.model, temperature=[0.05, 0.5])
     for index, temperature in enumerate((0.05, 0.5)):
-        alone = ba.theory.solve(*data, two_layers.arch, temperature)
+        alone = ba.theory.solve(two_layers.model, temperature=temperature)
         np.testing.assert_allclose(together.order_parameter[index], alone.order_parameter, rtol=1e-9, atol=1e-12)

@@ -11,96 +11,67 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.kernels.choice import FORMS, gaussian_process
+from bayesattn.kernels.expansions import expansion
 from bayesattn.models import posterior
 from bayesattn.theory import bartlett, mode, problem, saddle_point
-from bayesattn.theory.forms import FORMS
-from bayesattn.theory.likelihood import likelihood
-from tests.conftest import relative_error
+from tests.conftest import model_of, relative_error
 from tests.posteriors import tiny_model
 
 
-def test_a_model_stands_for_the_arrays_that_it_holds():
-    model, theory = tiny_model(), ba.theory
-    arrays = model.path_inputs, model.labels, model.architecture, model.temperature
-    saddle = theory.solve(*arrays)
-    u = saddle.order_parameter
-
-    def same(found, expected):
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-            np.testing.assert_array_equal(one, other)
-
-    same(theory.solve(model), saddle)
-    same(theory.solve(model, temperature=0.3, max_steps=50), theory.solve(*arrays[:3], 0.3, max_steps=50))
-    same(theory.action(saddle.order_parameters, model), theory.action(saddle.order_parameters, *arrays))
-    same(
-        theory.kernel(u, model, model.test_path_inputs), theory.kernel(u, arrays[0], model.test_path_inputs, arrays[2])
-    )
-    expected = theory.predict(u, *arrays[:2], model.test_path_inputs, *arrays[2:])
-    same(theory.predict(u, model), expected)
-    same(theory.predict(u, model, model.path_inputs), theory.predict(u, *arrays[:2], model.path_inputs, *arrays[2:]))
-    same(theory.finite_width(model)[:3], theory.finite_width(*arrays, model.test_path_inputs)[:3])
-    same(theory.finite_width(model).prediction, theory.finite_width(*arrays, model.test_path_inputs).prediction)
-    same(theory.gp_evidence(model), theory.gp_evidence(*arrays))
-    assert theory.evidence(model, seed=1) == theory.evidence(*arrays, seed=1)
-    assert theory.evidences(model, [0.3, 1.0]) == theory.evidences(*arrays[:3], [0.3, 1.0])
-    with pytest.raises(TypeError, match="takes a model and 0 others at most by place, got 1"):
-        theory.solve(model, 0.3)
+def test_anything_but_a_model_is_refused(layers):
+    theory, u = ba.theory, layers.order_parameters[0]
+    latent = ba.models.LatentModel(features=np.ones((2, 3)), values=np.ones((2, 1)), noise=1.0, prior=1.0)
+    for other, name in ((layers.path_inputs, "ndarray"), (layers.arch, "Architecture"), (latent, "LatentModel")):
+        for call in (theory.solve, theory.finite_width, theory.evidence, theory.gp_evidence):
+            with pytest.raises(ValueError, match=rf"^model must be a bayesattn\.Model, got {name}$"):
+                call(other)
+        for call in (
+            lambda: theory.action(layers.order_parameters, other),  # noqa: B023
+            lambda: theory.predict(u, other),  # noqa: B023
+            lambda: theory.evidences(other, [0.3]),  # noqa: B023
+        ):
+            with pytest.raises(ValueError, match=rf"^model must be a bayesattn\.Model, got {name}$"):
+                call()
 
 
 @pytest.mark.parametrize("features", [9, 3], ids=["pairs", "features"])
-def test_what_is_given_by_name_goes_before_what_a_model_holds(features):
-    """Each array, and a network of another s_0, which changes kernels, or of another width, which does not."""
+def test_another_temperature_or_network_is_that_of_a_model_of_it(features):
+    """A network of another s_0, which changes kernels, or of another width, which does not."""
     rng, theory = np.random.default_rng(0), ba.theory
     xi, labels, test = rng.normal(size=(4, 2, features)), rng.normal(size=4), rng.normal(size=(3, 2, features))
     arch, u = ba.Architecture((2,), (5, 5), (1.0,) * 3), np.array([[1.0, 0.4], [0.4, 0.7]])
     model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5, test_path_inputs=test)
-    held = {"path_inputs": xi, "labels": labels, "arch": arch, "temperature": 0.5}
-    changes = {
-        "path_inputs": 3 * xi,
-        "labels": 2 * labels,
-        "arch": ba.Architecture((2,), (9, 9), (4.0, 1.0, 1.0)),
-        "temperature": 0.1,
-    }
+    colder = model.replace(temperature=0.1)
 
     def same(found, expected):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
-    for name, value in changes.items():
-        one, arrays = {name: value}, held | {name: value}
-        same(theory.gp_evidence(model, **one), theory.gp_evidence(**arrays))
-        same(theory.predict(u, model, **one).mean, theory.predict(u, **arrays, test_path_inputs=test).mean)
-        same(theory.action([u], model, **one).energy, theory.action([u], **arrays).energy)
-        same(theory.solve(model, **one).order_parameter, theory.solve(**arrays).order_parameter)
-    plain = dict(zip(held, (each.tolist() if hasattr(each, "tolist") else each for each in held.values()), strict=True))
+    same(theory.gp_evidence(model, temperature=0.1), theory.gp_evidence(colder))
+    same(theory.action([u], model, temperature=0.1).energy, theory.action([u], colder).energy)
+    same(theory.solve(model, temperature=0.1).order_parameter, theory.solve(colder).order_parameter)
+    assert theory.evidence(model, temperature=0.1, seed=1) == theory.evidence(colder, seed=1)
+    assert theory.evidences(model, [0.1], seed=1) == [theory.evidence(colder, seed=1)]
+    for other in (arch.with_width(9), ba.Architecture((2,), (9, 9), (4.0, 1.0, 1.0))):
+        found, alone = theory.solve(model, arch=other), theory.solve(model.replace(architecture=other))
+        same(found.order_parameter, alone.order_parameter)
+        same(theory.solve(model, arch=[other]).order_parameter[0], alone.order_parameter)
+    same(theory.predict(u, model, xi).mean, theory.predict(u, model.replace(test_path_inputs=xi)).mean)
+    same(theory.predict(u.tolist(), model, test.tolist()).mean, theory.predict(u, model).mean)
     same(
-        theory.predict(u.tolist(), **plain, test_path_inputs=test.tolist()).mean,
-        theory.predict(u, **held, test_path_inputs=test).mean,
+        theory.finite_width(model, xi).prediction.mean,
+        theory.finite_width(model.replace(test_path_inputs=xi)).prediction.mean,
     )
-
-
-def test_a_likelihood_at_hand_is_that_of_the_data(two_layers):
-    """Labels and temperature may be others, path inputs, s_0 and heads may not."""
-    theory, xi, labels, arch = ba.theory, two_layers.path_inputs, two_layers.labels, two_layers.arch
-    given = likelihood(xi, labels, arch, 0.3)
-    found = theory.gp_evidence(xi, -2 * labels, arch, 0.5, likelihood=given)
-    assert relative_error(found, theory.gp_evidence(xi, -2 * labels, arch, 0.5)) < 1e-12
-    assert abs(found - theory.gp_evidence(xi, labels, arch, 0.5)) > 1
-    other_prior = ba.Architecture(arch.heads, arch.widths, (4.0, *arch.variances[1:]))
-    for path_inputs, network in ((3 * xi, arch), (xi, other_prior)):
-        with pytest.raises(ValueError, match="likelihood must be of these path_inputs and s_0, got one of others"):
-            theory.gp_evidence(path_inputs, labels, network, 0.3, likelihood=given)
-    with pytest.raises(ValueError, match="labels must be finite, got nan"):
-        theory.gp_evidence(xi, np.nan * labels, arch, 0.3, likelihood=given)
+    assert theory.finite_width(model.replace(test_path_inputs=None)).prediction is None
 
 
 def test_an_order_parameter_is_symmetric(two_layers):
     u = np.array(two_layers.order_parameters[0])
     u[0, 1] += 0.1
-    arrays = two_layers.path_inputs, two_layers.labels, two_layers.path_inputs, two_layers.arch
     with pytest.raises(ValueError, match="order_parameter must be symmetric"):
-        ba.theory.predict(u, *arrays, 0.3)
+        ba.theory.predict(u, two_layers.model)
     with pytest.raises(ValueError, match="order_parameter must be symmetric"):
-        ba.theory.kernel(u, arrays[0], *arrays[2:])
+        ba.theory.kernel(u, two_layers.path_inputs, two_layers.path_inputs, two_layers.arch)
     model = tiny_model().replace(test_path_inputs=None, test_labels=None)
     with pytest.raises(ValueError, match=r"predict\(\) needs test_path_inputs, got a model that has none"):
         ba.theory.predict(np.eye(model.architecture.paths), model)
@@ -110,7 +81,7 @@ def test_whole_numbers_do_not_wrap_around():
     """The products of path inputs of one byte exceed it."""
     xi = np.array([[[16, 0]], [[0, 16]]], np.uint8)
     test, arch = np.array([[[16.0, 0.0]], [[0.0, 16.0]]]), ba.Architecture((1,), (5, 5), (1.0,) * 3)
-    found = ba.theory.predict(np.eye(1), xi, [1, -1], test, arch, 1e-13)
+    found = ba.theory.predict(np.eye(1), model_of(xi, [1, -1], arch, 1e-13), test)
     np.testing.assert_allclose(found.mean, [1, -1], rtol=1e-9)
 
 
@@ -123,21 +94,21 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     assert ba.theory.gp_evidence(model.replace(width=5)) == before
     with pytest.raises(ValueError, match="read-only"):
         model.path_inputs[0] = 0
-    made, make = [], posterior.likelihood
+    made, make = [], posterior.gaussian_process
 
     def counted(*arguments, **named):
         made.append(arguments)
         time.sleep(0.05)
         return make(*arguments, **named)
 
-    monkeypatch.setattr(posterior, "likelihood", counted)
+    monkeypatch.setattr(posterior, "gaussian_process", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
     with ThreadPoolExecutor(4) as pool:
-        kernels = {id(found.pairs) for found in pool.map(lambda _: other.likelihood, range(4))}
+        kernels = {id(found.pairs) for found in pool.map(lambda _: other.kernels, range(4))}
     assert (len(made), len(kernels)) == (1, 1)
-    ba.theory.solve(other, labels=-labels, temperature=0.1)
+    ba.theory.solve(other.replace(labels=-labels), temperature=0.1)
     ba.theory.solve(other, arch=arch.with_width(7))
-    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).likelihood
+    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).kernels
     assert len(made) == 1
     assert len(pickle.dumps(model)) == size
     again = pickle.loads(pickle.dumps(other))
@@ -146,18 +117,37 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
 
 @pytest.mark.parametrize("search", ["solve", "finite_width", "evidence"])
 def test_what_searches_by_the_numbers_cannot_be_traced(two_layers, search):
-    xi, labels, arch = two_layers.path_inputs, two_layers.labels, two_layers.arch
+    if search == "finite_width":
+        name, at = "test_path_inputs", jnp.asarray(two_layers.test_path_inputs)
+    else:
+        name, at = "temperature", 0.5
 
-    def value(temperature):
-        return getattr(ba.theory, search)(xi, labels, arch, temperature)[0]
+    def value(traced):
+        return getattr(ba.theory, search)(two_layers.model, **{name: traced})[0]
 
-    with pytest.raises(ValueError, match=f"temperature must be numbers: {search} cannot be traced by JAX"):
-        jax.grad(value)(0.5)
+    with pytest.raises(ValueError, match=f"{name} must be numbers: {search} cannot be traced by JAX"):
+        jax.grad(value)(at)
+
+
+def test_the_predictor_can_be_differentiated(two_layers):
+    """By the order parameter and by the test inputs, against differences."""
+    u, test = jnp.asarray(two_layers.order_parameters[0]), jnp.asarray(two_layers.test_path_inputs)
+
+    @jax.jit
+    def value(u, test):
+        found = ba.theory.predict(u, two_layers.model, test)
+        return jnp.sum(found.mean) + jnp.sum(found.variance)
+
+    slopes, change = jax.grad(value, (0, 1))(u, test), (u @ u, jnp.cos(test))
+    step = 1e-5
+    up, down = (value(u + sign * step * change[0], test + sign * step * change[1]) for sign in (1, -1))
+    along = sum(jnp.vdot(slope, direction) for slope, direction in zip(slopes, change, strict=True))
+    assert relative_error(along, (up - down) / (2 * step)) < 1e-6
 
 
 def test_evidence_of_the_gp_limit_can_be_differentiated(two_layers):
     def value(temperature):
-        return ba.theory.gp_evidence(two_layers.path_inputs, two_layers.labels, two_layers.arch, temperature)
+        return ba.theory.gp_evidence(two_layers.model, temperature=temperature)
 
     change = (value(0.5 + 1e-5) - value(0.5 - 1e-5)) / 2e-5
     assert isinstance(value(0.5), float)
@@ -169,30 +159,30 @@ def test_models_of_the_same_examples_share_their_kernels():
     xi, labels, arch = rng.normal(size=(3, 2, 9)), rng.normal(size=3), ba.Architecture((2,), (5, 5), (1.0,) * 3)
     model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     # Asked for within a function that is traced, it is the same.
-    jax.jit(lambda u: model.likelihood.energy_of(u))(jnp.eye(2))
-    pairs = np.asarray(model.likelihood.pairs)
+    jax.jit(lambda u: model.kernels.energy_of(u))(jnp.eye(2))
+    pairs = np.asarray(model.kernels.pairs)
     colder = model.replace(temperature=0.1, width=9)
-    assert colder.likelihood.pairs is model.likelihood.pairs
+    assert colder.kernels.pairs is model.kernels.pairs
     # Also where the other is made, or asked, first, and with labels of its own.
     fresh = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     others = [fresh.replace(width=9), fresh.replace(labels=-labels)]
-    assert len({id(each.likelihood.pairs) for each in (*others, fresh)}) == 1
-    np.testing.assert_array_equal(others[1].likelihood.labels, -labels)
-    assert (colder.likelihood.temperature, model.likelihood.temperature) == (0.1, 0.5)
+    assert len({id(each.kernels.pairs) for each in (*others, fresh)}) == 1
+    np.testing.assert_array_equal(others[1].kernels.labels, -labels[:, None])
+    assert (colder.kernels.temperature, model.kernels.temperature) == (0.1, 0.5)
     wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
-    np.testing.assert_allclose(model.replace(architecture=wider_prior).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_array_equal(model.replace(labels=-labels).likelihood.labels, -labels)
+    np.testing.assert_allclose(model.replace(architecture=wider_prior).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_array_equal(model.replace(labels=-labels).kernels.labels, -labels[:, None])
 
 
 def test_the_action_can_be_differentiated(two_layers):
     """Its gradient vanishes at the saddle point, also through `jax.jit`, and matches differences by the temperature."""
     arrays = two_layers.path_inputs, two_layers.labels, two_layers.arch
-    found = ba.theory.solve(*arrays, two_layers.temperature)
+    found = ba.theory.solve(two_layers.model)
 
     @jax.jit
     def value(order_parameters, temperature):
-        at = ba.theory.action(order_parameters, *arrays, temperature)
+        at = ba.theory.action(order_parameters, two_layers.model, temperature=temperature)
         return at.energy + at.entropy
 
     slopes = jax.grad(value)(found.order_parameters, two_layers.temperature)
@@ -202,9 +192,9 @@ def test_the_action_can_be_differentiated(two_layers):
         assert relative_error(other, other.T) < 1e-9
     uppermost = jnp.asarray(found.order_parameter)
     for form in FORMS:
-        given = likelihood(*arrays, two_layers.temperature, form=form)
+        given = gaussian_process(*arrays, two_layers.temperature, form=form)
         slope = jax.grad(given.energy_of)(uppermost)
-        assert relative_error(slope, given.expansion(jnp.linalg.cholesky(uppermost)).slope) < 1e-9
+        assert relative_error(slope, expansion(given, jnp.linalg.cholesky(uppermost)).slope) < 1e-9
     step = 1e-4 * two_layers.temperature
     up, down = (value(found.order_parameters, two_layers.temperature + sign * step) for sign in (1, -1))
     by_temperature = jax.grad(value, 1)(found.order_parameters, two_layers.temperature)
@@ -240,9 +230,7 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
     whitened = jnp.asarray(np.random.default_rng(0).normal(size=sum(s.size for s in shapes)))
     point = bartlett.unwhiten(whitened, shapes, widths)
     *factors, scalar = bartlett.cholesky_factors(point, shapes, widths, variances)
-    direct = ba.theory.action(
-        [f @ f.T for f in factors], two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature
-    )
+    direct = ba.theory.action([f @ f.T for f in factors], two_layers.model)
     free_scalar = scalar[0, 0] ** 2
     # `action` eliminates U_a: take the entropy's dependence on it out again.
     top = factors[-1] @ factors[-1].T
@@ -261,12 +249,13 @@ def test_bartlett_coordinates_reach_the_action(two_layers):
 def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatch, scale):
     """Of large labels: slopes fall by orders of magnitude, and the function drowns in rounding before they are small."""
     labels, networks = scale * two_layers.labels, [two_layers.arch, two_layers.arch.with_width(3)]
-    given = likelihood(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
-    few = ba.theory.solve(two_layers.path_inputs, labels, networks, [two_layers.temperature] * 2)
+    given = gaussian_process(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
+    model = model_of(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
+    few = ba.theory.solve(model, arch=networks)
     usual, _ = mode.find_mode(given, two_layers.arch)
     monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
     monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
-    many = ba.theory.solve(two_layers.path_inputs, labels, networks, [two_layers.temperature] * 2)
+    many = ba.theory.solve(model, arch=networks)
     assert relative_error(many.energy, few.energy) < 1e-9
     assert relative_error(many.order_parameter, few.order_parameter) < 1e-6
     assert relative_error(mode.find_mode(given, two_layers.arch)[0].potential, usual.potential) < 1e-10
@@ -274,26 +263,25 @@ def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatc
 
 def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
     """Found by gradients alone and by the whole Hessian; what needs all of that is refused where they are many."""
-    arrays = (two_layers.path_inputs, two_layers.labels)
     networks, temperatures = [two_layers.arch, two_layers.arch.with_width(3)], [two_layers.temperature, 0.05]
-    few = ba.theory.solve(*arrays, networks, temperatures)
+    few = ba.theory.solve(two_layers.model, arch=networks, temperature=temperatures)
     monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
-    many = ba.theory.solve(*arrays, networks, temperatures)
+    many = ba.theory.solve(two_layers.model, arch=networks, temperature=temperatures)
     assert relative_error(many.order_parameter, few.order_parameter) < 1e-7
     assert relative_error(many.energy, few.energy) < 1e-9
     assert relative_error(many.entropy, few.entropy) < 1e-9
     assert many.converged.all()
     with pytest.raises(saddle_point.NotConverged):
-        ba.theory.solve(*arrays, networks[0], temperatures[0], max_steps=1)
+        ba.theory.solve(two_layers.model, max_steps=1)
     arch = ba.Architecture((9, 9), (300,) * 3, (1.0,) * 4)
     for search in (ba.theory.finite_width, ba.theory.evidence):
         with pytest.raises(ValueError, match=r"at most 3,000 coordinates of its order parameters .* got 3,367"):
-            search(np.ones((2, 81, 1)), np.ones(2), arch, 1.0)
+            search(model_of(np.ones((2, 81, 1)), np.ones(2), arch, 1.0))
 
 
 def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
     """And where the data know most, so is its covariance; elsewhere it is the prior's, of variance 2 when whitened."""
-    given = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
+    given = gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, two_layers.temperature)
     few, problem = mode.find_mode(given, two_layers.arch)
     monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
     many, _ = mode.find_mode(given, two_layers.arch)
@@ -315,7 +303,7 @@ def test_the_mode_of_many_paths_is_that_of_few(two_layers, monkeypatch):
 
 def test_curvature_by_the_expansion_in_f_is_that_by_the_expansion_in_u(two_layers, monkeypatch):
     arch = two_layers.arch.with_width(2)
-    given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+    given = gaussian_process(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
     posterior, shapes = problem.problem_of(given, arch), bartlett.layer_shapes(arch)
     point, found = bartlett.sample_prior(jax.random.key(0), shapes, posterior.widths), []
     for in_factor in (True, False):
@@ -329,7 +317,7 @@ def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch)
     """As of more than 1000 coordinates; and where a layer is narrow, from a rough saddle point."""
     narrow = two_layers.arch.with_width(2)
     for arch in (two_layers.arch, narrow):
-        given = likelihood(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+        given = gaussian_process(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
         usual, problem = mode.find_mode(given, arch)
         with monkeypatch.context() as changed:
             for module in (mode, saddle_point):
@@ -345,7 +333,7 @@ def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch)
 
 def test_infinite_width_is_the_gp_limit(two_layers):
     arch = two_layers.arch.with_width(10**9)
-    solution = ba.theory.solve(two_layers.path_inputs, two_layers.labels, arch, two_layers.temperature)
+    solution = ba.theory.solve(two_layers.model, arch=arch)
     gp = ba.theory.gp_order_parameter(arch)
     assert jnp.abs(solution.order_parameter - gp).max() < 1e-5 * gp[0, 0]
 
@@ -359,46 +347,48 @@ def test_alignment_is_a_unit_vector_and_finds_the_label_direction(two_layers):
 
 
 def test_failure_to_converge_is_raised_and_can_be_had_as_data(two_layers):
-    arguments = (two_layers.path_inputs, two_layers.labels, two_layers.arch, 1e-6)
+    model = two_layers.model.replace(temperature=1e-6)
     with pytest.raises(ba.theory.NotConverged, match=r"relative gradient .* expected at most 1e-08") as raised:
-        ba.theory.solve(*arguments, max_steps=1)
+        ba.theory.solve(model, max_steps=1)
     assert not raised.value.solution.converged
-    assert ba.theory.solve(*arguments, max_steps=1, throw=False).converged is False
+    assert ba.theory.solve(model, max_steps=1, throw=False).converged is False
 
 
 def test_of_several_networks_the_one_that_failed_is_named_with_its_own_cause(two_layers):
     """Both as in a call of its own."""
     huge = replace(two_layers.arch, variances=(two_layers.arch.variances[0], 1e12, 1e12, 1e12))
-    double = [np.concatenate([array, array]) for array in (two_layers.path_inputs, two_layers.labels)]
+    double = model_of(
+        *(np.concatenate([array, array]) for array in (two_layers.path_inputs, two_layers.labels)), two_layers.arch, 1.0
+    )
     with pytest.raises(ba.theory.NotConverged, match=r"^the saddle point was not found: .* K \+ T I is singular"):
-        ba.theory.solve(*double, huge, 1e-3)
+        ba.theory.solve(double, arch=huge, temperature=1e-3)
     with pytest.raises(ba.theory.NotConverged, match=r"point of network 2 of 2 was not found: .* K \+ T I is singular"):
-        ba.theory.solve(*double, [two_layers.arch, huge], [1.0, 1e-3])
+        ba.theory.solve(double, arch=[two_layers.arch, huge], temperature=[1.0, 1e-3])
 
 
 ARCH = ba.Architecture((2,), (5, 5), (1.0, 1.0, 1.0))
 XI, Y = np.ones((3, 2, 4)), np.ones(3)
+MODEL = model_of(XI, Y, ARCH, 0.1)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: ba.theory.solve(XI[:, :1], Y, ARCH, 0.1), r"path_inputs must have 2 paths on axis 1 .* \(3, 1, 4\)"),
-        (lambda: ba.theory.solve(XI, Y[:2], ARCH, 0.1), r"labels must have shape \(3,\), got \(2,\)"),
-        (lambda: ba.theory.solve(XI, Y * np.inf, ARCH, 0.1), r"labels must be finite, got inf at index \(0,\)"),
-        (lambda: ba.theory.solve(XI, Y, ARCH, 0.0), "temperature must be a finite number above 0, got 0"),
-        (lambda: ba.theory.solve(XI, Y, ARCH, -1), "temperature must be .* got -1"),
-        (lambda: ba.theory.solve(XI, Y, [ARCH] * 3, [0.1, 0.2]), "got 3 networks and 2 temperatures"),
-        (lambda: ba.theory.solve(XI, Y, [], 0.1), "got 0 networks"),
-        (
-            lambda: ba.theory.solve(XI, Y, ARCH, 0.1, max_steps=0),
-            "max_steps must be a whole number of at least 1, got 0",
-        ),
-        (lambda: ba.theory.action([np.eye(3)], XI, Y, ARCH, 0.1), r"order_parameters\[0\] must have shape \(2, 2\)"),
-        (lambda: ba.theory.action([-np.eye(2)], XI, Y, ARCH, 0.1), "must be positive definite, got smallest eig"),
-        (lambda: ba.theory.action([np.tri(2)], XI, Y, ARCH, 0.1), "must be symmetric"),
-        (lambda: ba.theory.action([], XI, Y, ARCH, 0.1), r"L = 1, got 0"),
-        (lambda: ba.theory.predict(np.eye(2), XI, Y, XI[..., :2], ARCH, 0.1), "test_path_inputs must have shape"),
+        (lambda: model_of(XI[:, :1], Y, ARCH, 0.1), r"path_inputs must have 2 paths on axis 1 .* \(3, 1, 4\)"),
+        (lambda: model_of(XI, Y[:2], ARCH, 0.1), r"labels must have shape \(3,\), got \(2,\)"),
+        (lambda: model_of(XI, Y * np.inf, ARCH, 0.1), r"labels must be finite, got inf at index \(0,\)"),
+        (lambda: ba.theory.solve(MODEL, temperature=0.0), "temperature must be a finite number above 0, got 0"),
+        (lambda: ba.theory.solve(MODEL, temperature=-1), "temperature must be .* got -1"),
+        (lambda: ba.theory.gp_evidence(MODEL, temperature=0), "temperature must be .* got 0"),
+        (lambda: ba.theory.solve(MODEL, arch=[ARCH] * 3, temperature=[0.1, 0.2]), "got 3 networks and 2 temperatures"),
+        (lambda: ba.theory.solve(MODEL, arch=[]), "got 0 networks"),
+        (lambda: ba.theory.solve(MODEL, arch=[3]), "arch must be a bayesattn.Architecture or a list of them, got 3"),
+        (lambda: ba.theory.solve(MODEL, max_steps=0), "max_steps must be a whole number of at least 1, got 0"),
+        (lambda: ba.theory.action([np.eye(3)], MODEL), r"order_parameters\[0\] must have shape \(2, 2\)"),
+        (lambda: ba.theory.action([-np.eye(2)], MODEL), "must be positive definite, got smallest eig"),
+        (lambda: ba.theory.action([np.tri(2)], MODEL), "must be symmetric"),
+        (lambda: ba.theory.action([], MODEL), r"L = 1, got 0"),
+        (lambda: ba.theory.predict(np.eye(2), MODEL, XI[..., :2]), "test_path_inputs must have shape"),
         (lambda: ba.theory.alignment(np.eye(3), np.zeros(3)), "labels must not all be zero"),
         (lambda: ba.theory.head_scores(np.zeros((2, 2)), ARCH), "order_parameter must not be zero"),
     ],

@@ -1,4 +1,4 @@
-"""The likelihood given a factor of U: its forms against each other, and against what is known of a Gaussian."""
+"""The Gaussian process of a training set: its forms against each other, and against what is known of a Gaussian."""
 
 import dataclasses
 
@@ -9,19 +9,19 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.theory import energies
-from bayesattn.theory import features as features_module
+from bayesattn.kernels import energies, expansions
+from bayesattn.kernels.choice import FORMS, cheapest_form, compressed, form_at, gaussian_process
+from bayesattn.kernels.conditionals import sample_labels
+from bayesattn.kernels.expansions import expansion, expansion_in_factor
+from bayesattn.kernels.feature_space import mixes_pairs
 from bayesattn.theory.bartlett import layer_shapes
-from bayesattn.theory.cost import form_of
-from bayesattn.theory.forms import FORMS, cheapest_form, mixes_pairs
-from bayesattn.theory.likelihood import likelihood
 from tests.conftest import relative_error
 
 
 @pytest.fixture(params=FORMS)
 def case(request, two_layers):
-    """A likelihood, a narrow factor and the covariance K + T I there."""
-    found = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=request.param)
+    """A Gaussian process, a narrow factor and the covariance K + T I there."""
+    found = gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=request.param)
     factor = jnp.asarray(np.random.default_rng(0).normal(size=(two_layers.arch.paths, 2)))
     arrays = (two_layers.path_inputs, two_layers.path_inputs, two_layers.arch)
     return found, factor, ba.theory.kernel(factor @ factor.T, *arrays) + 0.3 * jnp.eye(len(two_layers.labels))
@@ -29,7 +29,7 @@ def case(request, two_layers):
 
 def test_its_kernel_is_the_stored_one(two_layers):
     for form in FORMS:
-        made = likelihood(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=form)
+        made = gaussian_process(two_layers.path_inputs, two_layers.labels, two_layers.arch, 0.3, form=form)
         assert (
             relative_error(made.kernel_of(jnp.asarray(two_layers.order_parameters[0])), two_layers.stored["kernel"])
             < 1e-13
@@ -38,7 +38,7 @@ def test_its_kernel_is_the_stored_one(two_layers):
 
 def test_its_density_is_that_of_a_gaussian(case):
     found, factor, covariance = case
-    expected = jax.scipy.stats.multivariate_normal.logpdf(found.labels, jnp.zeros(len(covariance)), covariance)
+    expected = jax.scipy.stats.multivariate_normal.logpdf(found.flat_labels, jnp.zeros(len(covariance)), covariance)
     assert relative_error(found.log_density(factor), expected) < 1e-12
     assert relative_error(found.log_density_of(factor @ factor.T), expected) < 1e-12
 
@@ -53,8 +53,10 @@ def test_written_out_derivatives_of_the_energy_are_the_automatic_ones(case):
 
     def plain(factor, changed):
         changed = dataclasses.replace(found, **changed)
-        covariance = changed.kernel(factor) + changed.temperature * jnp.eye(len(changed.labels))
-        return jnp.linalg.slogdet(covariance)[1] + changed.labels @ jnp.linalg.solve(covariance, changed.labels)
+        covariance = changed.kernel(factor) + changed.temperature * jnp.eye(changed.labels.size)
+        return jnp.linalg.slogdet(covariance)[1] + changed.flat_labels @ jnp.linalg.solve(
+            covariance, changed.flat_labels
+        )
 
     arguments = factor, {name: getattr(found, name) for name in names}
     ours, theirs = (jax.jit(jax.grad(f, (0, 1)))(*arguments) for f in (energy, plain))
@@ -74,9 +76,7 @@ def test_its_slope_by_halves_is_the_inverse(examples, smallest):
     vectors = np.linalg.qr(rng.normal(size=(examples, examples)))[0]
     eigenvalues = np.geomspace(smallest, 1, examples) - smallest / 2
     labels = jnp.asarray(vectors[:, -1])  # A^{-1} Y is of the size of Y.
-    _, slope, solution = energies._energy_and_slope(
-        jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2
-    )
+    _, slope, solution = energies.energy_and_slope(jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2)
     expected = vectors / (eigenvalues + smallest / 2) @ vectors.T
     assert relative_error(slope + jnp.outer(solution, solution), expected) < 100 * np.finfo(float).eps / smallest
     assert relative_error(slope, slope.T) < 1e-15
@@ -88,7 +88,7 @@ def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block
     found, rng = case[0], np.random.default_rng(0)
     _, features, paths = found.features.shape
     assert features == 12
-    monkeypatch.setattr(features_module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    monkeypatch.setattr(expansions, "BLOCK_BYTES", block * 8 * paths**2 * features)
     factor = jnp.asarray(rng.normal(size=(paths, paths)))
     changes = rng.normal(size=(2, paths, paths))
     changes = jnp.asarray(changes + changes.transpose(0, 2, 1))
@@ -96,27 +96,27 @@ def test_the_energy_expansion_in_u_is_the_automatic_one(case, monkeypatch, block
     def energy(first, second):
         return found.energy_of(factor @ factor.T + first * changes[0] + second * changes[1])
 
-    expansion = jax.jit(found.expansion)(factor)
+    known = jax.jit(expansion)(found, factor)
     first, second = changes.reshape(2, -1)
-    assert relative_error(expansion.value, energy(0.0, 0.0)) < 1e-12
-    assert relative_error(expansion.slope.reshape(-1) @ first, jax.jit(jax.grad(energy))(0.0, 0.0)) < 1e-9
+    assert relative_error(known.value, energy(0.0, 0.0)) < 1e-12
+    assert relative_error(known.slope.reshape(-1) @ first, jax.jit(jax.grad(energy))(0.0, 0.0)) < 1e-9
     curvature = jax.jit(jax.grad(jax.grad(energy), 1))(0.0, 0.0)
-    assert relative_error(first @ expansion.curvature @ second, curvature) < 1e-9
+    assert relative_error(first @ known.curvature @ second, curvature) < 1e-9
 
 
 @pytest.mark.parametrize("block", [12, 5])
 def test_the_energy_expansion_in_a_factor_is_the_automatic_one(case, monkeypatch, block):
     found, factor, _ = case
     _, features, paths = found.features.shape
-    monkeypatch.setattr(features_module, "BLOCK_BYTES", block * 8 * paths**2 * features)
+    monkeypatch.setattr(expansions, "BLOCK_BYTES", block * 8 * paths**2 * features)
 
     def energy(flat):
         return found.energy(flat.reshape(factor.shape))
 
-    expansion = jax.jit(found.expansion_in_factor)(factor)
-    assert relative_error(expansion.value, found.energy(factor)) < 1e-12
-    assert relative_error(expansion.slope, jax.jit(jax.grad(found.energy))(factor)) < 1e-11
-    assert relative_error(expansion.curvature, jax.jit(jax.hessian(energy))(factor.reshape(-1))) < 1e-10
+    known = jax.jit(expansion_in_factor)(found, factor)
+    assert relative_error(known.value, found.energy(factor)) < 1e-12
+    assert relative_error(known.slope, jax.jit(jax.grad(found.energy))(factor)) < 1e-11
+    assert relative_error(known.curvature, jax.jit(jax.hessian(energy))(factor.reshape(-1))) < 1e-10
 
 
 @pytest.mark.parametrize("rows", [128, 259, 601])
@@ -150,7 +150,7 @@ def test_projections_have_the_moments_of_their_conditional_law(case):
     # f = design . Z
     design = np.einsum("efp,pc->ecf", found.features, factor).reshape(len(covariance), -1)
     gain = np.linalg.solve(covariance, design).T
-    mean, law = gain @ found.labels, np.eye(design.shape[1]) - gain @ design
+    mean, law = gain @ found.flat_labels, np.eye(design.shape[1]) - gain @ design
     assert moments_p_value(flat, mean, law) > 1e-3
     assert moments_p_value(flat, mean + 0.1 * np.sqrt(np.diag(law)), law) < 1e-9
     assert moments_p_value(flat, mean, 1.1 * law) < 1e-9
@@ -158,7 +158,9 @@ def test_projections_have_the_moments_of_their_conditional_law(case):
 
 def test_labels_have_the_moments_of_their_law(case):
     found, factor, covariance = case
-    draws = jax.jit(jax.vmap(lambda key: found.sample_labels(key, factor)))(jax.random.split(jax.random.key(0), DRAWS))
+    draws = jax.jit(jax.vmap(lambda key: sample_labels(found, key, factor).reshape(-1)))(
+        jax.random.split(jax.random.key(0), DRAWS)
+    )
     assert moments_p_value(draws, 0, covariance) > 1e-3
     assert moments_p_value(draws, 0, covariance + 0.03 * np.eye(len(covariance))) < 1e-9
 
@@ -169,10 +171,7 @@ def test_what_is_not_known_is_named(two_layers):
         ValueError,
         match=r"form must be one of 'pairs', 'features', 'feature_space', got 'pair'; did you mean 'pairs'\?",
     ):
-        likelihood(*arrays, form="pair")
-    other = likelihood(two_layers.path_inputs[:3], two_layers.labels[:3], *arrays[2:])
-    with pytest.raises(ValueError, match=r"likelihood must be of these path_inputs, of shape .* got \(3, "):
-        ba.theory.solve(*arrays, likelihood=other)
+        gaussian_process(*arrays, form="pair")
 
 
 @pytest.mark.parametrize(("outputs", "heads", "columns"), [(1, 2, 3), (3, 2, 3), (1, 12, 6)])
@@ -183,11 +182,11 @@ def test_products_of_features_change_nothing(outputs, heads, columns, temperatur
     arch = ba.Architecture((heads,), (columns, columns), (1.2, 1.0, 0.8), (0.7,), outputs)
     assert mixes_pairs(arch.rows, columns, outputs) == (heads == 2)
     inputs, labels = rng.normal(size=(180, heads + 1, 4)), rng.normal(size=(180, outputs))
-    found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
+    found = gaussian_process(inputs, labels[:, 0] if outputs == 1 else labels, arch, temperature)
     assert found.products is not None
     plain = dataclasses.replace(found, products=None)
     factor = jnp.asarray(rng.normal(size=(arch.rows, columns)))
-    assert found.in_feature_space(columns)
+    assert form_at(found, columns) == "feature_space"
 
     def derivatives(which):
         energy = lambda factor, labels, t: dataclasses.replace(which, labels=labels, temperature=t).energy(factor)  # noqa: E731
@@ -209,7 +208,7 @@ def test_products_of_features_are_made_where_they_take_fewer_operations():
 
     def of(examples, paths, features, width):
         arch = ba.Architecture((paths,), (width, width), (1.0, 1.0, 1.0))
-        return likelihood(
+        return gaussian_process(
             rng.normal(size=(examples, paths, features)), np.ones(examples), arch, 0.3, form="feature_space"
         )
 
@@ -224,27 +223,35 @@ def test_products_of_features_are_made_where_they_take_fewer_operations():
 @pytest.mark.parametrize(("heads", "features", "width"), [((2, 2), 50, 10), ((6, 6), 10, 4), ((1,), 100, 30)])
 def test_the_form_of_fewest_operations_is_the_one_made(examples, heads, features, width):
     arch = ba.Architecture(heads, (width,) * (len(heads) + 1), (1.0,) * (len(heads) + 2))
-    made = likelihood(np.zeros((examples, arch.paths, features)), np.ones(examples), arch, 0.3)
-    assert form_of(made, layer_shapes(arch)) == cheapest_form(examples, features, arch)
+    made = gaussian_process(np.zeros((examples, arch.paths, features)), np.ones(examples), arch, 0.3)
+    assert form_at(made, arch.factor_columns) == cheapest_form(examples, features, arch)
+
+
+@pytest.mark.parametrize("widths", [(9, 9, 9), (4, 4, 9), (2, 2, 1), (4, 4, 3)])
+@pytest.mark.parametrize("skips", [(0.0, 0.0), (0.5, 0.0)])
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_columns_of_a_factor_are_those_of_its_bartlett_coordinates(widths, skips, outputs):
+    arch = ba.Architecture((2, 3), widths, (1.0,) * 4, skips, outputs)
+    assert arch.factor_columns == layer_shapes(arch)[0].columns
 
 
 @pytest.mark.parametrize("outputs", [1, 3])
-def test_many_examples_are_condensed_to_the_same_density(outputs):
+def test_many_examples_are_compressed_to_the_same_density(outputs):
     rng = np.random.default_rng(0)
     arch = ba.Architecture((2,), (3, 3), (1.2, 1.0, 0.8), (0.7,), outputs)
     inputs, labels = rng.normal(size=(1600, 3, 4)), rng.normal(size=(1600, outputs))
-    found = likelihood(inputs, labels[:, 0] if outputs == 1 else labels, arch, 0.3)
-    few = found.condensed(arch)
-    assert len(few.labels) == 12 * outputs
+    found = gaussian_process(inputs, labels[:, 0] if outputs == 1 else labels, arch, 0.3)
+    few = compressed(found, arch)
+    assert few.labels.shape == (12, outputs)
     factor = jnp.asarray(rng.normal(size=(arch.rows, 3)))
 
     @jax.jit
     def known(one):
-        return one.log_density(factor), one.expansion(factor).slope, one.readout_of(factor @ factor.T)
+        return one.log_density(factor), expansion(one, factor).slope, one.readout_of(factor @ factor.T)
 
     for value, expected, digits in zip(known(few), known(found), (1e-12, 1e-10, 1e-10), strict=True):
         assert relative_error(value, expected) < digits
     if outputs == 1:
-        by_pairs = likelihood(inputs, labels[:, 0], arch, 0.3, form="pairs").condensed(arch)
+        by_pairs = compressed(gaussian_process(inputs, labels[:, 0], arch, 0.3, form="pairs"), arch)
         assert relative_error(jax.jit(by_pairs.log_density)(factor), known(found)[0]) < 1e-12
-    assert few.condensed(arch) is few
+    assert compressed(few, arch) is few

@@ -1,0 +1,220 @@
+"""The Gaussian density of labels given the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
+
+Given U the network is a Gaussian process, and theory and samplers ask one object for all that they need of the training
+data. It has three exact forms, which differ in cost alone: `ByPairs`, `ByFeatures` and `InFeatureSpace`
+(`bayesattn.kernels.choice` takes the cheapest). With m outputs Y has a row for each (example, output) pair and F one for
+each (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (EXTENSIONS section 1).
+
+Methods whose names end in "of" take U itself, any symmetric matrix for which K(U) + T I is positive definite. Gradients in U
+are symmetric: those along symmetric changes.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bayesattn.kernels.energies import cholesky, gram
+from bayesattn.kernels.path_inputs import (
+    Factor,
+    Features,
+    OrderParameter,
+    by_label,
+    mixed,
+    outputs_of,
+    without_single_output,
+)
+
+
+class ResidualExamples(NamedTuple):
+    """Examples whose outputs are 0 whatever the weights: their number, and the sum of squares of their labels.
+
+    Compression leaves them: any number of examples has the posterior of Pi N_0 examples and residual ones.
+    """
+
+    examples: Any
+    square: Any
+
+
+class Whitened(NamedTuple):
+    """With A = K(U) + T I = L L^T: L, L^{-1} times some columns, and L^{-1} Y."""
+
+    cholesky: Float[Array, "label label"]
+    columns: Float[Array, "label column"]
+    labels: Float[Array, " label"]
+
+
+class Solved(NamedTuple):
+    """With A = K(U) + T I = L L^T and X the scaled path inputs of each label: L, L^{-1} X, L^{-1} Y, and X^T A^{-1} Y."""
+
+    cholesky: Float[Array, "label label"]
+    features: Float[Array, "label feature row"]
+    labels: Float[Array, " label"]
+    weighted: Float[Array, "feature row"]
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, eq=False)
+class GaussianProcess(ABC):
+    """Y ~ Normal(0, K(U) + T I) of a training set; what its forms have in common.
+
+    Args:
+        features: X, path inputs times s_0 / sqrt(N_0 Pi), shape (P, N_0, Pi).
+        labels: Y, shape (P, m).
+        temperature: T.
+        residual: further examples that no U gives an output, if there are any.
+    """
+
+    features: Features
+    labels: Float[Array, "example output"]
+    temperature: Any
+    residual: ResidualExamples | None = field(default=None, kw_only=True)
+
+    @abstractmethod
+    def kernel(self, factor: Factor) -> Float[Array, "label label"]:
+        """K(F F^T)."""
+
+    @abstractmethod
+    def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
+        """K(U) of any symmetric U; where U is nearly singular a factor keeps more digits."""
+
+    @abstractmethod
+    def _energy(self, factor: Factor) -> Float[Array, ""]:
+        """Energy without residual examples."""
+
+    @abstractmethod
+    def _energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """Energy of any symmetric U without residual examples."""
+
+    def energy(self, factor: Factor) -> Float[Array, ""]:
+        """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
+        return self._energy(factor) + self.residual_energy
+
+    def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """The energy of any symmetric U."""
+        return self._energy_of(order_parameter) + self.residual_energy
+
+    def log_density(self, factor: Factor) -> Float[Array, ""]:
+        """log Normal(Y; 0, K + T I)."""
+        return -(self.energy(factor) + self.constant) / 2
+
+    def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
+        """The log density of any symmetric U."""
+        return -(self.energy_of(order_parameter) + self.constant) / 2
+
+    @property
+    def outputs(self) -> int:
+        """m."""
+        return self.labels.shape[1]
+
+    @property
+    def flat(self) -> Float[Array, "example column"]:
+        """`features`, a row for each example."""
+        return self.features.reshape(len(self.features), -1)
+
+    @property
+    def flat_labels(self) -> Float[Array, " label"]:
+        """`labels` as one vector, the outputs of the first example first."""
+        return self.labels.reshape(-1)
+
+    @property
+    def constant(self) -> Any:
+        """P m log(2 pi): minus twice the log density is this and the energy."""
+        return (self.labels.size + self._residual_labels) * np.log(2 * np.pi)
+
+    @property
+    def residual_energy(self) -> Any:
+        """What residual examples add to the energy."""
+        if self.residual is None:
+            return 0.0
+        return self._residual_labels * jnp.log(self.temperature) + self.residual.square / self.temperature
+
+    @property
+    def _residual_labels(self) -> Any:
+        return 0 if self.residual is None else self.residual.examples * self.outputs
+
+    def at(self, temperature: Any) -> "GaussianProcess":
+        """The same at another temperature."""
+        return replace(self, temperature=jnp.asarray(temperature, float))
+
+    def with_labels(self, labels: Float[Array, " *labels"]) -> "GaussianProcess":
+        """The same with other labels, of shape (P,), (P, m) or (P m,)."""
+        return replace(self, labels=jnp.reshape(labels, self.labels.shape))
+
+    def by_example(self, values: Float[Array, " *labels"]) -> Float[Array, " *example_and_output"]:
+        """Values of all labels, of shape (P', m) or (P' m,), as users see them: (P',), or (P', m) of several outputs."""
+        return without_single_output(values.reshape(-1, self.outputs))
+
+    def mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
+        """A with A A^T = K(U): f is A times standard normal numbers, those of Z, feature by feature."""
+        return mixed(self.features, factor, self.outputs)
+
+    def pulled(self, coefficients: Float[Array, " label"]) -> Float[Array, "row feature"]:
+        """X^T times a number for each label."""
+        by_output = jnp.tensordot(coefficients.reshape(self.labels.shape).T, self.features, 1)
+        return jnp.moveaxis(by_output, 2, 0).reshape(-1, self.features.shape[1])
+
+    def whitened(self, kernel: Float[Array, "label label"], columns: Float[Array, "label column"]) -> Whitened:
+        """Columns and labels, whitened by the Cholesky factor of a kernel + T I."""
+        lower = cholesky(kernel, self.temperature)
+        both = jnp.column_stack([columns, self.flat_labels])
+        both = jax.scipy.linalg.solve_triangular(lower, both, lower=True)
+        return Whitened(lower, both[:, :-1], both[:, -1])
+
+    def solve(self, factor: Factor) -> Solved:
+        """Path inputs and labels whitened by K + T I: what expansions and predictors at U are made of."""
+        features = by_label(self.features, self.outputs)
+        lower, columns, labels = self.whitened(self.kernel(factor), features.reshape(len(features), -1))
+        return Solved(lower, columns.reshape(features.shape), labels, (columns.T @ labels).reshape(features.shape[1:]))
+
+    def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "row feature"]:
+        """U X^T (K + T I)^{-1} Y, whose product with scaled path inputs is the mean of f there (THEORY section 5)."""
+        lower = cholesky(self.kernel_of(order_parameter), self.temperature)
+        return order_parameter @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), self.flat_labels))
+
+    def projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
+        """Posterior mean of Z, standard normal a priori, given labels Y = X . (F Z) + noise; by the smaller matrix."""
+        if smaller_by_features(factor.shape[1], self.features.shape[1], self.labels.size):
+            lower = cholesky(self._latent_gram(factor), self.temperature)
+            pulled = (factor.T @ self.pulled(labels)).T.reshape(-1)
+            return jax.scipy.linalg.cho_solve((lower, True), pulled).reshape(-1, factor.shape[1]).T
+        lower = cholesky(self.kernel(factor), self.temperature)
+        return factor.T @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), labels))
+
+    def _latent_gram(self, factor: Factor) -> Float[Array, "latent latent"]:
+        """A^T A."""
+        return gram(self.mixed(factor).T)
+
+    def sample_projection(
+        self, key: Key[Array, ""], factor: Factor, prior: Float[Array, "column feature"] | None = None
+    ) -> Float[Array, "column feature"]:
+        """Exact draw of Z given Y = X . (F Z) + noise; `prior` is a prior draw of it, if there is one.
+
+        Z is the part of V_0 / s_0 that the network sees: Q_1^T V_0 / s_0, with Q_1 the frame of the path vectors.
+        Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
+        """
+        prior_key, noise_key = jax.random.split(key)
+        if prior is None:
+            prior = self.sample_prior_projection(prior_key, factor)
+        return prior + self.projection(factor, (self.labels - self.noisy(noise_key, factor, prior)).reshape(-1))
+
+    def sample_prior_projection(self, key: Key[Array, ""], factor: Factor) -> Float[Array, "column feature"]:
+        """Draw of Z from its prior, standard normal."""
+        return jax.random.normal(key, (factor.shape[1], self.features.shape[1]))
+
+    def noisy(
+        self, key: Key[Array, ""], factor: Factor, projection: Float[Array, "column feature"]
+    ) -> Float[Array, "example output"]:
+        """f of a projection on the training examples, and noise of variance T."""
+        output = outputs_of(self.features, factor @ projection, self.outputs)
+        noise = jax.random.normal(key, (self.labels.size,)).reshape(self.labels.shape)
+        return output + jnp.sqrt(self.temperature) * noise
+
+
+def smaller_by_features(columns: int, features: int, labels: int) -> bool:
+    """Whether A^T A + T I, of factors of so many columns, is smaller than A A^T + T I."""
+    return columns * features < labels

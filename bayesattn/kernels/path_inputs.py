@@ -1,0 +1,108 @@
+"""Path inputs and labels as kernels need them: checked, scaled, and multiplied with factors of U and with readouts.
+
+With several outputs there is a label for each example and output, and a row of U for each path and output; outputs vary
+fastest in both. One output is the case m = 1. Results that users see have no axis of outputs then (`without_single_output`).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array, is_traced, labels_array
+from bayesattn.architecture import Architecture
+
+PIVOT_ROUNDING = 10.0
+"""Multiple of the rounding of the largest pivot below which a pivot may be nothing else."""
+
+Features = Float[Array, "example feature path"]
+Factor = Float[Array, "row column"]
+OrderParameter = Float[Array, "row row"]
+
+
+def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> Any:
+    """`value` as path inputs of `arch`; raises ValueError if they are not."""
+    if not isinstance(arch, Architecture):
+        raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
+    array = finite_array(name, value, ("examples", "paths", features))
+    if array.shape[1] != arch.paths:
+        raise ValueError(
+            f"{name} must have {arch.paths} paths on axis 1 (the product of"
+            f" {f'heads {arch.heads}' if arch.ways == arch.heads else f'heads and skips {arch.ways}'}),"
+            f" got shape {array.shape}"
+        )
+    return array
+
+
+def checked_labels(name: str, value: Any, examples: int, arch: Architecture) -> Any:
+    """`value` as labels of so many examples, shape (P,), or (P, m) of several outputs; raises ValueError if they are not."""
+    return labels_array(name, value, examples, arch.outputs)
+
+
+def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature: Any) -> None:
+    """Raise ValueError if examples that are the same have different labels, and the temperature is lost beside their kernel.
+
+    float64 then holds K + T I as singular, and whatever is computed from it is rounding. The kernel is `scale` times the
+    products of path inputs, summed over paths; of what JAX traces nothing can be told.
+    """
+    if any(map(is_traced, (path_inputs, labels, temperature))):
+        return
+    path_inputs, labels = np.asarray(path_inputs), np.reshape(labels, (len(path_inputs), -1))
+    flat = np.reshape(path_inputs, (len(path_inputs), -1))
+    own = scale * np.einsum("ef,ef->e", flat, flat)
+    lost = PIVOT_ROUNDING * len(own) * np.finfo(float).eps * own.max()
+    if temperature >= lost:
+        return
+    same = own[:, None] + own - 2 * scale * (flat @ flat.T) <= lost
+    apart = np.max(np.abs(labels[:, None] - labels), axis=2) > np.sqrt(lost)
+    if len(pairs := np.argwhere(same & apart)):
+        first, second = pairs[0]
+        got = " and ".join(", ".join(f"{label:g}" for label in labels[example]) for example in (first, second))
+        raise ValueError(
+            f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
+            f" {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature {temperature:g}"
+        )
+
+
+def input_scale(input_variance: Any, paths: int, features: int) -> Any:
+    """s_0 / sqrt(N_0 Pi), by which path inputs enter the network's output."""
+    return (input_variance / (features * paths)) ** 0.5
+
+
+def scaled_features(path_inputs: Any, input_variance: Any) -> Features:
+    """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), paths last: a product of matrices mixes them."""
+    return _scaled(path_inputs, input_scale(input_variance, *path_inputs.shape[1:]))
+
+
+@jax.jit
+def _scaled(path_inputs: Any, scale: Any) -> Array:
+    return jnp.swapaxes(path_inputs, 1, 2) * scale
+
+
+def mixed(features: Features, factor: Factor, outputs: int) -> Float[Array, "label mixed_column"]:
+    """X F, a row for each label: rows of F are (path, output) pairs, columns of X F are (feature, column of F) pairs."""
+    # With two axes, as the product with an array of three has a slow derivative.
+    product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)
+    by_output = product.reshape(len(features), -1, outputs, factor.shape[1])
+    return jnp.swapaxes(by_output, 1, 2).reshape(len(features) * outputs, -1)
+
+
+def by_label(features: Features, outputs: int) -> Float[Array, "label feature row"]:
+    """Path inputs of each label, with the paths of each output: those of other outputs are 0."""
+    examples, size, paths = features.shape
+    return jnp.einsum("efp,cd->ecfpd", features, jnp.eye(outputs)).reshape(examples * outputs, size, paths * outputs)
+
+
+def outputs_of(
+    features: Features, readout: Float[Array, "row feature"], outputs: int
+) -> Float[Array, "example output"]:
+    """f at scaled path inputs by a readout g: sum over paths of g^pi . xi^pi of each output."""
+    by_output = jnp.moveaxis(readout.reshape(features.shape[2], outputs, -1), 2, 0)
+    return features.reshape(len(features), -1) @ by_output.reshape(-1, outputs)
+
+
+def without_single_output(values: Any) -> Any:
+    """Values of shape (.., P, m) as users see them: (.., P) where m = 1."""
+    return values[..., 0] if values.shape[-1] == 1 else values

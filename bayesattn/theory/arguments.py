@@ -1,0 +1,36 @@
+"""Arguments that theory functions have in common: a model with Gaussian labels, and numbers that JAX does not trace."""
+
+from typing import Any
+
+import jax
+
+from bayesattn._checks import Checked, is_traced, positive
+from bayesattn.architecture import Architecture
+from bayesattn.kernels.gaussian_process import GaussianProcess
+
+
+def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianProcess:
+    """The Gaussian density of a model's labels given U, at the model's temperature or at another.
+
+    Raises ValueError for anything but a model, a model whose labels are classes, and a temperature that is not above 0.
+    """
+    require_model(model)
+    model.require_gaussian()
+    kernels = model.kernels
+    return kernels if temperature is None else kernels.at(positive("temperature", temperature))
+
+
+def require_model(model: Checked) -> None:
+    """Raise ValueError unless `model` is a `bayesattn.Model`; the theory cannot import the class, which is built on it."""
+    if not isinstance(getattr(model, "architecture", None), Architecture):
+        raise ValueError(f"model must be a bayesattn.Model, got {type(model).__name__}")
+
+
+def refuse_traced(function: str, **arguments: Any) -> None:
+    """Raise ValueError if JAX traces an argument of a function whose search stops by the numbers."""
+    for name, value in arguments.items():
+        if any(map(is_traced, jax.tree.leaves(value))):
+            raise ValueError(
+                f"{name} must be numbers: {function} cannot be traced by JAX (jit, grad, vmap), as action, kernel, predict"
+                " and gp_evidence can"
+            )

@@ -1,0 +1,57 @@
+"""Alignment of a kernel with labels (THEORY section 5)."""
+
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayesattn._checks import finite_array, labels_array, reals
+from bayesattn._settings import with_own_settings
+
+
+@with_own_settings
+def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
+    """|u_k . Y| / |Y| for the unit eigenvectors u_k of a kernel, largest eigenvalue first (THEORY section 5).
+
+    Args:
+        kernel: symmetric, shape (P, P).
+        labels: Y, shape (P,), not all zero.
+
+    Returns:
+        Array of shape (P,); its squares sum to 1.
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, labels that are all zero.
+    """
+    kernel, labels = _checked_alignment(kernel, labels)
+    eigenvectors = jnp.linalg.eigh(jnp.asarray(kernel))[1]
+    return jnp.abs(eigenvectors[:, ::-1].T @ labels) / np.linalg.norm(labels)
+
+
+@with_own_settings
+def kernel_target_alignment(kernel: Any, labels: Any) -> float:
+    """Y^T K Y / (|K|_F |Y|^2), the cosine between K and Y Y^T (Cristianini et al. 2001; THEORY section 5).
+
+    It is the mean of the squares of `alignment`, weighed by the eigenvalues over the root of the sum of their squares.
+
+    Args:
+        kernel: symmetric, shape (P, P).
+        labels: Y, shape (P,), not all zero.
+
+    Returns:
+        Between 0 and 1 for a positive semidefinite kernel, 1 if K is a multiple of Y Y^T; NaN if K = 0.
+
+    Raises:
+        ValueError: wrong shapes, entries that are not finite, labels that are all zero.
+    """
+    kernel, labels = _checked_alignment(kernel, labels)
+    norm = np.linalg.norm(kernel)
+    return float(labels @ kernel @ labels / (norm * (labels @ labels))) if norm > 0 else float("nan")
+
+
+def _checked_alignment(kernel: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+    labels = labels_array("labels", labels, len(reals("labels", labels)), 1)
+    if not labels.any():
+        raise ValueError("labels must not all be zero: alignment divides by their norm")
+    return finite_array("kernel", kernel, (len(labels), len(labels))), labels
