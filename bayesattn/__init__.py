@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from bayesattn.classes import one_hot
     from bayesattn.head_posterior import combining_width, heads, path_correlations
     from bayesattn.joining import concat
+    from bayesattn.likelihoods import Categorical, Gaussian, Likelihood
     from bayesattn.models import Model, collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "Categorical",
+    "Gaussian",
+    "Likelihood",
     "Model",
     "Statistics",
     "Validation",
@@ -56,6 +60,9 @@ __all__ = [
 ]
 _HOMES = {
     "Architecture": "architecture",
+    "Categorical": "likelihoods",
+    "Gaussian": "likelihoods",
+    "Likelihood": "likelihoods",
     "Model": "models",
     "Statistics": "statistics",
     "Validation": "validation",

@@ -353,7 +353,7 @@ def alignment_over_draws(
 
     Raises ValueError at draws of another model.
     """
-    labels, likelihood = model.labels.ravel(), model.likelihood
+    labels, likelihood = model.labels.ravel(), model.gaussian_kernels
     if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
@@ -386,7 +386,7 @@ def alignment_over_draws(
 @with_own_settings
 def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    return np.asarray(_kernel(model.likelihood, _gp_of_group(model, paths)))
+    return np.asarray(_kernel(model.gaussian_kernels, _gp_of_group(model, paths)))
 
 
 @jax.jit
@@ -415,7 +415,7 @@ def mean_predictor(
     model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
 ) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples given U, all outputs of the first example first."""
-    of_one = readouts(order_parameter[None], model.likelihood, model.architecture)
+    of_one = readouts(order_parameter[None], model.gaussian_kernels, model.architecture)
     return outputs_of(model, np.asarray(of_one))[0]
 
 
@@ -437,7 +437,7 @@ def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "b
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    per_draw = np.asarray(readouts(chosen, model.likelihood, model.architecture))
+    per_draw = np.asarray(readouts(chosen, model.gaussian_kernels, model.architecture))
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
 
 

@@ -82,7 +82,7 @@ def posterior_readout(model: Model, order_parameters: Any) -> Readout:
     if is_tree_or_run(order_parameters):
         order_parameters = trees.order_parameters(order_parameters, model).reshape(-1, paths, paths)
     draws = finite_array("order_parameters", order_parameters, ("draws", paths, paths))
-    per_draw = readouts(draws, model.likelihood, model.architecture)
+    per_draw = readouts(draws, model.gaussian_kernels, model.architecture)
     return np.asarray(jnp.mean(per_draw, axis=0))
 
 

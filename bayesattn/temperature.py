@@ -132,7 +132,9 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     order_parameters = [theory.gp_order_parameter(model.architecture)]
     with contextlib.suppress(theory.NotConverged):
         order_parameters.append(theory.solve(model, temperature=temperature).order_parameter)
-    predictors = np.asarray(readouts(np.stack(order_parameters), model.likelihood.at(temperature), model.architecture))
+    predictors = np.asarray(
+        readouts(np.stack(order_parameters), model.gaussian_kernels.at(temperature), model.architecture)
+    )
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
         """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""

@@ -438,7 +438,7 @@ def test_labels_of_classes_are_asked_for_by_name():
     with pytest.raises(ValueError, match=message):
         ba.theory.solve(INPUTS, COUNTED, three, 0.5)
     with pytest.raises(ValueError, match=r"^labels must be \+1 or -1 to be classes, got 0; bayesattn.one_hot makes"):
-        model_of(COUNTED, observation="categorical")
+        model_of(COUNTED, likelihood=ba.Categorical(0.5), temperature=None)
 
 
 @pytest.mark.filterwarnings("always")

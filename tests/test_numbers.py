@@ -52,14 +52,14 @@ def model_of(name):
     shape = (examples, outputs) if outputs > 1 else (examples,)
     labels = random.normal(size=shape)
     data = {"path_inputs": path_inputs, "labels": labels}
-    named = {"observation": "categorical"} if "classes" in name else {}
     if "classes" in name:
         labels = random.integers(0, max(2, outputs), examples)
         data["labels"] = ba.one_hot(labels).labels if outputs > 1 else 2.0 * labels - 1
     if "statistics" in name:
         data = {"statistics": ba.Statistics.gather([(path_inputs, data["labels"])], arch)}
     test = random.normal(size=(3, arch.paths, features))
-    return ba.Model(**data, architecture=arch, temperature=temperature, test_path_inputs=test, **named)
+    likelihood = (ba.Categorical if "classes" in name else ba.Gaussian)(temperature)
+    return ba.Model(**data, architecture=arch, likelihood=likelihood, test_path_inputs=test)
 
 
 def of_draws(model, parameterisation):

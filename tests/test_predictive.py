@@ -148,7 +148,7 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
     for order_parameter in (np.eye(4) + 0.3, np.outer([1.0, 0.5, 0.2, 0.1], [1.0, 0.5, 0.2, 0.1])):
-        given = np.asarray(model.likelihood.leave_one_out_of(jnp.asarray(order_parameter)))
+        given = np.asarray(model.kernels.leave_one_out_of(jnp.asarray(order_parameter)))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
             one = ba.theory.predict(

@@ -112,8 +112,8 @@ def test_few_examples_are_their_own_statistics(data, examples):
     assert same(restored, few)
     settings = {"architecture": ARCH, "temperature": TEMPERATURE}
     u = jnp.diag(jnp.array([1.0, 2.0, 0.5, 1.5]))
-    by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).likelihood.log_density_of(u)
-    assert relative_error(ba.Model(statistics=few, **settings).likelihood.log_density_of(u), by_examples) < 1e-12
+    by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).kernels.log_density_of(u)
+    assert relative_error(ba.Model(statistics=few, **settings).kernels.log_density_of(u), by_examples) < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -182,7 +182,7 @@ def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
     model, settings = models[1], {"chains": 1, "warmup": 60, "draws": 5, "progress": False}
     other = ba.Statistics.restored(gathered.path_inputs, gathered.labels, Unseen(1000, 5.0))
     assert fingerprint(model) != fingerprint(model.replace(statistics=other))
-    assert model.replace(statistics=other).likelihood.unseen.examples == 1000
+    assert model.replace(statistics=other).kernels.unseen.examples == 1000
     runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(runs.RunError, match="a run with statistics"):
         runs.sample(model.replace(statistics=other), tmp_path / "run", **settings)
@@ -270,14 +270,14 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows(monkeypatch):
     """Their law is that of statistics' chains."""
     inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
     labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
-    arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.condensed, []
+    arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.compressed, []
 
     def looking(model):
         found = condensed(model)
         looked.append(len(found.labels))
         return found
 
-    monkeypatch.setattr(collapsed, "condensed", looking)
+    monkeypatch.setattr(collapsed, "compressed", looking)
     settings = {"architecture": arch, "temperature": TEMPERATURE}
     models = (
         ba.Model(path_inputs=inputs, labels=labels, **settings),
@@ -297,9 +297,9 @@ def test_classes_are_those_of_single_examples():
     inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
     classes = np.stack([inputs[:, 0, 0] > 0, inputs[:, 0, 0] <= 0], axis=1).astype(float)
     arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
-    settings = {"architecture": arch, "temperature": 1.0, "observation": "categorical"}
+    settings = {"architecture": arch, "likelihood": ba.Categorical(1.0)}
     model = ba.Model(path_inputs=inputs, labels=classes, **settings)
-    assert len(collapsed.condensed(model).labels) == 3200
+    assert len(collapsed.compressed(model).labels) == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):

@@ -63,7 +63,7 @@ def theory(
 
 
 def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
-    costs = [cost(case.likelihood, case.architecture) for case in cases]
+    costs = [cost(case.gaussian_kernels, case.architecture) for case in cases]
     if as_json:
         described = ({"width": case.architecture.widths[0], "temperature": case.temperature} for case in cases)
         print_json([of | found._asdict() for of, found in zip(described, costs, strict=True)])

@@ -10,6 +10,7 @@ from bayesattn._checks import shown, suggestion
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
+from bayesattn.likelihoods import BY_NAME
 from bayesattn.models.description import plain_table
 from bayesattn.models.files import (
     ArchitectureTable,
@@ -174,7 +175,8 @@ def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
         )
     skips = tuple(table.architecture.skips or ())
     model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem, skips=skips)
-    return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker), observation=table.observation)
+    task = {"name": table.task.name} | dataclasses.asdict(maker)
+    return model.replace(task=task, likelihood=BY_NAME[table.observation](table.temperature))
 
 
 def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
@@ -214,8 +216,7 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)
     return Model(
         architecture=arch,
-        temperature=table.temperature,
-        observation=table.observation,
+        likelihood=BY_NAME[table.observation](table.temperature),
         head_names=task.head_names,
         output_names=task.output_names,
         name=file.stem,

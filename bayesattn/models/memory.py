@@ -3,8 +3,8 @@
 import jax
 
 from bayesattn._checks import memory_limit
-from bayesattn.models.categorical import MOST_LATENTS, number_of_latents
 from bayesattn.models.latent import LatentModel
+from bayesattn.models.latent_outputs import MOST_LATENTS, number_of_latents
 from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
@@ -21,14 +21,14 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
     data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
     if parameterisation == "collapsed":
-        # Classes are those of single examples.
-        seen = rows_of(examples, paths * features, arch.outputs) if model.law is None else examples
+        # Only the Gaussian likelihood can use compressed data.
+        seen = rows_of(examples, paths * features, arch.outputs) if model.likelihood.conjugate else examples
         form, shapes = cheapest_form(seen, features, arch), layer_shapes(arch)
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
         rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs
         held = cost.bytes_needed(seen * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
         held += 8 * 2 * (examples - seen) * paths * features
-        if model.law is not None:
+        if not model.likelihood.conjugate:
             # The scale of the outputs, its inverse, and the Hessian it is made of.
             latents = number_of_latents(shapes[0].columns * features, examples * arch.outputs, arch.outputs)
             held += 8 * (3 * latents**2 if latents <= MOST_LATENTS else 0)

@@ -31,17 +31,18 @@ from bayesattn._random import fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
-from bayesattn.classes import checked_classes, doubtful_labels
-from bayesattn.models.categorical import Categorical
+from bayesattn.classes import doubtful_labels
+from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, name_of
 from bayesattn.statistics import Statistics
 from bayesattn.tasks import Dataset
 from bayesattn.theory.forms import by_products, cheapest_form
 from bayesattn.theory.kernels import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
-from bayesattn.theory.likelihood import Likelihood, Unseen, likelihood
+from bayesattn.theory.likelihood import Likelihood as Kernels
+from bayesattn.theory.likelihood import Unseen
+from bayesattn.theory.likelihood import likelihood as kernels_of
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
-OBSERVATIONS = ("gaussian", "categorical")
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
 
@@ -79,15 +80,14 @@ class Model(OwnsArrays, Described):
         statistics: of any number of examples, in place of path_inputs and labels, which are then those of at most Pi N_0
             examples that have the same posterior.
         architecture: heads, widths, prior variances.
-        temperature: T, variance of the Gaussian likelihood; what outputs are divided by for the categorical one.
+        temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, where no other is given.
+        likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`, or one
+            of your own (`bayesattn.Likelihood`). Samplers draw from all; the theory is for the first.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
         test_labels: of shape (P_test,), or (P_test, m).
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
         validation_labels: of shape (P_validation,).
         head_names: names of the heads of each layer, from which paths get their names.
-        observation: how labels come about, "gaussian", Normal(f, T), or "categorical": class c with probability
-            softmax(f / T)_c, of one output +1 with probability 1 / (1 + exp(-f / T)). Samplers draw from both; the theory is
-            for the first.
         output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
         tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
@@ -114,8 +114,8 @@ class Model(OwnsArrays, Described):
     labels: Any = None
     statistics: Statistics | None = None
     architecture: Architecture
-    temperature: float
-    observation: str = "gaussian"
+    temperature: Any = None
+    likelihood: Any = None
     test_path_inputs: Any = None
     test_labels: Any = None
     validation_path_inputs: Any = None
@@ -130,6 +130,7 @@ class Model(OwnsArrays, Described):
     def __post_init__(self):
         object.__setattr__(self, "_made", [])
         fields = {each.name for each in dataclasses.fields(self)}
+        self._take_likelihood(fields)
         self._take_statistics(fields)
         self._check(fields)
 
@@ -142,9 +143,6 @@ class Model(OwnsArrays, Described):
             put("path_inputs", _owned("path_inputs", checked_path_inputs("path_inputs", self.path_inputs, arch)))
         if "labels" in changed:
             put("labels", _owned("labels", checked_labels("labels", self.labels, len(self.path_inputs), arch)))
-        if "temperature" in changed:
-            put("temperature", positive("temperature", self.temperature))
-        one_of("observation", self.observation, OBSERVATIONS)
         for part in ("test", "validation"):
             inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
             inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
@@ -168,9 +166,9 @@ class Model(OwnsArrays, Described):
             put("path_groups", _checked_groups(self.path_groups, arch.paths))
         if "task" in changed:
             put("task", copy.deepcopy(dict(self.task or {})))
-        if self.law is not None and {"labels", "test_labels", "validation_labels", "observation"} & changed:
-            self._check_classes()
-        if self.law is None and {"path_inputs", "labels", "architecture", "temperature", "observation"} & changed:
+        if {"labels", "test_labels", "validation_labels", "likelihood"} & changed:
+            self._check_labels()
+        if self.likelihood.conjugate and {"path_inputs", "labels", "architecture", "likelihood"} & changed:
             scale = input_scale(arch.input_variance * max(arch.path_variances), *self.path_inputs.shape[1:]) ** 2
             if self.statistics is None:
                 refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
@@ -178,21 +176,36 @@ class Model(OwnsArrays, Described):
             if name in changed and getattr(self, name) is not None:
                 _warn_of_labels(name, getattr(self, name), self)
 
-    @property
-    @with_own_settings
-    def law(self) -> Categorical | None:
-        """Of the labels given the outputs, where they are classes."""
-        if self.observation == "gaussian":
-            return None
-        return Categorical(jnp.asarray(self.temperature, float), self.architecture.outputs)
+    def _take_likelihood(self, given: Set[str]) -> Set[str]:
+        """Make likelihood and temperature agree; the names of all that is new then."""
+        put, likelihood = partial(object.__setattr__, self), self.likelihood
+        if not {"likelihood", "temperature"} & given:
+            return given
+        if "likelihood" not in given or likelihood is None:
+            changed = Gaussian if likelihood is None else partial(dataclasses.replace, likelihood)
+            put("likelihood", changed(temperature=positive("temperature", self.temperature)))
+        elif not isinstance(likelihood, Likelihood):
+            raise ValueError(
+                f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
+            )
+        elif "temperature" in given and self.temperature not in (None, likelihood.temperature):
+            raise ValueError(
+                f"temperature must be that of the likelihood, {likelihood.temperature:g}, or not be given, got"
+                f" {shown(self.temperature)}"
+            )
+        put("temperature", getattr(self.likelihood, "temperature", None))
+        return given | {"likelihood", "temperature"}
 
-    def _check_classes(self) -> None:
-        if self.statistics is not None:
-            raise ValueError("observation must be 'gaussian' of statistics, which hold no single examples")
+    def _check_labels(self) -> None:
+        """Raise ValueError where labels do not suit the likelihood."""
+        if self.statistics is not None and not self.likelihood.conjugate:
+            raise ValueError(
+                "likelihood must be bayesattn.Gaussian for statistics, which hold no single examples, got"
+                f" {self.likelihood!r}"
+            )
         for name in ("labels", "test_labels", "validation_labels"):
-            labels = getattr(self, name)
-            if labels is not None:
-                checked_classes(name, labels)
+            if getattr(self, name) is not None:
+                self.likelihood.check_labels(name, getattr(self, name))
 
     def _take_statistics(self, given: Set[str]) -> Set[str]:
         """Take path inputs and labels from statistics, if they are given; the names of all that is new then."""
@@ -299,7 +312,7 @@ class Model(OwnsArrays, Described):
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
         table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
-        table |= {} if self.law is None else {"observation": self.observation}
+        table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
         if self.statistics is not None:
             unseen = self.statistics.unseen
             # To nine digits: other processors may gather another last one.
@@ -336,7 +349,8 @@ class Model(OwnsArrays, Described):
 
     def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
         """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
-        constant = {"fingerprint": fingerprint(self), "temperature": self.temperature, "path_inputs": self.path_inputs}
+        constant = {"fingerprint": fingerprint(self), "path_inputs": self.path_inputs}
+        constant |= {} if self.temperature is None else {"temperature": self.temperature}
         for name in ("test_path_inputs", "test_labels"):
             if getattr(self, name) is not None:
                 constant[name] = getattr(self, name)
@@ -376,9 +390,8 @@ class Model(OwnsArrays, Described):
             data["statistics"] = Statistics.restored(inputs, labels, Unseen(**about["unseen"]))
         return cls(
             **data,
-            temperature=float(arrays["temperature"]),
+            likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
             architecture=arch,
-            observation=table.get("observation", "gaussian"),
             tokens=tokens,
             # Earlier versions stored no names where none were given, and numbered heads from 0.
             head_names=about["head_names"] or arch.numbered_heads(first=0),
@@ -386,38 +399,38 @@ class Model(OwnsArrays, Described):
             **{key: about[key] for key in ("path_groups", "name", "task")},
         )
 
-    @property
-    def likelihood(self) -> Likelihood:
-        """Of the labels given U; its kernels are made when they are first asked for.
-
-        Raises ValueError as `require_gaussian` does.
-        """
-        self.require_gaussian()
-        return self.kernels
-
     def require_gaussian(self) -> None:
-        """Raise ValueError where labels are classes, of which there is no theory in closed form."""
-        if self.law is not None:
+        """Raise ValueError where the likelihood is not Gaussian: there is no theory in closed form then."""
+        if not self.likelihood.conjugate:
             raise ValueError(
-                "observation must be 'gaussian' for the theory, the evidence and what is compared with them, got a model of"
-                f" {self.observation!r}: draw from it (sample, predict), or use replace(observation='gaussian')"
+                "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a"
+                f" model with {self.likelihood!r}: draw from it (sample, predict), or use"
+                " replace(likelihood=bayesattn.Gaussian(T))"
             )
 
     @property
+    def gaussian_kernels(self) -> Kernels:
+        """`kernels`; raises ValueError as `require_gaussian` does."""
+        self.require_gaussian()
+        return self.kernels
+
+    @property
     @with_own_settings
-    def kernels(self) -> Likelihood:
-        """What K(U) is made of, whatever the law of the labels.
+    def kernels(self) -> Kernels:
+        """What K(U) is made of, and the labels, whatever their likelihood.
 
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
-        made: list[Likelihood] = vars(self)["_made"]
+        made: list[Kernels] = vars(self)["_made"]
         # Kernels outlive whatever is being traced when they are first asked for.
         with _MAKING, jax.ensure_compile_time_eval():
             if not made:
                 unseen = None if self.statistics is None else self.statistics.unseen
-                arrays = (self.path_inputs, self.labels, self.architecture, self.temperature)
-                made.append(likelihood(*arrays, unseen=unseen))
-        return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
+                temperature = 1.0 if self.temperature is None else self.temperature
+                arrays = (self.path_inputs, self.labels, self.architecture, temperature)
+                made.append(kernels_of(*arrays, unseen=unseen))
+        kernels = made[0].with_labels(jnp.asarray(self.labels))
+        return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @property
     def _form(self) -> tuple[str, bool]:
@@ -441,8 +454,8 @@ class Model(OwnsArrays, Described):
             "examples": f"{self.examples} of {features} features" + "".join(f", {other}" for other in others),
             "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
-            "temperature": f"T = {self.temperature:g}",
-            **({} if self.law is None else {"labels": "classes, by the softmax of the outputs over T"}),
+            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
+            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
         }
         return f"Model {self.name!r}", rows
 
@@ -474,7 +487,7 @@ class Model(OwnsArrays, Described):
         object.__setattr__(changed, "_made", vars(self)["_made"])
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
-        new = changed._take_statistics(changes.keys())
+        new = changed._take_statistics(changed._take_likelihood(changes.keys()))
         same_paths = all(
             getattr(changed.architecture, name, None) == getattr(self.architecture, name)
             for name in ("heads", "ways", "outputs")
@@ -546,7 +559,7 @@ def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
     squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
     expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0 or model.law is not None:
+    if name != "labels" or not expected > 0 or not model.likelihood.conjugate:
         return
     square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)

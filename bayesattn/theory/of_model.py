@@ -55,10 +55,10 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
         if "likelihood" in names and "path_inputs" not in named:
             arch = named.get("arch")
             if _kernels_are_those(model, arch):
-                held["likelihood"] = model.likelihood
+                held["likelihood"] = model.kernels
             elif statistics is not None:
                 first = arch[0] if isinstance(arch, Sequence) and arch else arch
-                held["likelihood"] = model.replace(architecture=first).likelihood
+                held["likelihood"] = model.replace(architecture=first).kernels
         return function(**held | asked)
 
     return with_model

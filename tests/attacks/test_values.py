@@ -262,7 +262,7 @@ def test_lists_of_options_are_used():
     assert job.options["max_tree_depth"] == (5, 8)
     from bayesattn.samplers.program import kernel
 
-    made = kernel("nuts", "collapsed", ba.collapsed.structure(tiny_model()), job.options)
+    made = kernel("nuts", ba.models.Collapsed, job.options)
     assert made._max_tree_depth == (5, 8)
 
 
@@ -358,7 +358,7 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
     model = tiny_model()
     assert not made
     model.replace(temperature=0.7, width=9)
-    ba.models.path.data(model)
+    ba.models.Path.of(model)
     assert not made
     [matrix] = model.tokens.matrices
     assert matrix.shape == (6, 1, 5, 5)
@@ -410,6 +410,6 @@ def test_widths_near_infinity_solve():
     gp = np.asarray(ba.theory.gp_order_parameter(model.architecture))
     for width in (10**9, 10**12):
         arch = model.architecture.with_width(width)
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         factor = problem.factors(mode.point, layer_shapes(arch))[0]
         np.testing.assert_allclose(factor @ factor.T, gp, rtol=1e-6)

@@ -63,13 +63,13 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
 
 def prior_weights(model, count, seed):
     """Weights drawn from the prior, and U of each."""
-    data, structure = path.data(model), path.structure(model)
+    posterior = path.Path.of(model)
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        weights = path.draw_prior(key, data, structure)
-        effective = effective_weights(weights, data["skips"])
+        weights = posterior.draw_prior(key)
+        effective = effective_weights(weights, posterior.skips)
         return weights, effective @ effective.T / effective.shape[1]
 
     return draw(jax.random.split(jax.random.key(seed), count))
@@ -86,7 +86,7 @@ def functions_of(order_parameters):
 def test_prior_moments_by_weights_and_by_factors_agree(name):
     model, count = extended_model(name), 40_000
     arch, shapes = model.architecture, collapsed.structure(model)
-    problem = problem_of(model.likelihood, arch)
+    problem = problem_of(model.kernels, arch)
 
     @jax.jit
     @jax.vmap
@@ -248,7 +248,7 @@ def test_predictor_and_kernel_of_several_outputs(mixed):
     assert relative_error(found.mean, (cross @ np.linalg.solve(noisy, y)).reshape(5, 2)) < 1e-10
     variance = np.diag(joint)[14:] - np.einsum("ij,ji->i", cross, np.linalg.solve(noisy, cross.T))
     assert relative_error(found.variance, variance.reshape(5, 2)) < 1e-10
-    [readout] = readouts(u[None], model.likelihood, model.architecture)
+    [readout] = readouts(u[None], model.kernels, model.architecture)
     outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
     assert relative_error(outputs, found.mean) < 1e-10
 
@@ -262,7 +262,7 @@ def test_the_saddle_point_minimises_the_action(mixed):
     assert relative_error(found.scalar_order_parameter, saddle.scalar_order_parameter) < 1e-7
     rng = np.random.default_rng(0)
     problem, shapes = (
-        problem_of(model.likelihood, model.architecture),
+        problem_of(model.kernels, model.architecture),
         bartlett.layer_shapes(model.architecture, full=True),
     )
     for _ in range(3):
@@ -307,7 +307,7 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     gathered = ba.Statistics.gather((many, labels), model.architecture)
     held = ba.Model(statistics=gathered, architecture=model.architecture, temperature=model.temperature)
     u = factor @ factor.T
-    known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.likelihood) for of in (held, whole)]
+    known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.kernels) for of in (held, whole)]
     for one, other in zip(*known, strict=True):
         assert relative_error(one, other) < 1e-10
     assert relative_error(known[0][0], known[1][0]) < 1e-12
@@ -318,10 +318,10 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
 
 def test_token_and_path_networks_are_one(mixed):
     model = extended_model("skips in both layers")
-    data = token.data(model)
-    weights = path.draw_prior(jax.random.key(0), data, path.structure(model))
-    by_tokens = token.network(weights, data["inputs"], data["matrices"], data["readout"], data["skips"])
-    assert relative_error(path.network(weights, data["path_inputs"], data["skips"]), by_tokens) < 1e-12
+    posterior = token.Token.of(model)
+    weights = posterior.draw_prior(jax.random.key(0))
+    by_tokens = posterior.function(weights)
+    assert relative_error(path.network(weights, posterior.path_inputs, posterior.skips), by_tokens) < 1e-12
 
 
 def test_rows_are_named_by_path_and_output():

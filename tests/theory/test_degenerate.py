@@ -94,15 +94,15 @@ def test_sampling_a_singular_posterior_names_the_cause_too():
 
 
 def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
-    from bayesattn.models import collapsed
+    from bayesattn.models import Collapsed
 
-    honest = collapsed.quantities
+    honest = Collapsed.quantities
 
-    def broken(sites, data, shapes, key):
-        result = honest(sites, data, shapes, key)
+    def broken(posterior, sites, key):
+        result = honest(posterior, sites, key)
         return result | {"order_parameter": result["order_parameter"] * np.nan}
 
-    monkeypatch.setattr(collapsed, "quantities", broken)
+    monkeypatch.setattr(Collapsed, "quantities", broken)
     arch = ba.Architecture((1,), (6, 5), (1.0,) * 3)
     model = ba.Model(path_inputs=XI[:9, :1], labels=Y[:9], architecture=arch, temperature=0.3)
     with pytest.raises(FloatingPointError, match=r"not finite at draws 8 to 27 \(warm-up included\) of chain 0"):

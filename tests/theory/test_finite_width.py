@@ -152,14 +152,14 @@ def test_the_expansion_is_that_by_plain_automatic_differentiation(about):
     arguments = (model.path_inputs, model.labels, arch, model.temperature)
     shapes, test = bartlett.layer_shapes(arch, full=about == "saddle"), xi[:3] + 0.3
     if about == "saddle":
-        centre, problem = ba.theory.solve(model).point, problem_of(model.likelihood, arch)
+        centre, problem = ba.theory.solve(model).point, problem_of(model.kernels, arch)
     else:
-        mode, problem = find_mode(model.likelihood, arch)
+        mode, problem = find_mode(model.kernels, arch)
         centre = mode.point
 
     def found(point):
         u = problem.order_parameter(point, shapes)
-        return u, *model.likelihood.prediction_of(u, scaled_features(test, arch.variances[0]))
+        return u, *model.kernels.prediction_of(u, scaled_features(test, arch.variances[0]))
 
     def height(point):
         return potential(point, problem, shapes)
@@ -244,7 +244,7 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
-    problem = problem_of(model.likelihood, arch)
+    problem = problem_of(model.kernels, arch)
     point = bartlett.sample_prior(jax.random.key(0), shapes, problem.widths)
     factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
     kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)

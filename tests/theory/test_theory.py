@@ -123,7 +123,7 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     assert ba.theory.gp_evidence(model.replace(width=5)) == before
     with pytest.raises(ValueError, match="read-only"):
         model.path_inputs[0] = 0
-    made, make = [], posterior.likelihood
+    made, make = [], posterior.kernels
 
     def counted(*arguments, **named):
         made.append(arguments)
@@ -133,11 +133,11 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     monkeypatch.setattr(posterior, "likelihood", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
     with ThreadPoolExecutor(4) as pool:
-        kernels = {id(found.pairs) for found in pool.map(lambda _: other.likelihood, range(4))}
+        kernels = {id(found.pairs) for found in pool.map(lambda _: other.kernels, range(4))}
     assert (len(made), len(kernels)) == (1, 1)
     ba.theory.solve(other, labels=-labels, temperature=0.1)
     ba.theory.solve(other, arch=arch.with_width(7))
-    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).likelihood
+    _ = other.replace(path_inputs=other.path_inputs, labels=-labels).kernels
     assert len(made) == 1
     assert len(pickle.dumps(model)) == size
     again = pickle.loads(pickle.dumps(other))
@@ -169,20 +169,20 @@ def test_models_of_the_same_examples_share_their_kernels():
     xi, labels, arch = rng.normal(size=(3, 2, 9)), rng.normal(size=3), ba.Architecture((2,), (5, 5), (1.0,) * 3)
     model = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     # Asked for within a function that is traced, it is the same.
-    jax.jit(lambda u: model.likelihood.energy_of(u))(jnp.eye(2))
-    pairs = np.asarray(model.likelihood.pairs)
+    jax.jit(lambda u: model.kernels.energy_of(u))(jnp.eye(2))
+    pairs = np.asarray(model.kernels.pairs)
     colder = model.replace(temperature=0.1, width=9)
-    assert colder.likelihood.pairs is model.likelihood.pairs
+    assert colder.kernels.pairs is model.kernels.pairs
     # Also where the other is made, or asked, first, and with labels of its own.
     fresh = ba.Model(path_inputs=xi, labels=labels, architecture=arch, temperature=0.5)
     others = [fresh.replace(width=9), fresh.replace(labels=-labels)]
-    assert len({id(each.likelihood.pairs) for each in (*others, fresh)}) == 1
-    np.testing.assert_array_equal(others[1].likelihood.labels, -labels)
-    assert (colder.likelihood.temperature, model.likelihood.temperature) == (0.1, 0.5)
+    assert len({id(each.kernels.pairs) for each in (*others, fresh)}) == 1
+    np.testing.assert_array_equal(others[1].kernels.labels, -labels)
+    assert (colder.kernels.temperature, model.kernels.temperature) == (0.1, 0.5)
     wider_prior = ba.Architecture((2,), (5, 5), (4.0, 1.0, 1.0))
-    np.testing.assert_allclose(model.replace(architecture=wider_prior).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).likelihood.pairs, 4 * pairs, rtol=1e-14)
-    np.testing.assert_array_equal(model.replace(labels=-labels).likelihood.labels, -labels)
+    np.testing.assert_allclose(model.replace(architecture=wider_prior).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_allclose(model.replace(path_inputs=2 * xi).kernels.pairs, 4 * pairs, rtol=1e-14)
+    np.testing.assert_array_equal(model.replace(labels=-labels).kernels.labels, -labels)
 
 
 def test_the_action_can_be_differentiated(two_layers):

@@ -160,13 +160,13 @@ def _over_widths(model: Model, widths: Sequence[int], temperatures: Sequence[flo
     """Gain in accuracy and in kernel-target alignment, and max |U - U_GP|, shape (3, N, T)."""
     cases = [(model.architecture.with_width(width), t) for width in widths for t in temperatures]
     networks, colds = zip(*cases, strict=True)
-    solved = _saddle(model, arch=networks, temperature=colds, likelihood=model.likelihood).order_parameter
+    solved = _saddle(model, arch=networks, temperature=colds, likelihood=model.kernels).order_parameter
     u = np.asarray(solved).reshape(len(widths), len(temperatures), *np.shape(solved)[1:])
     gp = np.asarray(theory.gp_order_parameter(model.architecture))
     found = np.empty((3, len(widths), len(temperatures)))
     for place, temperature in enumerate(temperatures):
         together = np.concatenate([u[:, place], gp[None]])
-        by_each = np.asarray(readouts(together, model.likelihood.at(temperature), model.architecture))
+        by_each = np.asarray(readouts(together, model.kernels.at(temperature), model.architecture))
         outputs = np.tensordot(by_each, model.test_path_inputs, ((1, 2), (1, 2)))
         shares = np.array([share_right(output, model.test_labels) for output in outputs])
         aligned = np.array([_aligned(model, each) for each in together])

@@ -90,9 +90,9 @@ def path_vectors(weights: dict[str, np.ndarray], first_fastest: bool = False) ->
 
 def network_by_tokens(model: Model, weights: dict[str, np.ndarray]) -> np.ndarray:
     """Output of the network as it is defined, token by token."""
-    data = token.data(model)
+    data = token.Token.of(model)
     arrays = {name: jnp.asarray(value) for name, value in weights.items()}
-    return np.asarray(token.network(arrays, data["inputs"], data["matrices"], data["readout"]))
+    return np.asarray(token.network(arrays, data.inputs, data.matrices, data.read))
 
 
 def sum_over_paths(model: Model, weights: dict[str, np.ndarray]) -> Claim:
