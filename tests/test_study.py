@@ -184,7 +184,7 @@ def skipped(model):
         (lambda model: [(model.replace(test_labels=None), None)], "pruning needs test_path_inputs and test_labels"),
         (
             lambda model: [(model.replace(likelihood=ba.Categorical(0.1), labels=np.sign(model.labels)), None)],
-            "bayesattn.Gaussian",
+            r"likelihood must be bayesattn\.Gaussian",
         ),
         (lambda model: [(skipped(model), None)], "pruning is of networks of one output and without skips, got "),
         (lambda model: [(model, weights(model, 1))], "V_0 must have as many features as path_inputs, 4, got 5"),

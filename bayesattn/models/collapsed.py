@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -178,7 +178,7 @@ class Collapsed(Parameterisation):
 
     prepare = staticmethod(prepare)  # pyright: ignore[reportAssignmentType]
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> Self:
+    def with_prepared(self, prepared: Mapping[str, Array]) -> "Collapsed":
         """The same posterior in other coordinates."""
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
@@ -281,7 +281,7 @@ class Collapsed(Parameterisation):
         """Labels drawn given U: Normal(0, K + T I)."""
         return self.kernels.by_example(self.kernels.sample_labels(key, self.factor(sites)))
 
-    def with_labels(self, labels: Array) -> Self:
+    def with_labels(self, labels: Array) -> "Collapsed":
         """The same posterior with other labels."""
         return replace(self, problem=self.problem._replace(likelihood=self.kernels.with_labels(labels)))
 
@@ -299,7 +299,7 @@ class WithOutputs(Collapsed):
     likelihood: Likelihood
     latents: Whitening
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> Self:
+    def with_prepared(self, prepared: Mapping[str, Array]) -> "WithOutputs":
         """The same posterior in other coordinates."""
         return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
 

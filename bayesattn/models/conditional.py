@@ -5,7 +5,7 @@ section 5). With other likelihoods draws hold a readout of path inputs, and outp
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
 import jax
@@ -58,7 +58,7 @@ class Conditional(Protocol):
         """Probabilities of classes by moments of f of all draws, shape (chain, draw, ..); None where there are none."""
         ...
 
-    def with_labels(self, labels: Labels) -> Self:
+    def with_labels(self, labels: Labels) -> "Conditional":
         """The same with other labels."""
         ...
 

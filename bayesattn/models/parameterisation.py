@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -49,7 +49,7 @@ class Parameterisation(eqx.Module):
         """Arrays that are computed once before sampling begins; nothing by default."""
         return {}
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> Self:
+    def with_prepared(self, prepared: Mapping[str, Array]) -> "Parameterisation":
         """The same posterior with other arrays of `prepare`."""
         return self
 
@@ -86,7 +86,7 @@ class Parameterisation(eqx.Module):
         """Labels drawn given the sites."""
         raise NotImplementedError(f"{type(self).__name__} draws no labels")
 
-    def with_labels(self, labels: Array) -> Self:
+    def with_labels(self, labels: Array) -> "Parameterisation":
         """The same posterior with other labels."""
         raise NotImplementedError(f"{type(self).__name__} has no other labels")
 

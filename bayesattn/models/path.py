@@ -1,7 +1,7 @@
 """Path parameterisation: all weights are sampled, the network function goes through path inputs (THEORY section 2)."""
 
 from dataclasses import replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -118,11 +118,11 @@ class Path(Parameterisation):
         """Labels drawn given the weights."""
         return self.likelihood.sample(key, self.function(sites))
 
-    def with_labels(self, labels: Array) -> Self:
+    def with_labels(self, labels: Array) -> "Path":
         """The same posterior with other labels."""
         return replace(self, labels=labels)
 
-    def minibatch(self, chosen: Int[Array, " chosen"]) -> Self:
+    def minibatch(self, chosen: Int[Array, " chosen"]) -> "Path":
         """The posterior by some of the examples, whose log likelihood counts for all."""
         changed = {name: jax.tree.map(lambda leaf: leaf[chosen], getattr(self, name)) for name in self._by_example()}
         return replace(self, **changed, likelihood_scale=len(self.labels) / len(chosen))

@@ -1,7 +1,6 @@
 """Parameterisations compute the same function; models and model files say what is wrong with them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 

@@ -12,6 +12,7 @@ from numpyro.infer import MCMC, NUTS, init_to_sample
 import bayesattn as ba
 from bayesattn._random import branch
 from bayesattn.models import Path
+from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job
 from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.run import plan
@@ -157,7 +158,7 @@ def test_datatree_has_arviz_groups_and_path_names():
     assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 100, 100)
     # U and f recomputed from the kept weights.
     weights = {name: jnp.asarray(posterior[name].values[1, 3]) for name in ("V_0", "V_1", "V_2", "a")}
-    effective = path.effective_weights(weights)
+    effective = effective_weights(weights)
     np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)
 
 

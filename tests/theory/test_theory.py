@@ -123,14 +123,14 @@ def test_a_model_keeps_its_arrays_and_makes_its_kernels_once(monkeypatch):
     assert ba.theory.gp_evidence(model.replace(width=5)) == before
     with pytest.raises(ValueError, match="read-only"):
         model.path_inputs[0] = 0
-    made, make = [], posterior.kernels
+    made, make = [], posterior.kernels_of
 
     def counted(*arguments, **named):
         made.append(arguments)
         time.sleep(0.05)
         return make(*arguments, **named)
 
-    monkeypatch.setattr(posterior, "likelihood", counted)
+    monkeypatch.setattr(posterior, "kernels_of", counted)
     other = model.replace(path_inputs=2 * model.path_inputs)
     with ThreadPoolExecutor(4) as pool:
         kernels = {id(found.pairs) for found in pool.map(lambda _: other.kernels, range(4))}
