@@ -26,7 +26,7 @@ from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_pr
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.program import Program, kernel, options_for
 from bayesattn.samplers.run import plan
-from bayesattn.tasks import Dataset
+from bayesattn.tasks import TokenDataset
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
 """Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
@@ -318,7 +318,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
     inputs, test_inputs = (rng.normal(size=(count, tokens, features)) for count in (examples, PREDICTIONS))
     # With a large orthogonal matrix the second head attends to one token.
     focused = 20 * np.linalg.qr(rng.normal(size=(features, features)))[0]
-    data = Dataset(
+    data = TokenDataset(
         inputs=inputs - 0.9 * inputs.mean(1, keepdims=True),
         labels=np.zeros(examples),
         test_inputs=test_inputs - 0.9 * test_inputs.mean(1, keepdims=True),
@@ -327,7 +327,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
         head_names=(("average", "focused"),),
         path_groups={},
     )
-    return Model.from_dataset(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
+    return Model.from_tokens(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
 
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:

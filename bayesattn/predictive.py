@@ -198,7 +198,7 @@ def with_groups(
         A new tree; groups of these names that `draws` has are not in it, the others are.
 
     Raises:
-        ValueError: another group, one besides prior of a model of statistics, draws that are not those of a network, or of
+        ValueError: another group, one besides prior of a compressed dataset, draws that are not those of a network, or of
             another than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
         RunError: a folder that is not a run that can be read.
         FloatingPointError: a value is not finite.
@@ -209,11 +209,11 @@ def with_groups(
     seed_number("seed", seed)
     model, tree = opened_with_network(draws, model)
     by_example = [name for name in names if name != "prior"]
-    if model.statistics is not None and by_example:
+    if model.compressed is not None and by_example:
         raise ValueError(
-            f"group must be 'prior' for a model of statistics, which holds no single examples, got {by_example[0]!r}"
+            f"group must be 'prior' for a compressed dataset, which holds no single examples, got {by_example[0]!r}"
         )
-    wanted = names or (GROUPS if model.statistics is None else ("prior",))
+    wanted = names or (GROUPS if model.compressed is None else ("prior",))
     if not names and "bartlett" not in tree["posterior"]:
         wanted = tuple(name for name in wanted if name != "log_prior")
     of_model, given = fingerprint(model), conditional_of(model)

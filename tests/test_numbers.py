@@ -55,11 +55,12 @@ def model_of(name):
     if "classes" in name:
         labels = random.integers(0, max(2, outputs), examples)
         data["labels"] = ba.one_hot(labels).labels if outputs > 1 else 2.0 * labels - 1
+    data["test_path_inputs"] = random.normal(size=(3, arch.paths, features))
     if "statistics" in name:
-        data = {"statistics": ba.Statistics.gather([(path_inputs, data["labels"])], arch)}
-    test = random.normal(size=(3, arch.paths, features))
+        batches = [(data.pop("path_inputs"), data.pop("labels"))]
+        data = {"dataset": ba.Dataset.gather(batches, arch, **data)}
     likelihood = (ba.Categorical if "classes" in name else ba.Gaussian)(temperature)
-    return ba.Model(**data, architecture=arch, likelihood=likelihood, test_path_inputs=test)
+    return ba.Model(**data, architecture=arch, likelihood=likelihood)
 
 
 def of_draws(model, parameterisation):
@@ -78,8 +79,9 @@ def numbers(name):
     if "classes" in name:
         return exact, searched
     prior = ba.theory.gp_order_parameter(model.architecture)
-    plain = [np.eye(size) for size in model.architecture.order_parameter_sizes]
-    exact["action"] = np.array(ba.theory.action(plain, model)[:2])
+    sizes = model.architecture.order_parameter_sizes
+    if len(sizes) == 1 or not any(model.architecture.skips):  # Else U_1 has a block that U_2 decides.
+        exact["action"] = np.array(ba.theory.action([np.eye(size) for size in sizes], model)[:2])
     predicted = ba.theory.predict(np.asarray(prior), model)
     exact["mean"], exact["variance"] = np.asarray(predicted.mean), np.asarray(predicted.variance)
     solved = ba.theory.solve(model)

@@ -1,5 +1,6 @@
 """Posteriors, and the parameterisations in which they can be sampled."""
 
+from bayesattn.model import Model, Tokens
 from bayesattn.models import collapsed
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
@@ -7,7 +8,6 @@ from bayesattn.models.load import load_model, load_task, must_train, ready_model
 from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
-from bayesattn.models.posterior import Model, Tokens
 from bayesattn.models.token import Token
 
 PARAMETERISATIONS: dict[str, type[Parameterisation]] = {

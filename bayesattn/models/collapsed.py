@@ -20,9 +20,9 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import one_of
 from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.model import Model
 from bayesattn.models import latent_outputs
 from bayesattn.models.parameterisation import LABELS, Parameterisation, Sites, arrays_of, observe
-from bayesattn.models.posterior import Model
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett

@@ -16,9 +16,9 @@ from scipy import stats
 
 from bayesattn.architecture import Architecture
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.model import Model
 from bayesattn.models.latent_outputs import leave_one_out
 from bayesattn.models.parameterisation import arrays_of
-from bayesattn.models.posterior import Model
 from bayesattn.theory.features import outputs_of, scaled_features
 from bayesattn.theory.likelihood import Factor, OrderParameter
 from bayesattn.theory.likelihood import Likelihood as Kernels

@@ -3,9 +3,9 @@
 import jax
 
 from bayesattn._checks import memory_limit
+from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
 from bayesattn.models.latent_outputs import MOST_LATENTS, number_of_latents
-from bayesattn.models.posterior import Model
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.forms import cheapest_form, rows_of
@@ -48,7 +48,7 @@ def require_memory(model: Model | LatentModel, parameterisation: str, chains: in
         advice = (
             "use parameterisation 'collapsed', whose size does not grow with the width"
             if weights
-            else "use fewer paths or, where they are more than paths times N_0, statistics of the examples"
+            else "use fewer paths or, for many examples, a compressed dataset (bayesattn.Dataset.gather)"
         )
         raise ValueError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"

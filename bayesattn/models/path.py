@@ -11,8 +11,8 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.model import Model
 from bayesattn.models.parameterisation import Parameterisation, Sites, arrays_of, observe
-from bayesattn.models.posterior import Model
 from bayesattn.network import effective_weights, network, path_readouts
 
 

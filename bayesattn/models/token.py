@@ -8,9 +8,9 @@ from jaxtyping import Array, Float
 
 from bayesattn import attention
 from bayesattn.likelihoods import Outputs
+from bayesattn.model import Model
 from bayesattn.models.parameterisation import Sites
 from bayesattn.models.path import Path
-from bayesattn.models.posterior import Model
 
 
 class Token(Path):
@@ -32,7 +32,7 @@ class Token(Path):
         if model.tokens is None:
             raise ValueError(
                 "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
-                " use 'path' or 'collapsed', or Model.from_dataset"
+                " use 'path' or 'collapsed', or Model.from_tokens"
             )
         inputs = model.tokens.inputs
         return cls(

@@ -11,8 +11,8 @@ from jaxtyping import Array, Float, Key
 from bayesattn._checks import positive_integer, seed_number
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
+from bayesattn.model import Model
 from bayesattn.models.parameterisation import Sites
-from bayesattn.models.posterior import Model
 from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
 from bayesattn.theory import bartlett
 from bayesattn.theory.kernels import input_scale

@@ -10,8 +10,8 @@ import numpy as np
 from bayesattn import pruning, theory, validation
 from bayesattn.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
 from bayesattn.exchangeable.claims import Claim, Curve, Mean, mean_of
+from bayesattn.model import Model
 from bayesattn.models import load_model
-from bayesattn.models.posterior import Model
 from bayesattn.papers.experiment import Experiment, Findings, Settings, pooled
 from bayesattn.papers.paths import comparisons
 from bayesattn.pruning import Comparison, Readout, right_without

@@ -246,9 +246,9 @@ def plan(
         other_labels: whether labels will be replaced, so that the kernels have to be those of all examples.
     """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
-    if job.sampler in MINIBATCHED and getattr(model, "statistics", None) is not None:
+    if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
         raise ValueError(
-            f"sampler {job.sampler!r} takes minibatches of examples, got a model of statistics, which holds none"
+            f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     require_memory(model, job.parameterisation, at_once)

@@ -72,7 +72,7 @@ class Solved(NamedTuple):
 class Unseen(NamedTuple):
     """Examples beyond those that are held, whose outputs are 0 whatever the weights: their number and |Y|^2.
 
-    `bayesattn.Statistics` turns any number of examples into Pi N_0 and such as these.
+    `bayesattn.Dataset` turns any number of examples into Pi N_0 and such as these.
     """
 
     examples: Any

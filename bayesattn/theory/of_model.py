@@ -45,13 +45,13 @@ def of_model(function: Callable[..., Result]) -> Callable[..., Result]:
         asked = dict(zip(others, given, strict=False)) | named
         if needs_test and held["test_path_inputs"] is None and "test_path_inputs" not in asked:
             raise ValueError(f"{function.__name__}() needs test_path_inputs, got a model that has none")
-        statistics = getattr(model, "statistics", None)
+        statistics = getattr(model, "compressed", None)
         if statistics is not None and (other := {"path_inputs", "labels"} & named.keys()):
             raise ValueError(
-                f"{min(other)} must not be given beside a model of statistics, which stand for all of its data"
+                f"{min(other)} must not be given beside a model with a compressed dataset, which stands for all of its data"
             )
         if statistics is not None and "labels" not in names:
-            raise ValueError(f"{function.__name__}() is of single examples, got a model of statistics, which hold none")
+            raise ValueError(f"{function.__name__}() is of single examples, got a compressed dataset, which holds none")
         if "likelihood" in names and "path_inputs" not in named:
             arch = named.get("arch")
             if _kernels_are_those(model, arch):

@@ -9,8 +9,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import attention
+from bayesattn import model as posteriors
 from bayesattn.models import bytes_needed
-from bayesattn.models import posterior as posteriors
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
 from bayesattn.tasks.training import Training

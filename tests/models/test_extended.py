@@ -9,8 +9,9 @@ import pytest
 import bayesattn as ba
 from bayesattn import calibration
 from bayesattn.accuracy import share_right
+from bayesattn.compressed import Compressed
+from bayesattn.model import Tokens
 from bayesattn.models import collapsed, path, token
-from bayesattn.models.posterior import Tokens
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
 from bayesattn.tasks.dataset import Dataset
@@ -304,14 +305,14 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     many = np.random.default_rng(1).normal(size=(60, 9, 3))
     labels = np.random.default_rng(2).normal(size=(60, 2))
     whole = model.replace(path_inputs=many, labels=labels)
-    gathered = ba.Statistics.gather((many, labels), model.architecture)
-    held = ba.Model(statistics=gathered, architecture=model.architecture, temperature=model.temperature)
+    gathered = Compressed.gather((many, labels), model.architecture)
+    held = ba.Model(compressed=gathered, architecture=model.architecture, temperature=model.temperature)
     u = factor @ factor.T
     known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.kernels) for of in (held, whole)]
     for one, other in zip(*known, strict=True):
         assert relative_error(one, other) < 1e-10
     assert relative_error(known[0][0], known[1][0]) < 1e-12
-    restored = ba.Statistics.restored(gathered.path_inputs, gathered.labels, gathered.unseen)
+    restored = Compressed.restored(gathered.path_inputs, gathered.labels, gathered.unseen)
     assert restored.outputs == 2
     assert restored.square == pytest.approx(gathered.square)
 
@@ -387,7 +388,7 @@ def test_a_dataset_may_be_causal_and_padded(readout):
         mask=mask,
         **tests,
     )
-    model = ba.Model.from_dataset(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
+    model = ba.Model.from_tokens(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
     alone = [
         ba.attention.path_inputs(x[real][None], weights, readout, causal=True, skips=(True,))
         for x, real in zip(inputs, mask, strict=True)

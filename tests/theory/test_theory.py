@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.models import posterior
+from bayesattn import model as posterior
 from bayesattn.theory import bartlett, mode, problem, saddle_point
 from bayesattn.theory.forms import FORMS
 from bayesattn.theory.likelihood import likelihood

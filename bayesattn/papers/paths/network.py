@@ -11,7 +11,7 @@ from bayesattn.exchangeable.claims import Claim, mean_of
 from bayesattn.models import Model, collapsed, token
 from bayesattn.papers.experiment import Findings, Settings
 from bayesattn.samplers import sample
-from bayesattn.tasks import Dataset
+from bayesattn.tasks import TokenDataset
 
 ROUNDING = 1e-10
 """Largest relative difference of two ways to the same number."""
@@ -48,7 +48,7 @@ def run(settings: Settings) -> Findings:
 def random_model(heads: tuple[int, ...], rng: np.random.Generator) -> Model:
     """A small network with random heads, tokens and labels."""
     names = tuple(tuple(f"{layer}{head}" for head in range(count)) for layer, count in enumerate(heads, 1))
-    data = Dataset(
+    data = TokenDataset(
         inputs=rng.normal(size=(EXAMPLES, TOKENS, FEATURES)),
         labels=rng.choice([-1.0, 1.0], size=EXAMPLES),
         test_inputs=rng.normal(size=(TEST_EXAMPLES, TOKENS, FEATURES)),
@@ -58,7 +58,7 @@ def random_model(heads: tuple[int, ...], rng: np.random.Generator) -> Model:
         path_groups={},
     )
     variances = (*VARIANCES[: len(heads) + 1], VARIANCES[-1])
-    return Model.from_dataset(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)}")
+    return Model.from_tokens(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)}")
 
 
 def random_weights(model: Model, rng: np.random.Generator) -> dict[str, np.ndarray]:
