@@ -18,20 +18,25 @@ if TYPE_CHECKING:
     from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
     from bayesattn.classes import one_hot
+    from bayesattn.dataset import Dataset
     from bayesattn.head_posterior import combining_width, heads, path_correlations
     from bayesattn.joining import concat
-    from bayesattn.models import Model, collapsed, load_model
+    from bayesattn.likelihoods import Categorical, Gaussian, Likelihood
+    from bayesattn.model import Model
+    from bayesattn.models import collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
-    from bayesattn.statistics import Statistics
     from bayesattn.validation import Validation, validate
 
     __version__: str
 
 __all__ = [
     "Architecture",
+    "Categorical",
+    "Dataset",
+    "Gaussian",
+    "Likelihood",
     "Model",
-    "Statistics",
     "Validation",
     "attention",
     "calibration",
@@ -56,8 +61,11 @@ __all__ = [
 ]
 _HOMES = {
     "Architecture": "architecture",
-    "Model": "models",
-    "Statistics": "statistics",
+    "Categorical": "likelihoods",
+    "Dataset": "dataset",
+    "Gaussian": "likelihoods",
+    "Likelihood": "likelihoods",
+    "Model": "model",
     "Validation": "validation",
     "collapsed": "models",
     "combining_width": "head_posterior",

@@ -343,7 +343,7 @@ def alignment_over_draws(
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
 
-    Labels that are all zero have none; of a model of statistics, whose kernel is that of other examples, and of more labels
+    Labels that are all zero have none; of a compressed dataset, whose kernel is that of other examples, and of more labels
     than `MOST_ALIGNED`, whose kernel's eigenvectors each draw would need, it is not known.
 
     Args:
@@ -355,7 +355,7 @@ def alignment_over_draws(
     Raises ValueError at draws of another model.
     """
     labels, likelihood = model.labels.ravel(), gaussian_density(model)
-    if model.statistics is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
+    if model.compressed is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
     def aligned(kernel: Any) -> np.ndarray:

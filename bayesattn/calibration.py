@@ -20,13 +20,13 @@ from scipy import stats
 from bayesattn._checks import positive_integer
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import with_own_settings
-from bayesattn.kernels.path_inputs import outputs_of
-from bayesattn.models import JOINT, Model, collapsed, path
+from bayesattn.models import PARAMETERISATIONS, Model, Path, collapsed
+from bayesattn.models.conditional import conditional_of
 from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
-from bayesattn.samplers.program import Program, kernel
+from bayesattn.samplers.program import Program, kernel, options_for
 from bayesattn.samplers.run import plan
-from bayesattn.tasks import Dataset
+from bayesattn.tasks import TokenDataset
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
 """Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
@@ -118,13 +118,13 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         ValueError: fewer than one simulation.
     """
     positive_integer("simulations", simulations)
-    data, structure = path.data(model), path.structure(model)
+    network = Path.of(model)
 
     def one(key):
         weights_key, labels_key = jax.random.split(key)
-        weights = path.draw_prior(weights_key, data, structure)
-        labels = path.draw_labels(labels_key, weights, data, structure)
-        drawn = path.quantities(weights, data, structure, key)
+        weights = network.draw_prior(weights_key)
+        labels = network.draw_labels(labels_key, weights)
+        drawn = network.quantities(weights, key)
         return labels, _ranked(drawn, labels, model)
 
     labels, quantities = jax.jit(jax.vmap(one))(
@@ -228,54 +228,49 @@ def joint_test(
             f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
             " the labels before; calibration.calibrate ranks its draws"
         )
-    module = JOINT[job.parameterisation]
-    structure = module.structure(model)
     tuning_key, start_key, fresh_key = jax.random.split(
         stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Whitening may not depend on the labels that are drawn, as the transition may not: it is the prior's, and of outputs,
-    # where labels are classes, by the model's own labels.
+    # where they are sampled, by the model's own labels.
     prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
     ready = plan(simulated, job, prepared, other_labels=True)
-    options = dict(job.options)
+    options = options_for(job.sampler, ready.posterior, job.options)
     if options.get("adapt_step_size", True) or "step_size" not in options:
-        state = ready.program.start(tuning_key, ready.data)
+        state = ready.program.start(tuning_key, ready.posterior)
         while (left := warmup - int(state.i)) > 0:
-            state, _ = ready.program.block(state, ready.data, min(left, ready.block), False, 1, ready.block)
+            state, _ = ready.program.block(state, ready.posterior, min(left, ready.block), False, 1, ready.block)
         options["step_size"] = float(state.adapt_state.step_size)
     options |= {"adapt_step_size": False, "adapt_mass_matrix": False}
-    data = ready.data
+    posterior = ready.posterior
 
     @jax.jit
     @jax.vmap
     def functions(sites, labels):
-        drawn = module.quantities(sites, data, structure, tuning_key)
+        drawn = posterior.quantities(sites, tuning_key)
         order_parameter = drawn["order_parameter"]
-        # Ranks are of numbers without ties, which plain counts of classes would have.
-        weights = jnp.cos(jnp.arange(labels.size, dtype=float)).reshape(labels.shape)
-        label = jnp.mean(labels**2) if model.law is None else jnp.mean(weights * labels)
-        scalars = [label, _log_likelihood(drawn, labels, model)]
+        scalars = [model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)]
         return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], jnp.stack(scalars)])
 
     @jax.jit
     @jax.vmap
     def exact(key):
         prior_key, labels_key = jax.random.split(key)
-        sites = module.draw_prior(prior_key, data, structure)
-        return sites, module.draw_labels(labels_key, sites, data, structure)
+        sites = posterior.draw_prior(prior_key)
+        return sites, posterior.draw_labels(labels_key, sites)
 
     @jax.jit
     @jax.vmap
     def chain(init_key, key, sites, labels):
-        transition = kernel(job.sampler, job.parameterisation, structure, options)
-        state = transition.init(init_key, 0, sites, (module.with_labels(data, labels),), {})
+        transition = kernel(job.sampler, type(posterior), options)
+        state = transition.init(init_key, 0, sites, (posterior.with_labels(labels),), {})
 
         def iterate(carry, key):
             state, labels = carry
-            arguments = (module.with_labels(data, labels),)
+            arguments = (posterior.with_labels(labels),)
             state = transition.sample(transition.refresh(state, arguments, {}), arguments, {})
-            return (state, module.draw_labels(key, state.z, data, structure)), None
+            return (state, posterior.draw_labels(key, state.z)), None
 
         (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
         return state.z, labels
@@ -287,8 +282,8 @@ def joint_test(
     after = np.asarray(functions(*chain(init_keys, keys, *exact(exact_keys))))
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
-    label = "mean label^2" if model.law is None else "weighted mean label"
-    names = [*(name for name in quantity_names(model) if name.startswith("U")), label, "log likelihood"]
+    entries = [name for name in quantity_names(model) if name.startswith("U")]
+    names = [*entries, model.likelihood.statistic_name, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 
 
@@ -323,7 +318,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
     inputs, test_inputs = (rng.normal(size=(count, tokens, features)) for count in (examples, PREDICTIONS))
     # With a large orthogonal matrix the second head attends to one token.
     focused = 20 * np.linalg.qr(rng.normal(size=(features, features)))[0]
-    data = Dataset(
+    data = TokenDataset(
         inputs=inputs - 0.9 * inputs.mean(1, keepdims=True),
         labels=np.zeros(examples),
         test_inputs=test_inputs - 0.9 * test_inputs.mean(1, keepdims=True),
@@ -332,36 +327,36 @@ def narrow_model(temperature: float = 0.01) -> Model:
         head_names=(("average", "focused"),),
         path_groups={},
     )
-    return Model.from_dataset(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
+    return Model.from_tokens(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
 
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
     """Kept draws of one chain for each row of labels, all in one batch."""
-    module = JOINT[job.parameterisation]
+    kind = PARAMETERISATIONS[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]
-    prepared = [module.prepare(case) for case in models]
+    prepared = [kind.prepare(case) for case in models]
     ready = plan(models[0], job, prepared[0], other_labels=True)
     own = jnp.asarray(labels), {name: jnp.stack([arrays[name] for arrays in prepared]) for name in prepared[0]}
-    start, block = _batched(ready.program, module.with_labels, job.kept)
-    state = start(jax.random.split(key, len(labels)), own, ready.data)
+    start, block = _batched(ready.program, job.kept)
+    state = start(jax.random.split(key, len(labels)), own, ready.posterior)
     most = job.kept * job.thin
     for done in range(0, job.warmup, most):
-        state, _ = block(state, own, ready.data, min(most, job.warmup - done), False, job.thin)
-    _, outputs = block(state, own, ready.data, job.draws, True, job.thin)
+        state, _ = block(state, own, ready.posterior, min(most, job.warmup - done), False, job.thin)
+    _, outputs = block(state, own, ready.posterior, job.draws, True, job.thin)
     return jax.tree.map(lambda leaf: np.asarray(leaf)[:, 0], outputs)
 
 
 @lru_cache(maxsize=16)
-def _batched(program: Program, with_labels: Callable, slots: int) -> tuple[Callable, Callable]:
+def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
     """First states, and blocks, of many simulations at once, each with labels and prepared arrays of its own."""
 
-    def of_one(own, data):
+    def of_one(own, posterior):
         labels, prepared = own
-        return with_labels(data | prepared, labels)
+        return posterior.with_prepared(prepared).with_labels(labels)
 
-    start = jax.vmap(lambda key, own, data: program.start(key, of_one(own, data)), (0, 0, None))
+    start = jax.vmap(lambda key, own, posterior: program.start(key, of_one(own, posterior)), (0, 0, None))
     block = jax.vmap(
-        lambda state, own, data, *arguments: program.block(state, of_one(own, data), *arguments, slots),
+        lambda state, own, posterior, *arguments: program.block(state, of_one(own, posterior), *arguments, slots),
         (0, 0, None, None, None, None),
     )
     return jax.jit(start), jax.jit(block)
@@ -379,9 +374,5 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
 
 
 def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
-    """log p(Y | U) of a draw, of classes log p(Y | f)."""
-    if model.law is None:
-        return model.kernels.with_labels(labels).log_density_of(drawn["order_parameter"])
-    features = jnp.swapaxes(jnp.asarray(model.path_inputs), 1, 2)
-    output = model.kernels.by_example(outputs_of(features, drawn["readout"], model.architecture.outputs))
-    return jnp.sum(model.law.log_likelihood(output, labels))
+    """log p(Y | U) of a draw, or log p(Y | f) where its outputs are sampled."""
+    return conditional_of(model).with_labels(labels).log_likelihood(drawn)

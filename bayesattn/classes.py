@@ -92,7 +92,7 @@ class ClassAccuracy(NamedTuple):
         return "ClassAccuracy", _accuracy_rows(self) | {"others": f"log score and calibration are {NO_PROBABILITIES}"}
 
 
-NO_PROBABILITIES = "of probabilities of classes, which a model with observation='categorical' has"
+NO_PROBABILITIES = "of probabilities of classes, which a model with likelihood=bayesattn.Categorical(T) has"
 
 
 def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:

@@ -5,6 +5,7 @@ drawn in. Draws of U are all that is needed.
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
-from scipy import stats
 
 from bayesattn._checks import one_of, positive_integer, require_memory, seed_number
 from bayesattn._random import fingerprint, stream
@@ -22,20 +22,10 @@ from bayesattn._settings import with_own_settings
 from bayesattn._text import Described, cell
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.diagnostics import FEWEST_DRAWS
-from bayesattn.kernels.choice import compressed
-from bayesattn.kernels.conditionals import conditional_moments
-from bayesattn.kernels.conditionals import leave_one_out as gaussian_leave_one_out
-from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.kernels.path_inputs import (
-    Factor,
-    OrderParameter,
-    checked_path_inputs,
-    outputs_of,
-    scaled_features,
-    without_single_output,
-)
+from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
+from bayesattn.likelihoods import Likelihood
 from bayesattn.models import Model
-from bayesattn.models.categorical import Categorical, leave_one_out
+from bayesattn.models.conditional import Conditional, conditional_of
 from bayesattn.models.description import ATTRIBUTE, described, tree_of
 from bayesattn.models.trees import Draws, described_in, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.theory import bartlett
@@ -48,9 +38,8 @@ if TYPE_CHECKING:
 GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
 """Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
+PRIOR = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
-NODES = 256
-"""Points that stand for an example's outputs where leave-one-out integrates over them."""
 
 
 @jax.tree_util.register_dataclass
@@ -133,43 +122,42 @@ def predict(
         FloatingPointError: a prediction is not finite, as where K + T I is singular in float64.
     """
     model, tree = opened_with_network(draws, model)
-    order_parameters = _order_parameters(tree, model, thin)
-    readouts = None if model.law is None else _readouts(tree, model, thin)
+    given = conditional_of(model)
+    drawn = _variables(tree, model, given.variables, thin)
     features = model.path_inputs.shape[2]
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
     seed_number("seed", seed)
-    chains, count = order_parameters.shape[:2]
+    chains, count = drawn["order_parameter"].shape[:2]
     arch = model.architecture
     if keep_draws:
         needed = 8 * chains * count * len(inputs) * arch.outputs
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
-    flat = jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
-    keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), len(flat)) if keep_draws else None
-    signs = model.labels.ndim == 1 and np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
+    flat = _flat(drawn)
+    keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), chains * count) if keep_draws else None
     # Entries for each input, of its kernels with the labels and of its features times U.
-    entries = max(arch.outputs * len(flat), model.labels.size, inputs[0].size)
+    entries = max(arch.outputs * chains * count, model.labels.size, inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
+    if model.likelihood.conjugate:  # Each draw would decompose a matrix of the labels' size.
+        given = given.compressed(arch)
 
-    law = model.law
-    # In place of many labels, which each draw would take a matrix of apart.
-    likelihood = None if law is not None else compressed(model.kernels, arch)
-
-    def of_block(block: Any) -> PosteriorPrediction:
-        if law is not None:
-            drawn = _by_chain(_at_readouts(readouts, jnp.asarray(block), arch.outputs), chains)
-            _require_finite("prediction", drawn)
-            return _of_classes(drawn, law, keep_draws)
-        assert likelihood is not None
-        outputs = _outputs(flat, likelihood, scaled_features(block, arch.input_variance), keys)
+    def predicted(block: Any) -> PosteriorPrediction:
+        outputs = _outputs(given, flat, jnp.asarray(block), keys)
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)
-        return _over_draws(mean, np.maximum(variance, 0), sampled, signs)
+        variance = np.maximum(variance, 0)
+        return PosteriorPrediction(
+            mean=mean.mean((0, 1)),
+            variance=variance.mean((0, 1)) + mean.var((0, 1)),
+            error=_error_of_mean(mean),
+            probabilities=given.probabilities(mean, variance),
+            draws=sampled,
+        )
 
     blocks = []
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]
         # All blocks have one shape, and with it one compiled program.
-        blocks.append(of_block(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
+        blocks.append(predicted(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
     axis = -blocks[0].mean.ndim
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
@@ -209,7 +197,7 @@ def with_groups(
         A new tree; groups of these names that `draws` has are not in it, the others are.
 
     Raises:
-        ValueError: another group, one besides prior of a model of statistics, draws that are not those of a network, or of
+        ValueError: another group, one besides prior of a compressed dataset, draws that are not those of a network, or of
             another than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
         RunError: a folder that is not a run that can be read.
         FloatingPointError: a value is not finite.
@@ -220,39 +208,33 @@ def with_groups(
     seed_number("seed", seed)
     model, tree = opened_with_network(draws, model)
     by_example = [name for name in names if name != "prior"]
-    if model.statistics is not None and by_example:
+    if model.compressed is not None and by_example:
         raise ValueError(
-            f"group must be 'prior' for a model of statistics, which holds no single examples, got {by_example[0]!r}"
+            f"group must be 'prior' for a compressed dataset, which holds no single examples, got {by_example[0]!r}"
         )
-    wanted = names or (GROUPS if model.statistics is None else ("prior",))
+    wanted = names or (GROUPS if model.compressed is None else ("prior",))
     if not names and "bartlett" not in tree["posterior"]:
         wanted = tuple(name for name in wanted if name != "log_prior")
-    order_parameters = _order_parameters(tree, model)
-    likelihood, law, of_model = model.kernels, model.law, fingerprint(model)
-    readouts = None if law is None or {*wanted} <= {"prior", "prior_predictive"} else _readouts(tree, model)
-    training = jnp.asarray(model.path_inputs)
-    chains, flat = len(order_parameters), jnp.asarray(order_parameters.reshape(-1, *order_parameters.shape[2:]))
+    of_model, given = fingerprint(model), conditional_of(model)
+    drawn = _variables(tree, model, given.variables if {*wanted} - PRIOR else ("order_parameter",))
+    flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
-        outputs = None if law is None else _at_readouts(readouts, training, likelihood.outputs)
-        of_labels = (_joint_log_likelihood if joint else _log_likelihood)(flat, likelihood, law, outputs, model.labels)
-        made["log_likelihood"] = {"labels": np.asarray(of_labels).reshape(chains, -1, *of_labels.shape[1:])}
+        values = (_log_likelihood if joint else _leave_one_out)(given, flat)
+        made["log_likelihood"] = {"labels": _by_chain(values, chains)}
         _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
-        keys = jax.random.split(stream(seed, "replicated labels", of_model), len(flat))
-        if law is None:
-            labels = _replicated(flat, likelihood, keys)
-        else:
-            labels = jax.vmap(law.sample)(keys, _at_readouts(readouts, training, likelihood.outputs))
-        made["posterior_predictive"] = {"labels": _by_chain(labels, chains)}
-    if {"prior", "prior_predictive"} & {*wanted}:
+        keys = jax.random.split(stream(seed, "replicated labels", of_model), chains * count)
+        made["posterior_predictive"] = {"labels": _by_chain(_replicated(given, flat, keys), chains)}
+    if PRIOR & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
         scaled = None if test is None else scaled_features(test, arch.input_variance)
-        drawn = _prior(keys, problem_of(likelihood, arch), law, scaled, bartlett.layer_shapes(arch))
-        plain = {name: np.asarray(value)[None] for name, value in drawn.items()}
+        problem = problem_of(model.kernels, arch)
+        from_prior = _prior(keys, problem, given.likelihood, scaled, bartlett.layer_shapes(arch))
+        plain = {name: np.asarray(value)[None] for name, value in from_prior.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
         made["prior"] = plain
     import xarray
@@ -271,21 +253,26 @@ def with_groups(
     return result
 
 
-def _order_parameters(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw path path"]:
-    """Every thin-th U."""
-    values = order_parameters_in(tree, model, thin)
-    if not np.isfinite(values).all():
+def _variables(
+    tree: "xr.DataTree", model: Model, names: Sequence[str], thin: int = 1
+) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
+    """Every thin-th draw of some variables."""
+    found = {"order_parameter": order_parameters_in(tree, model, thin)}
+    if not np.isfinite(found["order_parameter"]).all():
         raise ValueError("order_parameter of draws must be finite, got entries that are not")
-    return values
+    for name in {*names} - found.keys():
+        if name not in tree["posterior"]:
+            raise ValueError(
+                f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without"
+            )
+        values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
+        found[name] = values.isel(draw=slice(thin - 1, None, thin)).values
+    return found
 
 
-def _readouts(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[Array, "draw row feature"]:
-    """Every thin-th readout of path inputs of a model of classes, of all chains."""
-    if "readout" not in tree["posterior"]:
-        raise ValueError("draws of a model of classes must have posterior['readout'], got draws without")
-    drawn = in_order_of_rows(tree["posterior"].to_dataset()["readout"], tree, model)
-    values = drawn.isel(draw=slice(thin - 1, None, thin)).values
-    return jnp.asarray(values).reshape(-1, *values.shape[2:])
+def _flat(drawn: dict[str, np.ndarray]) -> dict[str, Array]:
+    """Draws of all chains along one axis."""
+    return {name: jnp.asarray(values.reshape(-1, *values.shape[2:])) for name, values in drawn.items()}
 
 
 def _require_finite(what: str, *values: np.ndarray) -> None:
@@ -296,36 +283,8 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
 
 
 def _by_chain(values: Any, chains: int) -> Any:
-    return None if values is None else np.asarray(values).reshape(chains, -1, *values.shape[1:])
-
-
-def _over_draws(mean: np.ndarray, variance: np.ndarray, sampled: np.ndarray | None, signs: bool) -> PosteriorPrediction:
-    """From moments of f given each U, shape (chain, draw, example)."""
-    return PosteriorPrediction(
-        mean=mean.mean((0, 1)),
-        variance=variance.mean((0, 1)) + mean.var((0, 1)),
-        error=_error_of_mean(mean),
-        probabilities=_probability_above_zero(mean, variance) if signs else None,
-        draws=sampled,
-    )
-
-
-def _of_classes(drawn: np.ndarray, law: Categorical, keep_draws: bool) -> PosteriorPrediction:
-    """From draws of f, shape (chain, draw, example) or (chain, draw, example, output)."""
-    chances = _chances(law, drawn.reshape(-1, *drawn.shape[2:]))
-    return PosteriorPrediction(
-        mean=drawn.mean((0, 1)),
-        variance=drawn.var((0, 1)),
-        error=_error_of_mean(drawn),
-        probabilities=np.asarray(chances),
-        draws=drawn if keep_draws else None,
-    )
-
-
-@jax.jit
-def _chances(law: Categorical, drawn) -> Array:
-    """Of classes, over draws."""
-    return law.probabilities(drawn).mean(0)
+    """Values of each draw, with an axis of chains."""
+    return None if values is None else np.asarray(values).reshape(chains, -1, *np.shape(values)[1:])
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
@@ -341,78 +300,26 @@ def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.n
     return np.where(unknown, np.nan, error)
 
 
-def _probability_above_zero(mean: np.ndarray, variance: np.ndarray) -> Float[np.ndarray, " example"]:
-    """Of a Gaussian of each draw, over draws; one without variance is above zero or not."""
-    certain = variance <= 0
-    return np.where(
-        certain, (np.sign(mean) + 1) / 2, stats.norm.cdf(mean / np.sqrt(np.where(certain, 1, variance)))
-    ).mean((0, 1))
-
-
-def _root(order_parameter: OrderParameter) -> Factor:
-    """F with U = F F^T, also of a singular U."""
-    values, vectors = jnp.linalg.eigh(order_parameter)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0))
+@jax.jit
+def _outputs(given: Conditional, draws, path_inputs, keys):
+    """Mean and variance of f given each draw, and a draw of f where there are keys."""
+    return jax.lax.map(lambda pair: given.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
 
 
 @jax.jit
-def _outputs(order_parameters, likelihood: GaussianProcess, features, keys):
-    """Mean and variance of f given each U at scaled path inputs, and a draw of it where there are keys."""
-
-    def given(pair):
-        order_parameter, key = pair
-        moments = conditional_moments(likelihood, order_parameter, features)
-        if key is None:
-            return (*moments, None)
-        factor = _root(order_parameter)
-        drawn = outputs_of(features, factor @ likelihood.sample_projection(key, factor), likelihood.outputs)
-        return (*moments, likelihood.by_example(drawn))
-
-    return jax.lax.map(given, (order_parameters, keys))
-
-
-@partial(jax.jit, static_argnames="outputs")
-def _at_readouts(readouts, path_inputs, outputs: int) -> Float[Array, "*draw_and_labels"]:
-    """f of each readout at path inputs, shape (draw, example), or (draw, example, output)."""
-    features = jnp.swapaxes(path_inputs, 1, 2)
-    found = jax.lax.map(lambda readout: outputs_of(features, readout, outputs), readouts)
-    return without_single_output(found)
-
-
-def _log_likelihood(order_parameters, likelihood: GaussianProcess, law: Categorical | None, outputs, labels):
-    """Of each label given all others, shape (draw, example)."""
-    if law is None:
-        return _gaussian_leave_one_out(order_parameters, likelihood)
-    qmc: Any = stats.qmc
-    nodes = qmc.MultivariateNormalQMC(np.zeros(law.outputs), seed=0).random(NODES)
-    return _leave_one_out_of_classes(
-        order_parameters, outputs, jnp.asarray(labels), likelihood, law, jnp.asarray(nodes)
-    )
+def _log_likelihood(given: Conditional, draws):
+    return jax.lax.map(given.log_likelihood, draws)
 
 
 @jax.jit
-def _gaussian_leave_one_out(order_parameters, likelihood: GaussianProcess):
-    return jax.lax.map(partial(gaussian_leave_one_out, likelihood), order_parameters)
-
-
-@jax.jit
-def _leave_one_out_of_classes(order_parameters, outputs, labels, likelihood: GaussianProcess, law: Categorical, nodes):
+def _leave_one_out(given: Conditional, draws):
     # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
-    return jax.lax.map(
-        lambda pair: leave_one_out(likelihood, law, pair[0], pair[1], labels, nodes), (order_parameters, outputs)
-    )
-
-
-def _joint_log_likelihood(order_parameters, likelihood: GaussianProcess, law: Categorical | None, outputs, labels):
-    """Of all labels given U, or given the outputs where labels are classes; shape (draw,)."""
-    if law is None:
-        return _gaussian_log_likelihood(order_parameters, likelihood)
-    return law.log_likelihood(outputs, jnp.asarray(labels)).sum(1)
+    return jax.lax.map(given.leave_one_out, draws)
 
 
 @jax.jit
-def _gaussian_log_likelihood(order_parameters, likelihood: GaussianProcess):
-    return jax.lax.map(likelihood.log_density_of, order_parameters)
+def _replicated(given: Conditional, draws, keys):
+    return jax.lax.map(lambda pair: given.replicate(*pair), (draws, keys))
 
 
 def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain draw"]:
@@ -433,38 +340,22 @@ def _log_prior_of(points, widths, shapes):
     return jax.vmap(lambda point: bartlett.log_prior(point, shapes, widths))(points)
 
 
-@jax.jit
-def _replicated(order_parameters, likelihood: GaussianProcess, keys):
-    """Labels drawn on the training inputs, given each U and the labels."""
-
-    def given(pair):
-        factor, (projection_key, noise_key) = _root(pair[0]), jax.random.split(pair[1])
-        projection = likelihood.sample_projection(projection_key, factor)
-        output = likelihood.by_example(outputs_of(likelihood.features, factor @ projection, likelihood.outputs))
-        return output + jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
-
-    return jax.lax.map(given, (order_parameters, keys))
-
-
 @partial(jax.jit, static_argnames="shapes")
-def _prior(keys, problem: Problem, law: Categorical | None, features, shapes) -> dict[str, Array]:
+def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> dict[str, Array]:
     """U, labels and, at scaled test inputs, f of networks drawn from the prior."""
-    likelihood = problem.likelihood
+    kernels = problem.likelihood
 
     def draw(key):
         point_key, projection_key, noise_key = jax.random.split(key, 3)
         factor = problem.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)
-        projection = jax.random.normal(projection_key, (factor.shape[1], likelihood.features.shape[1]))
+        projection = jax.random.normal(projection_key, (factor.shape[1], kernels.features.shape[1]))
 
         def function(inputs):
             """f of a network whose path vectors are F and whose V_0 is the projection, in units of s_0."""
-            return likelihood.by_example(outputs_of(inputs, factor @ projection, likelihood.outputs))
+            return kernels.by_example(outputs_of(inputs, factor @ projection, kernels.outputs))
 
-        output = function(likelihood.features)
-        if law is None:
-            labels = output + jnp.sqrt(likelihood.temperature) * jax.random.normal(noise_key, output.shape)
-        else:
-            labels = law.sample(noise_key, output)
+        output = function(kernels.features)
+        labels = likelihood.sample(noise_key, output)
         drawn = {"order_parameter": factor @ factor.T, "labels": labels}
         return drawn if features is None else drawn | {"prediction": function(features)}
 

@@ -18,7 +18,7 @@ from bayesattn._text import Described, rounded, with_error
 from bayesattn.accuracy import Accuracy, accuracy_on
 from bayesattn.calibration import Calibration, JointTest
 from bayesattn.diagnostics import watched_examples
-from bayesattn.models import JOINT, Model
+from bayesattn.models import PARAMETERISATIONS, Model
 from bayesattn.pruning import Comparison
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job, Progress, sample
 from bayesattn.temperature import Candidate, by_evidence, candidates
@@ -367,7 +367,8 @@ def calibrate(
     for name in samplers:
         one_of("samplers", name, [each for each in SAMPLERS if each not in WITH_REPLICAS])
         job = _job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
-        one_of("parameterisation", job.parameterisation, JOINT)
+        serving = [name for name, kind in PARAMETERISATIONS.items() if kind.simulates]
+        one_of("parameterisation", job.parameterisation, serving)
     # Ranks and joint test of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
     results: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}

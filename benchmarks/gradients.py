@@ -16,19 +16,17 @@ REPEATS = 100
 
 def gradient(model: ba.Model, parameterisation: str):
     """A function that evaluates the gradient `REPEATS` times, from the first point of a chain."""
-    module = PARAMETERISATIONS[parameterisation]
-    structure = module.structure(model)
-    program, data = module.program(structure), module.data(model, **module.prepare(model))
-    key = jax.random.key(0)
-    sites = module.initial(key, data, structure)
+    kind = PARAMETERISATIONS[parameterisation]
+    posterior = kind.of(model, **kind.prepare(model))
+    sites = posterior.initial(jax.random.key(0))
 
     @jax.jit
-    def many(sites, data):
-        slope = jax.grad(lambda z: potential_energy(program, (data,), {}, z))
+    def many(sites, posterior):
+        slope = jax.grad(lambda z: potential_energy(kind.program, (posterior,), {}, z))
         step = lambda _, z: jax.tree.map(lambda a, b: a - 1e-9 * b, z, slope(z))  # noqa: E731
         return jax.lax.fori_loop(0, REPEATS, step, sites)
 
-    return lambda: many(sites, data)
+    return lambda: many(sites, posterior)
 
 
 def main() -> None:

@@ -55,10 +55,10 @@ def model_of(case: Case) -> ba.Model:
     if case.examples < MOST_ARRAYS:
         [(inputs, labels)] = batches(case, case.examples)
         return ba.Model(path_inputs=inputs, labels=labels, **settings)
-    gathered = ba.Statistics.gather(batches(case, min(case.examples, MOST_GATHERED)), arch)
+    gathered = ba.Dataset.gather(batches(case, min(case.examples, MOST_GATHERED)), arch)
     times = case.examples // gathered.examples
     shape = (gathered.paths, gathered.features)
-    return ba.Model(statistics=ba.Statistics(np.sqrt(times) * gathered.triangle, case.examples, *shape), **settings)
+    return ba.Model(dataset=ba.Dataset(np.sqrt(times) * gathered.triangle, case.examples, *shape), **settings)
 
 
 def measured(case: Case) -> dict:

@@ -10,7 +10,7 @@ import bayesattn as ba
 def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 1.1), examples=6, features=4, tokens=5):
     """A network small enough for every parameterisation to be sampled in seconds; token data included."""
     rng = np.random.default_rng(3)
-    data = ba.tasks.Dataset(
+    data = ba.tasks.TokenDataset(
         inputs=rng.normal(size=(examples, tokens, features)),
         labels=1.5 * rng.choice([-1.0, 1.0], size=examples),
         test_inputs=rng.normal(size=(3, tokens, features)),
@@ -19,7 +19,7 @@ def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 
         head_names=tuple(tuple(f"head{h}" for h in range(count)) for count in heads),
         path_groups={},
     )
-    return ba.Model.from_dataset(data, widths, variances, temperature)
+    return ba.Model.from_tokens(data, widths, variances, temperature)
 
 
 def narrow_model(heads, widths, strong, temperature, examples=20, features=5):

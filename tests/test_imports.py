@@ -14,9 +14,11 @@ PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
     ["_checks", "_extras", "_files", "_input_files", "_processes", "_progress", "_random", "_settings", "_text"],
     ["architecture", "attention", "classes", "ranks"],
-    ["kernels"],
+    ["kernels", "likelihoods"],
+    ["compressed"],
+    ["dataset", "network", "tasks"],
+    ["model"],
     ["theory"],
-    ["network", "statistics", "tasks"],
     ["models"],
     ["joining", "samplers"],
     ["accuracy", "calibration", "comparison", "diagnostics", "pruning", "scaling", "temperature"],
@@ -29,7 +31,7 @@ FLOORS = [
 HOMES = {
     "PIL": {"tasks.images"},
     "blackjax": {"samplers.langevin"},
-    "dask": {"statistics", "sweep"},
+    "dask": {"compressed", "sweep"},
     "distributed": {"sweep"},
     "jinja2": {"report"},
     "matplotlib": {"plots", "report"},
@@ -38,7 +40,8 @@ HOMES = {
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
     "typer": {"cli"},
-    "zarr": {"runs", "statistics"},
+    "zarr": {"compressed", "runs"},
+    "equinox": {"likelihoods", "models"},
 }
 """The only modules that import a library, with what stands below them."""
 

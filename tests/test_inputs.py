@@ -13,6 +13,7 @@ import pytest
 import bayesattn as ba
 from bayesattn._checks import owned
 from bayesattn._random import fingerprint
+from bayesattn.compressed import Compressed
 from bayesattn.exchangeable.finite import FiniteLatent
 from bayesattn.models import LatentModel, Tokens
 from tests.posteriors import tiny_model
@@ -128,7 +129,7 @@ def test_a_model_stays_what_it_is_when_its_data_change(hold, tmp_path):
     )
     flat = np.column_stack([INPUTS.reshape(6, -1), LABELS])
     triangle, change_triangle = hold(np.triu(flat), tmp_path)
-    statistics = ba.Statistics(triangle, 6, 2, 3)
+    statistics = Compressed(triangle, 6, 2, 3)
     before = fingerprint(model), fingerprint(latent)
     for change in [change for _, change in given] + [change_triangle]:
         change()
@@ -151,7 +152,7 @@ def test_the_energy_is_that_of_the_labels_that_a_model_was_made_of():
 
 
 def test_tokens_are_those_that_a_model_was_made_of():
-    data = ba.tasks.Dataset(
+    data = ba.tasks.TokenDataset(
         inputs=np.random.default_rng(0).normal(size=(6, 4, 3)),
         labels=LABELS.copy(),
         test_inputs=np.ones((1, 4, 3)),
@@ -161,7 +162,7 @@ def test_tokens_are_those_that_a_model_was_made_of():
         path_groups={"all": [0]},
         mask=np.array([[True] * 4] * 5 + [[True, True, False, False]]),
     )
-    made = ba.Model.from_dataset(data, (4, 4, 4), (1.0,) * 4, 0.5)
+    made = ba.Model.from_tokens(data, (4, 4, 4), (1.0,) * 4, 0.5)
     matrices = [np.array(matrix) for matrix in made.tokens.matrices]
     given = made.replace(tokens=Tokens(data.inputs, own := [matrix.copy() for matrix in matrices], "last", data.mask))
     inputs, mask = data.inputs.copy(), data.mask.copy()
@@ -203,7 +204,7 @@ def test_arrays_handed_out_cannot_be_written_to(copied):
     things = [
         model_of(test_path_inputs=INPUTS, test_labels=LABELS, tokens=tokens),
         LatentModel(features=INPUTS[:, 0].copy(), values=INPUTS[:, 1].copy(), noise=1.0, prior=1.0),
-        ba.Statistics.gather((INPUTS, LABELS), ARCH),
+        Compressed.gather((INPUTS, LABELS), ARCH),
         FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
     ]
     counts = []
@@ -248,8 +249,8 @@ def test_arrays_that_are_owned_are_not_copied_again():
 )
 def test_labels_in_any_form_that_has_one_meaning(form):
     np.testing.assert_array_equal(model_of(form(LABELS)).labels, LABELS)
-    gathered = ba.Statistics.gather([(Tensor(INPUTS), form(LABELS))], ARCH)
-    np.testing.assert_array_equal(gathered.triangle, ba.Statistics.gather((INPUTS, LABELS), ARCH).triangle)
+    gathered = Compressed.gather([(Tensor(INPUTS), form(LABELS))], ARCH)
+    np.testing.assert_array_equal(gathered.triangle, Compressed.gather((INPUTS, LABELS), ARCH).triangle)
 
 
 @pytest.mark.parametrize(
@@ -413,7 +414,7 @@ def test_numbers_of_classes_get_a_warning(labels):
     with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):
         model_of(labels)
     with pytest.warns(UserWarning, match=r"^labels of batches\[0\] are .*one_hot"):
-        ba.Statistics.gather([(INPUTS, labels), (INPUTS, LABELS)], ARCH)
+        Compressed.gather([(INPUTS, labels), (INPUTS, LABELS)], ARCH)
     model = model_of(test_path_inputs=INPUTS)
     with pytest.warns(UserWarning, match="^test_labels are .*one_hot"):
         model.replace(test_labels=labels)
@@ -426,7 +427,7 @@ def test_numbers_of_classes_get_a_warning(labels):
 )
 def test_values_of_a_function_get_no_warning(labels):
     model_of(labels)
-    ba.Statistics.gather((INPUTS, labels), ARCH)
+    Compressed.gather((INPUTS, labels), ARCH)
 
 
 def test_labels_of_classes_are_asked_for_by_name():
@@ -438,7 +439,7 @@ def test_labels_of_classes_are_asked_for_by_name():
     with pytest.raises(ValueError, match=message):
         ba.Model(path_inputs=INPUTS, labels=COUNTED, architecture=three, temperature=0.5)
     with pytest.raises(ValueError, match=r"^labels must be \+1 or -1 to be classes, got 0; bayesattn.one_hot makes"):
-        model_of(COUNTED, observation="categorical")
+        model_of(COUNTED, likelihood=ba.Categorical(0.5), temperature=None)
 
 
 @pytest.mark.filterwarnings("always")

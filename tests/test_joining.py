@@ -200,7 +200,9 @@ BY_ATTRIBUTE = {
         architecture=ba.Architecture((2,), (3, 5), model.architecture.variances)
     ),
     "variances = ": lambda model: model.replace(architecture=ba.Architecture((2,), (3, 4), (1.0, 1.0, 1.0))),
-    "observation = categorical, not gaussian": lambda model: model.replace(observation="categorical"),
+    "observation = categorical, not gaussian": lambda model: model.replace(
+        likelihood=ba.Categorical(model.temperature)
+    ),
 }
 
 

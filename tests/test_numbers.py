@@ -52,14 +52,15 @@ def model_of(name):
     shape = (examples, outputs) if outputs > 1 else (examples,)
     labels = random.normal(size=shape)
     data = {"path_inputs": path_inputs, "labels": labels}
-    named = {"observation": "categorical"} if "classes" in name else {}
     if "classes" in name:
         labels = random.integers(0, max(2, outputs), examples)
         data["labels"] = ba.one_hot(labels).labels if outputs > 1 else 2.0 * labels - 1
+    data["test_path_inputs"] = random.normal(size=(3, arch.paths, features))
     if "statistics" in name:
-        data = {"statistics": ba.Statistics.gather([(path_inputs, data["labels"])], arch)}
-    test = random.normal(size=(3, arch.paths, features))
-    return ba.Model(**data, architecture=arch, temperature=temperature, test_path_inputs=test, **named)
+        batches = [(data.pop("path_inputs"), data.pop("labels"))]
+        data = {"dataset": ba.Dataset.gather(batches, arch, **data)}
+    likelihood = (ba.Categorical if "classes" in name else ba.Gaussian)(temperature)
+    return ba.Model(**data, architecture=arch, likelihood=likelihood)
 
 
 def of_draws(model, parameterisation):

@@ -16,6 +16,7 @@ import bayesattn as ba
 from bayesattn import cli, plots, runs, sweep, tasks
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
+from bayesattn.compressed import Compressed
 from bayesattn.models import load, trees
 from bayesattn.plots import style
 from bayesattn.report import report
@@ -32,7 +33,7 @@ def task_file(folder, entry, path):
     """A model file whose [task] names a path."""
     tasks_of = {
         "file": f'name = "arrays"\nfile = "{path}"',
-        "statistics": f'name = "arrays"\nstatistics = "{path}"',
+        "compressed": f'name = "arrays"\nstatistics = "{path}"',
         "attention": f'name = "one_shot"\nwidth = 16\nattention = "{path}"',
         "train_images": f'name = "one_shot"\nwidth = 16\ntrain_images = "{path}"',
     }
@@ -60,19 +61,19 @@ ENTRIES = {
     "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
     "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
     "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
-    "statistics.Statistics.gather": (
+    "compressed.Compressed.gather": (
         "store",
-        lambda path, _: ba.Statistics.gather(
+        lambda path, _: Compressed.gather(
             [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
         ),
     ),
-    "statistics.Statistics.save": (
+    "compressed.Compressed.save": (
         "file",
-        lambda path, _: ba.Statistics.gather(
+        lambda path, _: Compressed.gather(
             [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture
         ).save(path),
     ),
-    "statistics.Statistics.open": ("file", lambda path, _: ba.Statistics.open(path)),
+    "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
     "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
     "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
     "models.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),
@@ -213,9 +214,9 @@ def test_home_is_where_runs_figures_and_files_of_home_are(tmp_path, monkeypatch,
     assert [row["run"] for row in runs.overview("~/runs")] == ["a"]
     run.to_netcdf("~/draws.nc")
     plots.save(plots.style.Figure(), "~/figures/a.png")
-    gathered = ba.Statistics.gather([(model.path_inputs, model.labels)], model.architecture)
+    gathered = Compressed.gather([(model.path_inputs, model.labels)], model.architecture)
     gathered.save("~/statistics.zip")
-    assert ba.Statistics.open("~/statistics.zip").examples == len(model.labels)
+    assert Compressed.open("~/statistics.zip").examples == len(model.labels)
     np.savez(home / "data.npz", path_inputs=model.path_inputs, labels=model.labels)
     file = 'temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 3\n[task]\nname = "arrays"\nfile = "~/data.npz"\n'
     (home / "mine.toml").write_text(file)

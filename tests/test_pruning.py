@@ -21,7 +21,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def weights(model):
-    sites = path.draw_prior(jax.random.key(1), path.data(model), path.structure(model))
+    sites = path.Path.of(model).draw_prior(jax.random.key(1))
     return {name: np.asarray(value) for name, value in sites.items()}
 
 

@@ -148,7 +148,7 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
     assert "nats" in said
     shares = class_accuracy(chances, labels)
     assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)
-    assert "observation='categorical'" in " ".join(" ".join(lines_of(shares)).split())
+    assert "likelihood=bayesattn.Categorical(T)" in " ".join(" ".join(lines_of(shares)).split())
     for thing in (many, scores, shares):
         assert thing._repr_html_().startswith("<div>")
 

@@ -182,7 +182,10 @@ def skipped(model):
         (lambda model: [model], "models must be pairs of a model and the weights"),
         (lambda model: [("digits", None)], r"models\[0\]\[0\] must be a bayesattn.Model, got 'digits'"),
         (lambda model: [(model.replace(test_labels=None), None)], "pruning needs test_path_inputs and test_labels"),
-        (lambda model: [(model.replace(observation="categorical", labels=np.sign(model.labels)), None)], "'gaussian'"),
+        (
+            lambda model: [(model.replace(likelihood=ba.Categorical(0.1), labels=np.sign(model.labels)), None)],
+            r"likelihood must be bayesattn\.Gaussian",
+        ),
         (lambda model: [(skipped(model), None)], "pruning is of networks of one output and without skips, got "),
         (lambda model: [(model, weights(model, 1))], "V_0 must have as many features as path_inputs, 4, got 5"),
     ],

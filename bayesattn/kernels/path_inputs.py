@@ -27,13 +27,18 @@ def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int
     if not isinstance(arch, Architecture):
         raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
     array = finite_array(name, value, ("examples", "paths", features))
+    require_paths(name, array, arch)
+    return array
+
+
+def require_paths(name: str, array: Any, arch: Architecture) -> None:
+    """Raise ValueError for path inputs of shape (P, Pi, N_0) with another number of paths than the network's."""
     if array.shape[1] != arch.paths:
         raise ValueError(
             f"{name} must have {arch.paths} paths on axis 1 (the product of"
             f" {f'heads {arch.heads}' if arch.ways == arch.heads else f'heads and skips {arch.ways}'}),"
             f" got shape {array.shape}"
         )
-    return array
 
 
 def checked_labels(name: str, value: Any, examples: int, arch: Architecture) -> Any:

@@ -1,34 +1,40 @@
 """Posteriors, and the parameterisations in which they can be sampled."""
 
-from bayesattn.models import collapsed, latent, path, token
-from bayesattn.models.latent import LatentModel
+from bayesattn.model import Model, Tokens
+from bayesattn.models import collapsed
+from bayesattn.models.collapsed import Collapsed
+from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.load import load_model, load_task, must_train, ready_models
 from bayesattn.models.memory import bytes_needed, require_memory
-from bayesattn.models.parameterisation import Joint, Parameterisation, WeightSpace
-from bayesattn.models.posterior import Model, Tokens
+from bayesattn.models.parameterisation import Parameterisation
+from bayesattn.models.path import Path
+from bayesattn.models.token import Token
 
-WEIGHT_SPACE: dict[str, WeightSpace] = {"token": token, "path": path}
-JOINT: dict[str, Joint] = {**WEIGHT_SPACE, "collapsed": collapsed}
-PARAMETERISATIONS: dict[str, Parameterisation] = {**JOINT, "latent": latent}
+PARAMETERISATIONS: dict[str, type[Parameterisation]] = {
+    "token": Token,
+    "path": Path,
+    "collapsed": Collapsed,
+    "latent": Latent,
+}
 CENTRAL = ("order_parameter", "latent")
-"""What a posterior is about, whichever of them its draws hold: a sampler's bias is stated for it."""
+"""Primary variable of each kind of model: the bias of a sampler is stated for it."""
 
 __all__ = [
     "CENTRAL",
-    "JOINT",
     "PARAMETERISATIONS",
-    "WEIGHT_SPACE",
+    "Collapsed",
+    "Latent",
     "LatentModel",
     "Model",
+    "Parameterisation",
+    "Path",
+    "Token",
     "Tokens",
     "bytes_needed",
     "collapsed",
-    "latent",
     "load_model",
     "load_task",
     "must_train",
-    "path",
     "ready_models",
     "require_memory",
-    "token",
 ]

@@ -9,8 +9,8 @@ import numpy as np
 import tomli_w
 
 from bayesattn._random import fingerprint
+from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
-from bayesattn.models.posterior import Model
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -113,7 +113,7 @@ class OneShotTable(Table):
 class ArraysTable(Table):
     """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels.
 
-    `statistics`, a file that `bayesattn.Statistics` wrote, stands in place of path_inputs and labels.
+    `statistics`, a file that `bayesattn.Dataset` wrote, stands in place of path_inputs and labels.
     """
 
     name: Literal["arrays"]

@@ -13,13 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Key
+from jaxtyping import Array, Float, Key
 
 from bayesattn._checks import OwnsArrays, finite_array, owned, positive
 from bayesattn._random import fingerprint
 from bayesattn._text import Described
-
-Sites = dict[str, Array]
+from bayesattn.models.parameterisation import Parameterisation, Sites
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -116,51 +115,53 @@ class LatentModel(OwnsArrays, Described):
         return cls(**given, noise=table["noise"], prior=table["prior"], name=about["name"])
 
 
-def structure(model: LatentModel) -> tuple[int, int]:
-    """Shape (d_v, d_phi) of the latent."""
-    return model.values.shape[1], model.features.shape[1]
+class Latent(Parameterisation):
+    """Latent z under its prior, values under the noise.
 
+    Args:
+        features, values, query_features: those of the model, the last or None.
+        noise, prior: sigma and tau.
+    """
 
-def options(structure: tuple[int, int]) -> dict[str, Any]:
-    """Samplers keep their own."""
-    return {}
+    simulates: ClassVar[bool] = False
 
+    features: Float[Array, "token feature"]
+    values: Float[Array, "token value_feature"]
+    query_features: Float[Array, "query feature"] | None
+    noise: Any
+    prior: Any
 
-def prepare(model: LatentModel) -> dict[str, Any]:
-    """Nothing has to be computed before sampling begins."""
-    return {}
+    @classmethod
+    def of(
+        cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+    ) -> "Latent":
+        """The posterior of a model."""
+        queries = None if model.query_features is None else jnp.asarray(model.query_features)
+        return cls(
+            jnp.asarray(model.features),
+            jnp.asarray(model.values),
+            queries,
+            jnp.asarray(model.noise),
+            jnp.asarray(model.prior),
+        )
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Shape (d_v, d_phi) of the latent."""
+        return self.values.shape[1], self.features.shape[1]
 
-def data(model: LatentModel) -> dict[str, Any]:
-    """Arrays that the program conditions on."""
-    queries = None if model.query_features is None else jnp.asarray(model.query_features)
-    given = {name: jnp.asarray(getattr(model, name)) for name in ("features", "values", "noise", "prior")}
-    return given | {"query_features": queries}
+    def program(self) -> None:
+        """NumPyro program: the latent, and values given it."""
+        latent = numpyro.sample("latent", dist.Normal(0.0, self.prior).expand(self.shape).to_event(2))
+        mean = self.features @ jnp.asarray(latent).T
+        numpyro.sample("values", dist.Normal(mean, self.noise).to_event(2), obs=self.values)
 
+    def initial(self, key: Key[Array, ""]) -> Sites:
+        """A draw from the prior."""
+        return {"latent": self.prior * jax.random.normal(key, self.shape)}
 
-def program(structure: tuple[int, int]):
-    """NumPyro program of `data`: latent z under its prior, values under the noise."""
-
-    def latent_program(data: dict[str, Any]):
-        latent = numpyro.sample("latent", dist.Normal(0.0, data["prior"]).expand(structure).to_event(2))
-        mean = data["features"] @ jnp.asarray(latent).T
-        numpyro.sample("values", dist.Normal(mean, data["noise"]).to_event(2), obs=data["values"])
-
-    return latent_program
-
-
-def initial(key: Key[Array, ""], data: dict[str, Any], structure: tuple[int, int]) -> Sites:
-    """A draw from the prior."""
-    return {"latent": data["prior"] * jax.random.normal(key, structure)}
-
-
-def quantities(sites: Sites, data: dict[str, Any], structure: tuple[int, int], key: Any) -> Sites:
-    """The latent and, where there are queries, z phi(q)."""
-    if data["query_features"] is None:
-        return dict(sites)
-    return dict(sites) | {"prediction": data["query_features"] @ sites["latent"].T}
-
-
-def network_weights(sites: Sites, data: dict[str, Any], structure: Any, widths: Any, key: Any) -> Sites:
-    """There is no network."""
-    return {}
+    def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """The latent and, where there are queries, z phi(q)."""
+        if self.query_features is None:
+            return dict(sites)
+        return dict(sites) | {"prediction": self.query_features @ sites["latent"].T}

@@ -10,6 +10,10 @@ from bayesattn._checks import shown, suggestion
 from bayesattn._files import user_path
 from bayesattn._input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
+from bayesattn.compressed import Compressed
+from bayesattn.dataset import Dataset
+from bayesattn.likelihoods import BY_NAME
+from bayesattn.model import Model
 from bayesattn.models.description import plain_table
 from bayesattn.models.files import (
     ArchitectureTable,
@@ -19,8 +23,6 @@ from bayesattn.models.files import (
     ValidateTable,
     validated,
 )
-from bayesattn.models.posterior import Model
-from bayesattn.statistics import Statistics
 from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
@@ -173,8 +175,9 @@ def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
             f" {table.architecture.outputs}"
         )
     skips = tuple(table.architecture.skips or ())
-    model = Model.from_dataset(data, widths, variances, table.temperature, name=file.stem, skips=skips)
-    return model.replace(task={"name": table.task.name} | dataclasses.asdict(maker), observation=table.observation)
+    model = Model.from_tokens(data, widths, variances, table.temperature, name=file.stem, skips=skips)
+    task = {"name": table.task.name} | dataclasses.asdict(maker)
+    return model.replace(task=task, likelihood=BY_NAME[table.observation](table.temperature))
 
 
 def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
@@ -208,14 +211,13 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     )
     if task.statistics is not None:
         stored = file.parent / user_path("task.statistics", task.statistics)
-        stored = regular_file("task.statistics", stored, "what bayesattn.Statistics wrote")
-        arrays["statistics"] = Statistics.open(stored)
+        stored = regular_file("task.statistics", stored, "what bayesattn.Dataset wrote")
+        arrays["compressed"] = Compressed.open(stored)
     skips, outputs = tuple(table.architecture.skips or ()), table.architecture.outputs
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)
     return Model(
         architecture=arch,
-        temperature=table.temperature,
-        observation=table.observation,
+        likelihood=BY_NAME[table.observation](table.temperature),
         head_names=task.head_names,
         output_names=task.output_names,
         name=file.stem,
@@ -228,7 +230,7 @@ def _arrays(path: Path, whole: bool) -> dict[str, Any]:
     """Arrays of an .npz; `whole` if they must be those of all of a model's data, else those of its training are refused."""
     path = regular_file("task.file", path, "an .npz of path inputs and labels")
     training = ("path_inputs", "labels")
-    known = [f.name for f in dataclasses.fields(Model) if f.name.endswith(("inputs", "labels"))]
+    known = [f.name for f in dataclasses.fields(Dataset) if f.name.endswith(("inputs", "labels"))]
     known = [name for name in known if whole or name not in training]
     if path.suffix != ".npz":
         raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")

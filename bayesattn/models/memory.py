@@ -4,9 +4,9 @@ import jax
 
 from bayesattn._checks import memory_limit
 from bayesattn.kernels.choice import cheapest_form, compressed_examples
-from bayesattn.models.categorical import MOST_LATENTS, number_of_latents
+from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
-from bayesattn.models.posterior import Model
+from bayesattn.models.latent_outputs import MOST_LATENTS, number_of_latents
 from bayesattn.theory import cost
 from bayesattn.theory.bartlett import layer_shapes
 
@@ -21,14 +21,14 @@ def bytes_needed(model: Model | LatentModel, parameterisation: str, chains: int 
     arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
     data = model.path_inputs.size + (0 if model.test_path_inputs is None else model.test_path_inputs.size)
     if parameterisation == "collapsed":
-        # Classes are those of single examples.
-        seen = compressed_examples(examples, paths * features, arch.outputs) if model.law is None else examples
+        # Only the Gaussian likelihood can use compressed data.
+        seen = compressed_examples(examples, paths * features, arch.outputs) if model.likelihood.conjugate else examples
         form, shapes = cheapest_form(seen, features, arch), layer_shapes(arch)
         # Each chain has a gradient of its own, of which that of the search of the mode is one.
         rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs
         held = cost.bytes_needed(seen * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
         held += 8 * 2 * (examples - seen) * paths * features
-        if model.law is not None:
+        if not model.likelihood.conjugate:
             # The scale of the outputs, its inverse, and the Hessian it is made of.
             latents = number_of_latents(shapes[0].columns * features, examples * arch.outputs, arch.outputs)
             held += 8 * (3 * latents**2 if latents <= MOST_LATENTS else 0)
@@ -48,7 +48,7 @@ def require_memory(model: Model | LatentModel, parameterisation: str, chains: in
         advice = (
             "use parameterisation 'collapsed', whose size does not grow with the width"
             if weights
-            else "use fewer paths or, where they are more than paths times N_0, statistics of the examples"
+            else "use fewer paths or, for many examples, a compressed dataset (bayesattn.Dataset.gather)"
         )
         raise ValueError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"

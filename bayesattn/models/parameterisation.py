@@ -1,72 +1,129 @@
-"""What a parameterisation of a posterior is: a module with these functions.
+"""What a parameterisation is: a posterior, written in the sites that a chain moves."""
 
-Sites are the values of a chain's NumPyro sites; the structure is what a compiled program depends on, and hashable.
-"""
+import abc
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Key
 
-Sites = Any
+from bayesattn.likelihoods import Likelihood, Outputs
+
+Sites = dict[str, Array]
+"""Values of a chain's NumPyro sites."""
+LABELS = "labels"
+"""Site of the labels: samplers tell the likelihood from the prior by it."""
 
 
-class Parameterisation(Protocol):
-    """The functions that sampling asks for; arguments go by place."""
+class Parameterisation(eqx.Module):
+    """A posterior in the sites that a chain moves: its prior, its likelihood, and what is made of a draw.
 
-    def structure(self, model: Any, /) -> Any:
-        """What the compiled program depends on: shapes, but no values."""
-        ...
+    It is a pytree: arrays are traced, and programs are compiled anew only where shapes or static fields change.
+    """
 
-    def options(self, structure: Any, /) -> dict[str, Any]:
-        """Options of samplers that have them, over NumPyro's and the Langevin kernels' own."""
-        ...
+    minibatches: ClassVar[bool] = False
+    """Whether labels are independent given the sites, so that examples can be drawn in minibatches."""
+    simulates: ClassVar[bool] = True
+    """Whether prior and labels can be drawn, as calibration does."""
 
-    def prepare(self, model: Any, /) -> dict[str, Any]:
-        """Arrays to compute before sampling begins."""
-        ...
+    @classmethod
+    @abc.abstractmethod
+    def of(
+        cls, model: Any, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+    ) -> "Parameterisation":
+        """The posterior of a model.
+
+        Args:
+            model: `bayesattn.Model`, or another that the parameterisation can serve.
+            weights: whether `weights_of` will be asked for.
+            all_examples: whether labels will be replaced or drawn, so that they have to be those of all examples.
+            prepared: arrays that `prepare` found.
+        """
+
+    @classmethod
+    def prepare(cls, model: Any) -> dict[str, Array]:
+        """Arrays that are computed once before sampling begins; nothing by default."""
+        return {}
+
+    def with_prepared(self, prepared: Mapping[str, Array]) -> "Parameterisation":
+        """The same posterior with other arrays of `prepare`."""
+        return self
 
     @property
-    def data(self) -> Callable[..., dict[str, Any]]:
-        """data(model, **prepared): the arrays that the program conditions on."""
-        ...
+    def options(self) -> dict[str, Any]:
+        """Defaults of sampler options, over those of the samplers themselves."""
+        return {}
 
-    def program(self, structure: Any, /) -> Callable[..., Any]:
-        """The NumPyro program of the data."""
-        ...
+    @abc.abstractmethod
+    def program(self) -> None:
+        """NumPyro program: sites under their prior, labels given the sites."""
 
-    def initial(self, key: Any, data: dict[str, Any], structure: Any, /) -> Sites:
+    @abc.abstractmethod
+    def initial(self, key: Key[Array, ""]) -> Sites:
         """Where a chain starts."""
-        ...
 
-    def quantities(self, sites: Sites, data: dict[str, Any], structure: Any, key: Any, /) -> dict[str, Any]:
-        """What is kept of a draw: U or the latent, predictions."""
-        ...
+    @abc.abstractmethod
+    def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """What is kept of a draw: the order parameter or the latent, and predictions."""
 
-    def network_weights(
-        self, sites: Sites, data: dict[str, Any], structure: Any, widths: Any, key: Any, /
-    ) -> dict[str, Any]:
-        """All weights of the network of a draw."""
-        ...
+    def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """All weights of the network of a draw; none of a model that is no network."""
+        return {}
 
+    def predictions_of(self, weights: Sites) -> Sites:
+        """Quantities of a draw that its weights determine, where these are kept beside them."""
+        return {}
 
-class Joint(Parameterisation, Protocol):
-    """Those that know the joint law of sites and labels too, which calibration asks for."""
-
-    def draw_prior(self, key: Any, data: dict[str, Any], structure: Any, /) -> Sites:
+    def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Sites drawn from the prior."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} draws no priors")
 
-    def draw_labels(self, key: Any, sites: Sites, data: dict[str, Any], structure: Any, /) -> Any:
+    def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
         """Labels drawn given the sites."""
-        ...
+        raise NotImplementedError(f"{type(self).__name__} draws no labels")
 
-    def with_labels(self, data: dict[str, Any], labels: Any, /) -> dict[str, Any]:
-        """The data with other labels."""
-        ...
+    def with_labels(self, labels: Array) -> "Parameterisation":
+        """The same posterior with other labels."""
+        raise NotImplementedError(f"{type(self).__name__} has no other labels")
 
 
-class WeightSpace(Joint, Protocol):
-    """Those in which labels are independent given the sites, so that examples can be drawn in minibatches."""
+class LabelDistribution(dist.Distribution):
+    """Labels of all examples given the outputs, as a NumPyro distribution."""
 
-    def minibatch(self, data: dict[str, Any], chosen: Any, /) -> dict[str, Any]:
-        """The data of some examples."""
-        ...
+    support = dist.constraints.real  # pyright: ignore[reportAssignmentType]
+    pytree_data_fields = ("likelihood", "outputs")
+
+    def __init__(self, likelihood: Likelihood, outputs: Outputs, *, validate_args=None):
+        self.likelihood, self.outputs = likelihood, outputs
+        super().__init__((), jnp.shape(outputs), validate_args=validate_args)
+
+    def sample(self, key, sample_shape=()):
+        """Labels drawn given the outputs."""
+        assert key is not None
+        if not sample_shape:
+            return self.likelihood.sample(key, self.outputs)
+        keys = jax.random.split(key, sample_shape)
+        return jnp.vectorize(lambda k: self.likelihood.sample(k, self.outputs), signature=f"()->({self._dims})")(keys)
+
+    def log_prob(self, value):
+        """Log probability of the labels of all examples together."""
+        return jnp.sum(self.likelihood.log_prob(self.outputs, value))
+
+    @property
+    def _dims(self) -> str:
+        return ",".join(f"n{axis}" for axis in range(len(self.event_shape)))
+
+
+def observe(likelihood: Likelihood, outputs: Outputs, labels: Array, scale: Any = 1.0) -> None:
+    """The NumPyro site of the labels; a minibatch's log likelihood is scaled up to that of all examples."""
+    with numpyro.handlers.scale(scale=scale):
+        numpyro.sample(LABELS, LabelDistribution(likelihood, outputs), obs=labels)
+
+
+def arrays_of(likelihood: Likelihood) -> Any:
+    """A likelihood whose numbers are arrays, as compiled programs take them."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), likelihood)

@@ -1,121 +1,132 @@
 """Path parameterisation: all weights are sampled, the network function goes through path inputs (THEORY section 2)."""
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro
 import numpyro.distributions as dist
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
-from bayesattn.models.posterior import Model
-from bayesattn.network import Weights, effective_weights, network, path_readouts
-
-Sites = Weights
-Structure = tuple[tuple[int, ...], tuple[int, ...], int]
-"""Heads, widths and outputs: the shapes of the weights."""
+from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.model import Model
+from bayesattn.models.parameterisation import Parameterisation, Sites, arrays_of, observe
+from bayesattn.network import effective_weights, network, path_readouts
 
 
-def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
-    """The data of some of the examples."""
-    return data | {name: data[name][chosen] for name in ("path_inputs", "labels")}
+class Path(Parameterisation):
+    """All weights V_0, V_1, .., V_L, a under their Gaussian priors; outputs through path inputs.
 
+    Args:
+        path_inputs: xi of shape (P, Pi, N_0).
+        labels: Y of shape (P,) or (P, m).
+        likelihood: of the labels given the outputs.
+        variances: prior variances (s_0^2, .., s_L^2, s_a^2).
+        skips: rho_l of each layer, None where it has none.
+        test_path_inputs: xi of the test examples, or None.
+        readout: whether draws keep the readout of path inputs, from which outputs at other inputs are made.
+        likelihood_scale: P over the size of a minibatch.
+        heads, widths, outputs: shapes of the weights.
+    """
 
-def options(structure: Structure) -> dict[str, Any]:
-    """Samplers keep their own."""
-    return {}
+    minibatches: ClassVar[bool] = True
 
+    path_inputs: Float[Array, "example path feature"]
+    labels: Float[Array, "*labels"]
+    likelihood: Likelihood
+    variances: Float[Array, " layer_and_input"]
+    skips: Any
+    test_path_inputs: Float[Array, "test_example path feature"] | None
+    readout: bool = eqx.field(static=True)
+    heads: tuple[int, ...] = eqx.field(static=True)
+    widths: tuple[int, ...] = eqx.field(static=True)
+    outputs: int = eqx.field(static=True)
+    likelihood_scale: Any = eqx.field(default=1.0, kw_only=True)
 
-def prepare(model: Model) -> dict[str, Any]:
-    """Nothing has to be computed before sampling begins."""
-    return {}
+    @classmethod
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Path":
+        """The posterior of a model; its weights are its sites."""
+        return cls(**cls._fields(model))
 
+    @staticmethod
+    def _fields(model: Model) -> dict[str, Any]:
+        arch = model.architecture
+        return {
+            "path_inputs": jnp.asarray(model.path_inputs),
+            "labels": jnp.asarray(model.labels),
+            "likelihood": arrays_of(model.likelihood),
+            "variances": jnp.asarray(arch.variances),
+            "skips": arch.optional_skips,
+            "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
+            "readout": not model.likelihood.conjugate,
+            "heads": arch.heads,
+            "widths": arch.widths,
+            "outputs": arch.outputs,
+        }
 
-def data(model: Model) -> dict[str, Any]:
-    """Arrays that the program conditions on."""
-    return {
-        "path_inputs": jnp.asarray(model.path_inputs),
-        "labels": jnp.asarray(model.labels),
-        "temperature": jnp.asarray(model.temperature),
-        "variances": jnp.asarray(model.architecture.variances),
-        "skips": model.architecture.optional_skips,
-        "observation": model.law,
-        "test_path_inputs": None if model.test_path_inputs is None else jnp.asarray(model.test_path_inputs),
-    }
+    def function(self, sites: Sites) -> Outputs:
+        """f on the training examples."""
+        return network(sites, self.path_inputs, self.skips)
 
+    def program(self) -> None:
+        """NumPyro program: V_0, V_1, .., V_L, a with Gaussian priors, labels given the outputs."""
+        weights = self._sample_weights()
+        observe(self.likelihood, self.function(weights), self.labels, self.likelihood_scale)
 
-def with_labels(data: dict[str, Any], labels: Any) -> dict[str, Any]:
-    """The same data with other labels."""
-    return data | {"labels": labels}
+    def _sample_weights(self) -> Sites:
+        """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); entries Normal(0, s^2) by layer."""
+        shapes: dict[str, tuple[int, ...]] = {"V_0": (self.widths[0], self.path_inputs.shape[2])}
+        for layer, count in enumerate(self.heads):
+            # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
+            shapes[f"V_{layer + 1}"] = (count, self.widths[layer + 1], self.widths[layer])
+        shapes["a"] = (self.widths[-1],) if self.outputs == 1 else (self.outputs, self.widths[-1])
+        return {
+            name: jnp.asarray(
+                numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape)))
+            )
+            for (name, shape), variance in zip(shapes.items(), self.variances, strict=True)
+        }
 
+    def initial(self, key: Key[Array, ""]) -> Sites:
+        """A draw from the prior."""
+        return self.draw_prior(key)
 
-def structure(model: Model) -> Structure:
-    """Heads, widths and outputs: the shapes of the weights."""
-    return model.architecture.heads, model.architecture.widths, model.architecture.outputs
+    def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """Order parameter U and, where there are test examples, f on them."""
+        paths = effective_weights(sites, self.skips)
+        return {"order_parameter": paths @ paths.T / paths.shape[1]} | self.predictions_of(sites)
 
+    def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
+        """The sites, which are the weights."""
+        return sites
 
-def program(structure: Structure):
-    """NumPyro program of `data`: V_0, V_1, .., V_L, a with Gaussian priors, labels with Gaussian likelihood."""
+    def predictions_of(self, weights: Sites) -> Sites:
+        """Readout of path inputs, if it is kept, and f on the test examples."""
+        result = {"readout": path_readouts(weights, self.skips)} if self.readout else {}
+        if self.test_path_inputs is not None:
+            result["prediction"] = network(weights, self.test_path_inputs, self.skips)
+        return result
 
-    def path_program(data: dict[str, Any]):
-        weights = sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
-        observe(network(weights, data["path_inputs"], data["skips"]), data)
+    def draw_prior(self, key: Key[Array, ""]) -> Sites:
+        """Weights drawn from the prior."""
+        with numpyro.handlers.seed(rng_seed=key):
+            return self._sample_weights()
 
-    return path_program
+    def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
+        """Labels drawn given the weights."""
+        return self.likelihood.sample(key, self.function(sites))
 
+    def with_labels(self, labels: Array) -> "Path":
+        """The same posterior with other labels."""
+        return replace(self, labels=labels)
 
-def quantities(sites: Sites, data: dict[str, Any], structure: Structure, key: Any) -> Sites:
-    """Order parameter U and, where there are test examples, f on them."""
-    paths = effective_weights(sites, data["skips"])
-    result = {"order_parameter": paths @ paths.T / paths.shape[1]}
-    if data["observation"] is not None:
-        result["readout"] = path_readouts(sites, data["skips"])
-    if data["test_path_inputs"] is not None:
-        result["prediction"] = network(sites, data["test_path_inputs"], data["skips"])
-    return result
+    def minibatch(self, chosen: Int[Array, " chosen"]) -> "Path":
+        """The posterior by some of the examples, whose log likelihood counts for all."""
+        changed = {name: jax.tree.map(lambda leaf: leaf[chosen], getattr(self, name)) for name in self._by_example()}
+        return replace(self, **changed, likelihood_scale=len(self.labels) / len(chosen))
 
-
-def draw_prior(key: Key[Array, ""], data: dict[str, Any], structure: Structure) -> Sites:
-    """Sites drawn from the prior."""
-    with numpyro.handlers.seed(rng_seed=key):
-        return sample_weights(structure, data["path_inputs"].shape[2], data["variances"])
-
-
-initial = draw_prior
-
-
-def draw_labels(key: Key[Array, ""], sites: Sites, data: dict[str, Any], structure: Structure) -> Array:
-    """Labels drawn given the sites."""
-    if data["observation"] is not None:
-        return data["observation"].sample(key, network(sites, data["path_inputs"], data["skips"]))
-    noise = jnp.sqrt(data["temperature"]) * jax.random.normal(key, data["labels"].shape)
-    return network(sites, data["path_inputs"], data["skips"]) + noise
-
-
-def network_weights(sites: Sites, data: dict[str, Any], structure: Structure, widths: Any, key: Any) -> Sites:
-    """The weights are what is sampled."""
-    return sites
-
-
-def sample_weights(structure: Structure, features: int, variances: Float[Array, " layer_and_input"]) -> Sites:
-    """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); each entry Normal(0, s^2) of its layer."""
-    heads, widths, outputs = structure
-    shapes: dict[str, tuple[int, ...]] = {"V_0": (widths[0], features)}
-    for layer, count in enumerate(heads):
-        # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
-        shapes[f"V_{layer + 1}"] = (count, widths[layer + 1], widths[layer])
-    shapes["a"] = (widths[-1],) if outputs == 1 else (outputs, widths[-1])
-    return {
-        name: jnp.asarray(numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape))))
-        for (name, shape), variance in zip(shapes.items(), variances, strict=True)
-    }
-
-
-def observe(output: Float[Array, "*labels"], data: dict[str, Any]):
-    """Y ~ Normal(f, T), or classes by their own law; a minibatch's log likelihood is scaled up to that of all examples."""
-    with numpyro.handlers.scale(scale=data.get("likelihood_scale", 1.0)):
-        if data["observation"] is not None:
-            numpyro.factor("labels", jnp.sum(data["observation"].log_likelihood(output, data["labels"])))
-            return
-        noisy = dist.Normal(output, jnp.sqrt(data["temperature"])).to_event(output.ndim)
-        numpyro.sample("labels", noisy, obs=data["labels"])
+    def _by_example(self) -> list[str]:
+        """Fields whose first axis counts examples."""
+        return ["path_inputs", "labels"]

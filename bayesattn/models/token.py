@@ -7,49 +7,52 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn import attention
-from bayesattn.models import path
-from bayesattn.models.posterior import Model
-
-structure, options, prepare, initial = path.structure, path.options, path.prepare, path.initial
-quantities, network_weights, with_labels = path.quantities, path.network_weights, path.with_labels
-draw_prior, draw_labels = path.draw_prior, path.draw_labels
+from bayesattn.likelihoods import Outputs
+from bayesattn.model import Model
+from bayesattn.models.parameterisation import Sites
+from bayesattn.models.path import Path
 
 
-def data(model: Model) -> dict[str, Any]:
-    """Arrays that the program conditions on; raises ValueError if the model has no tokens."""
-    if model.tokens is None:
-        raise ValueError(
-            "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
-            " use 'path' or 'collapsed', or Model.from_dataset"
+class Token(Path):
+    """The weights of the path parameterisation under the same prior; outputs token by token.
+
+    Args:
+        inputs: tokens of shape (P, T, N_0).
+        matrices: attention of each layer, (P, H_l, T, T).
+        read: share of each token in the readout, (P, 1, T) or (1, 1, T).
+    """
+
+    inputs: Float[Array, "example token feature"]
+    matrices: list[Float[Array, "example _ token token"]]
+    read: Float[Array, "example_or_one _ token"]
+
+    @classmethod
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Token":
+        """The posterior of a model; raises ValueError if it has no tokens."""
+        if model.tokens is None:
+            raise ValueError(
+                "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
+                " use 'path' or 'collapsed', or Model.from_tokens"
+            )
+        inputs = model.tokens.inputs
+        return cls(
+            **cls._fields(model),
+            inputs=jnp.asarray(inputs),
+            matrices=[jnp.asarray(matrix) for matrix in model.tokens.matrices],
+            read=jnp.asarray(attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
         )
-    inputs = model.tokens.inputs
-    return path.data(model) | {
-        "inputs": jnp.asarray(inputs),
-        "matrices": [jnp.asarray(matrix) for matrix in model.tokens.matrices],
-        "readout": attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask),
-    }
 
+    def function(self, sites: Sites) -> Outputs:
+        """f on the training examples."""
+        return network(sites, self.inputs, self.matrices, self.read, self.skips)
 
-def minibatch(data: dict[str, Any], chosen: Any) -> dict[str, Any]:
-    """The data of some of the examples."""
-    part = {name: data[name][chosen] for name in ("inputs", "labels")}
-    if len(data["readout"]) > 1:
-        part["readout"] = data["readout"][chosen]
-    return data | part | {"matrices": [matrix[chosen] for matrix in data["matrices"]]}
-
-
-def program(structure: path.Structure):
-    """NumPyro program of `data`: the same weights and likelihood as the path parameterisation."""
-
-    def token_program(data: dict[str, Any]):
-        weights = path.sample_weights(structure, data["inputs"].shape[2], data["variances"])
-        path.observe(network(weights, data["inputs"], data["matrices"], data["readout"], data["skips"]), data)
-
-    return token_program
+    def _by_example(self) -> list[str]:
+        """Fields whose first axis counts examples."""
+        return ["inputs", "matrices", "labels", *(["read"] if len(self.read) > 1 else [])]
 
 
 def network(
-    weights: path.Sites,
+    weights: Sites,
     inputs: Float[Array, "example token feature"],
     matrices: list[Float[Array, "example _ token token"]],
     readout: Float[Array, "example_or_one _ token"],

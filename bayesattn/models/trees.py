@@ -19,9 +19,9 @@ from jaxtyping import Float
 
 from bayesattn._checks import finite_array, positive_integer, shown
 from bayesattn._random import fingerprint
+from bayesattn.model import Model, architecture_of
 from bayesattn.models.description import ATTRIBUTE, plain_table, restored
 from bayesattn.models.latent import LatentModel
-from bayesattn.models.posterior import Model, architecture_of
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from bayesattn._checks import one_of
 from bayesattn.accuracy import share_right
 from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
+from bayesattn.model import architecture_of
 from bayesattn.models import CENTRAL
-from bayesattn.models.posterior import architecture_of
 from bayesattn.models.trees import OF_DRAWS, Draws, dataset, described_in, opened
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers

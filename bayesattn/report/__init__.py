@@ -168,7 +168,7 @@ def _titles(runs: list[Run]) -> list[str]:
 
 def _has_theory(model: Model) -> bool:
     """Whether draws can be held against theory to first order in 1/N."""
-    return model.law is None and not too_many(layer_shapes(model.architecture, full=True))
+    return model.likelihood.conjugate and not too_many(layer_shapes(model.architecture, full=True))
 
 
 def _posterior(model: Model) -> str:
@@ -339,7 +339,7 @@ def _not_held(model: Model, draws: xr.DataTree) -> tuple[str, None, list[dict[st
     """Of labels that the theory is not for, or more paths: the greatest diagonal entries of U by the draws."""
     reason = (
         f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
-        if model.law is None
+        if model.likelihood.conjugate
         else "it is for the Gaussian likelihood, and these labels are classes"
     )
     said = f"Draws were not held against the theory: {reason}."

@@ -18,8 +18,8 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._random import branch, fingerprint, stream
 from bayesattn._settings import with_own_settings
-from bayesattn.models import Model, collapsed
-from bayesattn.samplers.program import Program, program
+from bayesattn.models import Collapsed, Model, collapsed
+from bayesattn.samplers.program import Program, options_for, program
 from bayesattn.theory.bartlett import stretched
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
@@ -33,9 +33,16 @@ LEAST_CURVATURE = 0.15
 """In coordinates in which that of the prior is 1/2: the mean over few draws may be less, or below 0."""
 
 
-def serves(shapes: Shapes) -> bool:
+def is_worthwhile(shapes: Shapes) -> bool:
     """Whether chains have more coordinates than their draws can tell a metric of, but not too many for a Hessian."""
     return sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN and not too_many(shapes)
+
+
+def refined(model: Model, prepared: dict[str, Any]) -> dict[str, Any]:
+    """What `collapsed.prepare` found, with whitening by the mean curvature, where this is worthwhile."""
+    if not model.likelihood.conjugate or not is_worthwhile(collapsed.structure(model)):
+        return prepared
+    return whitened_by_mean_curvature(model, prepared)
 
 
 def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[str, Any]:
@@ -44,16 +51,14 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
     Deterministic: the short chains have random keys of their own, whatever the seed of the job.
     """
     shapes = collapsed.structure(model)
-    chain = program(
-        "hmc", "collapsed", shapes, STEPS, (("num_steps", LEAPS),), ("order_parameter",), None, vectorised=False
-    )
     key = stream(0, "curvature", fingerprint(model))
-    seen = collapsed.condensed(model)
     for turn in range(ROUNDS):
-        data = collapsed.data(model, **prepared) | {"likelihood": seen}
+        posterior = Collapsed.of(model, **prepared)
+        options = options_for("hmc", posterior, {"num_steps": LEAPS})
+        chain = program("hmc", Collapsed, STEPS, tuple(sorted(options.items())), ("order_parameter",), vectorised=False)
         keys = jax.random.split(branch(key, str(turn)), CHAINS)
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
-            looks = list(pool.map(partial(_looks, chain, data, shapes), keys))
+            looks = list(pool.map(partial(_looks, chain, posterior), keys))
         points, curvatures = (np.concatenate(each) for each in zip(*looks, strict=True))
         if not np.isfinite(curvatures).all():
             return prepared  # The chains that are asked for meet the same place, and name it.
@@ -68,14 +73,13 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
 
 
 @with_own_settings
-def _looks(chain: Program, data: dict[str, Any], shapes: Shapes, key: Key[Array, ""]) -> tuple[np.ndarray, ...]:
+def _looks(chain: Program, posterior: Collapsed, key: Key[Array, ""]) -> tuple[np.ndarray, ...]:
     """Bartlett coordinates of some draws of a chain, and the Hessians there."""
-    whitening, problem = collapsed.whitening_of(data), collapsed.problem_in(data)
-    state, points = chain.start(key, data), []
+    state, points = chain.start(key, posterior), []
     for _ in range(STEPS // BETWEEN):
-        state, _ = chain.block(state, data, BETWEEN, False, 1, BETWEEN)
-        points.append(whitening.point(state.z["whitened"]))
-    hessians = [_hessian(point, problem, shapes) for point in points[-LOOKS:]]
+        state, _ = chain.block(state, posterior, BETWEEN, False, 1, BETWEEN)
+        points.append(posterior.point(state.z))
+    hessians = [_hessian(point, posterior.problem, posterior.shapes) for point in points[-LOOKS:]]
     return np.array(points[-LOOKS:]), np.array(hessians)
 
 

@@ -16,6 +16,7 @@ from bayesattn.samplers.options import checked_options
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
+MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Sgld)]
 WITH_REPLICAS = ["tempered"]
 """Samplers whose transition depends on more than the last draw, namely on replicas that have met the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
@@ -73,10 +74,11 @@ class Job:
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
         options = checked_options(self.sampler, SAMPLERS[self.sampler], self.options)
         presets = PRESETS.get(self.sampler, {})
-        if self.sampler == "sgld" and self.parameterisation not in presets:
+        if self.sampler in MINIBATCHED and not PARAMETERISATIONS[self.parameterisation].minibatches:
+            serving = [name for name, kind in PARAMETERISATIONS.items() if kind.minibatches]
             raise ValueError(
-                f"sampler 'sgld' serves parameterisations {', '.join(presets)}, in which labels are independent, got"
-                f" {self.parameterisation!r}"
+                f"sampler {self.sampler!r} serves parameterisations {', '.join(serving)}, in which labels are independent,"
+                f" got {self.parameterisation!r}"
             )
         usual = presets.get(self.parameterisation, {})
         if "num_steps" in options:

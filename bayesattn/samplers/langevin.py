@@ -199,26 +199,25 @@ class Sgld(Ula):
 
     target = 0.98
 
-    def __init__(self, program=None, potential_fn=None, *, minibatch: int, subset: Callable, **options: Any):
+    def __init__(self, program=None, potential_fn=None, *, minibatch: int, **options: Any):
         super().__init__(program, potential_fn, **options)
-        self.minibatch, self.subset = positive_integer("minibatch", minibatch), subset
+        self.minibatch = positive_integer("minibatch", minibatch)
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> LangevinState:
         """State before the first step; raises ValueError if a minibatch is larger than the data."""
-        examples = len(model_args[0]["labels"])
+        examples = len(model_args[0].labels)
         if self.minibatch > examples:
             raise ValueError(f"minibatch must be at most the number of examples, {examples}, got {self.minibatch}")
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def drift(self, scaled, model_args, model_kwargs) -> Callable:
         """Estimate of the gradient by a minibatch."""
-        [data] = model_args
-        examples = len(data["labels"])
+        [posterior] = model_args
+        examples = len(posterior.labels)
 
         def estimate(position: Vector, key: Array) -> Vector:
             chosen = jax.random.choice(key, examples, (self.minibatch,), replace=False)
-            part = self.subset(data, chosen) | {"likelihood_scale": examples / self.minibatch}
-            potential = self._potential_of(part, **model_kwargs)
+            potential = self._potential_of(posterior.minibatch(chosen), **model_kwargs)
             return -jax.grad(lambda y: potential(scaled.unravel(y * scaled.scale)))(position)
 
         return estimate

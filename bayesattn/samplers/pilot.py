@@ -42,12 +42,12 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     if job.parameterisation != "collapsed" or not isinstance(model, Model):
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
-    if model.law is not None or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
+    if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
         return pilot(model, job)
-    seen = collapsed.condensed(model)
+    seen = collapsed.compressed(model)
     cost = cost_of_mode(seen, model.architecture)
     seconds = cost.seconds
-    if curvature.serves(shapes):
+    if curvature.is_worthwhile(shapes):
         gradient, hessian = seconds_of(seen, model.architecture, shapes)
         seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
     ready = plan(model, job, collapsed.prepare(model, "prior"))

@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from bayesattn._random import branch, first_key
-from bayesattn.models import CENTRAL, PARAMETERISATIONS, WEIGHT_SPACE, path
-from bayesattn.network import path_readouts
+from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names
 
@@ -23,8 +22,9 @@ QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_paramete
 class Program(NamedTuple):
     """Compiled functions of a kind of job.
 
-    start(key, data) -> state; block(state, data, count, keep, thin, slots) -> (state, outputs): the state `count` steps on,
-    and what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(data): what is kept of one draw.
+    start(key, posterior) -> state; block(state, posterior, count, keep, thin, slots) -> (state, outputs): the state `count`
+    steps on, and what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(posterior): what is kept of
+    one draw. The posterior is a `Parameterisation`.
     """
 
     start: Callable
@@ -32,18 +32,20 @@ class Program(NamedTuple):
     shapes: Callable
 
 
-def kernel(sampler: str, parameterisation: str, structure: Any, options: Mapping[str, Any]) -> Any:
+def options_for(sampler: str, posterior: Parameterisation, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a sampler, over the defaults that the posterior has for those that the sampler takes."""
+    takes = option_names(SAMPLERS[sampler])
+    return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
+
+
+def kernel(sampler: str, parameterisation: type[Parameterisation], options: Mapping[str, Any]) -> Any:
     """A new kernel of a sampler for the NumPyro program of a parameterisation.
 
     Raises:
         ValueError: an option that the sampler does not have, or a value that makes no sense.
     """
-    module = PARAMETERISATIONS[parameterisation]
-    takes = option_names(SAMPLERS[sampler])
-    usual = {name: value for name, value in module.options(structure).items() if name in takes}
-    subset = {"subset": WEIGHT_SPACE[parameterisation].minibatch} if sampler == "sgld" else {}
     try:
-        return SAMPLERS[sampler](module.program(structure), **subset, **(usual | dict(options)))
+        return SAMPLERS[sampler](parameterisation.program, **options)
     except TypeError as error:
         raise ValueError(f"options of sampler {sampler!r}: {error}") from None
 
@@ -51,66 +53,60 @@ def kernel(sampler: str, parameterisation: str, structure: Any, options: Mapping
 @lru_cache(maxsize=32)
 def program(
     sampler: str,
-    parameterisation: str,
-    structure: Any,
+    parameterisation: type[Parameterisation],
     warmup: int,
     options: tuple,
     keep: tuple[str, ...],
-    widths: tuple[int, ...] | None,
     vectorised: bool,
 ) -> Program:
     """Compiled functions of all jobs with these settings, whose kernel has the (name, value) pairs `options`."""
-    module = PARAMETERISATIONS[parameterisation]
-
-    new_kernel = partial(kernel, sampler, parameterisation, structure, dict(options))
+    new_kernel = partial(kernel, sampler, parameterisation, dict(options))
     described = new_kernel()
 
-    def start(key, data):
+    def start(key, posterior):
         init_key, start_key = jax.random.split(key)
-        return _strong(new_kernel().init(init_key, warmup, module.initial(start_key, data, structure), (data,), {}))
+        return _strong(new_kernel().init(init_key, warmup, posterior.initial(start_key), (posterior,), {}))
 
-    def describe(state, data):
+    def describe(state, posterior):
         # Streams of their own for each draw, which the chain itself never uses.
         key = branch(state.rng_key, "prediction")
-        values = module.quantities(state.z, data, structure, key)
+        values = posterior.quantities(state.z, key)
         if "weights" in keep:
-            weights = module.network_weights(state.z, data, structure, widths, branch(state.rng_key, "weights"))
-            values |= weights
-            if "readout" in values:
-                values["readout"] = path_readouts(weights, data["skips"])
-            if "prediction" in values:
-                values["prediction"] = path.network(weights, data["test_path_inputs"], data["skips"])
+            weights = posterior.weights_of(state.z, branch(state.rng_key, "weights"))
+            values |= weights | posterior.predictions_of(weights)
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
         outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
         if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):
-            half = module.quantities(state.half.z, data, structure, key)
+            half = posterior.quantities(state.half.z, key)
             outputs["step_size_bias"] = described.bias(central, {name: half[name] for name in central})
         return outputs
 
-    def block(state, data, count, keep, thin, slots):
+    def block(state, posterior, count, keep, thin, slots):
         transition = new_kernel()
         # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
-        transition.init(state.rng_key, warmup, state.z, (data,), {})
-        shapes = jax.eval_shape(describe, state, data)
+        transition.init(state.rng_key, warmup, state.z, (posterior,), {})
+        shapes = jax.eval_shape(describe, state, posterior)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def step(state, slot):
             steps = jnp.clip(count - slot * thin, 0, thin)
-            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(transition.sample(s, (data,), {})), state)
-            return state, jax.lax.cond(keep & (steps == thin), lambda s: describe(s, data), lambda s: nothing, state)
+            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(transition.sample(s, (posterior,), {})), state)
+            return state, jax.lax.cond(
+                keep & (steps == thin), lambda s: describe(s, posterior), lambda s: nothing, state
+            )
 
         return jax.lax.scan(step, state, jnp.arange(slots))
 
-    def shapes(data):
-        state = jax.eval_shape(start, first_key(0), data)
-        return jax.eval_shape(describe, state, data)
+    def shapes(posterior):
+        state = jax.eval_shape(start, first_key(0), posterior)
+        return jax.eval_shape(describe, state, posterior)
 
     def block_of_one(*arguments):
         state, outputs = block(*arguments)
         return state, jax.tree.map(lambda leaf: leaf[None], outputs)
 
-    def block_of_all(state, data, count, keep, thin, slots):
-        return jax.vmap(partial(block, slots=slots), (0, None, None, None, None))(state, data, count, keep, thin)
+    def block_of_all(state, posterior, count, keep, thin, slots):
+        return jax.vmap(partial(block, slots=slots), (0, None, None, None, None))(state, posterior, count, keep, thin)
 
     return Program(
         jax.jit(jax.vmap(start, (0, None)) if vectorised else start),

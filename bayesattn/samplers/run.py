@@ -27,12 +27,12 @@ from bayesattn._checks import one_of
 from bayesattn._progress import callback, compiled, compiling
 from bayesattn._random import fingerprint, stream
 from bayesattn._settings import own_settings, with_own_settings
-from bayesattn.models import PARAMETERISATIONS, LatentModel, Model, collapsed, require_memory
+from bayesattn.models import PARAMETERISATIONS, Collapsed, LatentModel, Model, Parameterisation, require_memory
 from bayesattn.models.description import ATTRIBUTE, described, plain_table, tree_of
 from bayesattn.samplers import curvature
 from bayesattn.samplers.goal import Goal, entries
-from bayesattn.samplers.job import Job
-from bayesattn.samplers.program import Program, program
+from bayesattn.samplers.job import MINIBATCHED, Job
+from bayesattn.samplers.program import Program, options_for, program
 
 if TYPE_CHECKING:
     import xarray as xr  # brings pandas: half of the time that JAX takes to import
@@ -60,14 +60,14 @@ class Progress(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A job made ready: compiled program, its data, and what was computed before sampling could begin.
+    """A job made ready: compiled program, the posterior it is run on, and what was computed before sampling could begin.
 
     `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps, `key` that of all chains: it
     comes from the seed, the posterior, and how that is sampled.
     """
 
     program: Program
-    data: dict[str, Any]
+    posterior: Parameterisation
     prepared: dict[str, Any]
     shapes: Outputs
     block: int
@@ -243,45 +243,39 @@ def plan(
         model: the posterior.
         job: what is drawn of it.
         prepared: what an earlier plan of the same job found.
-        other_labels: whether the labels in its data will be replaced, so that the data have to be those of all examples.
+        other_labels: whether labels will be replaced, so that the kernels have to be those of all examples.
     """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
-    if job.sampler == "sgld" and isinstance(model, Model) and model.statistics is not None:
-        raise ValueError("sampler 'sgld' takes minibatches of examples, got a model of statistics, which holds none")
+    if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
+        raise ValueError(
+            f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
+        )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     require_memory(model, job.parameterisation, at_once)
-    module = PARAMETERISATIONS[job.parameterisation]
+    kind = PARAMETERISATIONS[job.parameterisation]
+    computed = _prepared(model, kind) if prepared is None else prepared
+    posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **computed)
+    options = options_for(job.sampler, posterior, job.options)
     chain_program = program(
         job.sampler,
-        job.parameterisation,
-        module.structure(model),
+        type(posterior),
         job.warmup,
-        tuple(sorted(job.options.items())),
+        tuple(sorted(options.items())),
         job.keep,
-        model.architecture.widths if "weights" in job.keep and isinstance(model, Model) else None,
         job.chain_method == "vectorised",
     )
-    computed = _prepared(model, job) if prepared is None else prepared
-    data = module.data(model, **computed)
-    if isinstance(model, Model) and job.parameterisation == "collapsed" and not other_labels:
-        data = data | {"likelihood": collapsed.condensed(model)}
-    shapes = chain_program.shapes(data)
+    shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
-    return Plan(chain_program, data, computed, shapes, block, key)
+    return Plan(chain_program, posterior, computed, shapes, block, key)
 
 
-def _prepared(model: Model | LatentModel, job: Job) -> dict[str, Any]:
+def _prepared(model: Any, kind: type[Parameterisation]) -> dict[str, Any]:
     """What has to be computed before sampling begins."""
-    module = PARAMETERISATIONS[job.parameterisation]
-    found = module.prepare(model)
-    if not isinstance(model, Model) or job.parameterisation != "collapsed" or model.law is not None:
-        return found
-    if curvature.serves(module.structure(model)):
-        return curvature.whitened_by_mean_curvature(model, found)
-    return found
+    found = kind.prepare(model)
+    return curvature.refined(model, found) if kind is Collapsed else found
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
@@ -386,22 +380,24 @@ class _Runner:
 
     def __init__(self, ready: Plan, job: Job, recorder: Recorder):
         self.job, self.recorder = job, recorder
-        self.program, self.data, _, _, self.block, self.key = ready
+        self.program, self.posterior, _, _, self.block, self.key = ready
 
     def turns(self) -> list[_Turn]:
         """Where each of the chains stands, by its last checkpoint."""
         begins = list(zip(units(self.job), _chain_keys(self.job, self.key), strict=True))
-        like = jax.eval_shape(self.program.start, begins[0][1], self.data)
+        like = jax.eval_shape(self.program.start, begins[0][1], self.posterior)
         turns = []
         for order, (chains, key) in enumerate(begins):
             state, done = self.recorder.restore(chains, like) or (None, 0)
             if state is None:
-                state = self.program.start(key, self.data)
+                state = self.program.start(key, self.posterior)
                 _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
             turns.append(_Turn(done, order, chains, state))
         if any(turn.done < self.job.transitions for turn in turns):
             # Compiles, lest the time of the first block mislead.
-            jax.block_until_ready(self.program.block(turns[0].state, self.data, 0, False, self.job.thin, self.block))
+            jax.block_until_ready(
+                self.program.block(turns[0].state, self.posterior, 0, False, self.job.thin, self.block)
+            )
         return turns
 
     def next_block(self, turn: _Turn) -> _Turn:
@@ -410,7 +406,7 @@ class _Runner:
         kept, keep = (done - job.warmup) // job.thin, done >= job.warmup
         began = time.perf_counter()
         state, outputs = jax.block_until_ready(
-            self.program.block(turn.state, self.data, count, keep, job.thin, self.block)
+            self.program.block(turn.state, self.posterior, count, keep, job.thin, self.block)
         )
         where = f"draws {done + 1} to {done + count} (warm-up included)"
         _require_finite((state.potential_energy, state.z_grad), where, turn.chains)

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from bayesattn import runs
-from bayesattn.models import PARAMETERISATIONS
 from bayesattn.samplers.pilot import Pilot, estimate
 from bayesattn.sweep.plan import Planned, Sweep
+from bayesattn.theory.bartlett import layer_shapes
 
 
 class Estimate(NamedTuple):
@@ -54,9 +54,9 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
                     job.warmup,
                 ),
                 model.path_inputs.shape,
-                getattr(model, "observation", None),
-                PARAMETERISATIONS[job.parameterisation].structure(model),
-                model.architecture.widths if "weights" in job.keep else None,
+                type(model.likelihood),
+                layer_shapes(model.architecture),
+                model.architecture.widths if job.parameterisation != "collapsed" or "weights" in job.keep else None,
             )
             if kind not in pilots:
                 pilots[kind] = estimate(model, job)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from bayesattn._checks import one_of, positive, positive_integer, seed_number
 
 
-class Dataset(NamedTuple):
+class TokenDataset(NamedTuple):
     """Token sequences, labels, and the fixed attention heads of a network that reads them.
 
     `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them (arrays, or pairs of queries and

@@ -8,7 +8,7 @@ from jaxtyping import Float
 
 from bayesattn._checks import positive_integer
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import Dataset, checked_settings
+from bayesattn.tasks.dataset import TokenDataset, checked_settings
 from bayesattn.tasks.images import DIGITS, load_images
 
 SIDE = 8
@@ -50,7 +50,7 @@ class Digits:
             raise ValueError(f"patch must be 1, 2, 4 or 8, got {self.patch}")
         checked_settings(self, self.HEADS)
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> TokenDataset:
         """Images, their classes and heads; the same for the same seed.
 
         Raises:
@@ -67,7 +67,7 @@ class Digits:
         pixels /= np.sqrt(np.mean(pixels[training] ** 2))
         inputs = self._tokens(pixels[chosen])
         labels = one_hot(images.classes[chosen], names=range(10)).labels
-        return Dataset(
+        return TokenDataset(
             inputs[: self.examples],
             labels[: self.examples],
             inputs[self.examples :],

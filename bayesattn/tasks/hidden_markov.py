@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._checks import number, positive, positive_integer, require_memory, seed_number
-from bayesattn.tasks.dataset import Dataset, checked_heads
+from bayesattn.tasks.dataset import TokenDataset, checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")
 
@@ -63,7 +63,7 @@ class HiddenMarkov:
                 raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
         checked_heads(self.layers, HEADS)
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> TokenDataset:
         """Chains, labels and heads; the same for the same seed.
 
         Raises:
@@ -76,7 +76,7 @@ class HiddenMarkov:
         inputs, labels = self._chains(self.examples, chain_rng)
         test_inputs, test_labels = self._chains(self.test_examples, test_rng)
         weights = [np.stack([self._head(head, head_rng) for head in heads]) for heads in self.layers]
-        return Dataset(inputs, labels, test_inputs, test_labels, weights, self.layers, self._path_groups())
+        return TokenDataset(inputs, labels, test_inputs, test_labels, weights, self.layers, self._path_groups())
 
     def _path_groups(self) -> dict[str, tuple[int, ...]]:
         """The "good" paths see whether states repeat; "denoising" ones average tokens, and so the noise."""

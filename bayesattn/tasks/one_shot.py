@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 
 from bayesattn._checks import finite_array, positive_integer, require_memory, seed_number
 from bayesattn._input_files import read_arrays
-from bayesattn.tasks.dataset import Dataset
+from bayesattn.tasks.dataset import TokenDataset
 from bayesattn.tasks.images import Images, load_images
 
 SHOWN = 3
@@ -161,7 +161,7 @@ class OneShot:
         episodes = self.episodes(self.classes[part], counts[part], self._generator(part))
         return self.inputs(self.classes[part], episodes), episodes.labels
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> TokenDataset:
         """Training, test and validation episodes, and the heads of `attention`; the same for the same seed.
 
         Raises:
@@ -172,7 +172,7 @@ class OneShot:
         weights = load_heads(self.attention, self.heads, self.width)
         names = tuple(tuple(str(head + 1) for head in range(count)) for count in self.heads)
         inputs, labels = self.sample("validation")
-        return Dataset(
+        return TokenDataset(
             *self.sample("train"),
             *self.sample("test"),
             weights,

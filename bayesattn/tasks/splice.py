@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 
 from bayesattn._checks import require_memory
 from bayesattn.classes import one_hot
-from bayesattn.tasks.dataset import Dataset, checked_settings
+from bayesattn.tasks.dataset import TokenDataset, checked_settings
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)
@@ -55,7 +55,7 @@ class Splice:
     def __post_init__(self):
         checked_settings(self, self.HEADS)
 
-    def dataset(self) -> Dataset:
+    def dataset(self) -> TokenDataset:
         """Sequences, their classes and heads; the same for the same seed.
 
         Raises:
@@ -67,7 +67,7 @@ class Splice:
         inputs, labels = self._sequences(self.examples, train_rng)
         test_inputs, test_labels = self._sequences(self.test_examples, test_rng)
         weights = [np.stack([self._head(head, head_rng) for head in heads]) for heads in self.layers]
-        return Dataset(
+        return TokenDataset(
             inputs, labels, test_inputs, test_labels, weights, self.layers, {}, readout="mean", output_names=CLASSES
         )
 

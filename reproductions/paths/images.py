@@ -9,8 +9,8 @@ import numpy as np
 
 from bayesattn import pruning, theory, validation
 from bayesattn.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
+from bayesattn.model import Model
 from bayesattn.models import load_model
-from bayesattn.models.posterior import Model
 from bayesattn.pruning import Comparison, Readout, right_without
 from bayesattn.tasks import OneShot, training
 from bayesattn.validation import Validation

@@ -9,7 +9,7 @@ import numpy as np
 from bayesattn import theory
 from bayesattn.models import Model, collapsed, token
 from bayesattn.samplers import sample
-from bayesattn.tasks import Dataset
+from bayesattn.tasks import TokenDataset
 from reproductions.claims import Claim, Findings, mean_of
 from reproductions.experiment import Settings
 
@@ -48,7 +48,7 @@ def run(settings: Settings) -> Findings:
 def random_model(heads: tuple[int, ...], rng: np.random.Generator) -> Model:
     """A small network with random heads, tokens and labels."""
     names = tuple(tuple(f"{layer}{head}" for head in range(count)) for layer, count in enumerate(heads, 1))
-    data = Dataset(
+    data = TokenDataset(
         inputs=rng.normal(size=(EXAMPLES, TOKENS, FEATURES)),
         labels=rng.choice([-1.0, 1.0], size=EXAMPLES),
         test_inputs=rng.normal(size=(TEST_EXAMPLES, TOKENS, FEATURES)),
@@ -58,7 +58,7 @@ def random_model(heads: tuple[int, ...], rng: np.random.Generator) -> Model:
         path_groups={},
     )
     variances = (*VARIANCES[: len(heads) + 1], VARIANCES[-1])
-    return Model.from_dataset(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)}")
+    return Model.from_tokens(data, SHAPES[heads], variances, TEMPERATURE, name=f"{_named(heads)}")
 
 
 def random_weights(model: Model, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -90,9 +90,9 @@ def path_vectors(weights: dict[str, np.ndarray], first_fastest: bool = False) ->
 
 def network_by_tokens(model: Model, weights: dict[str, np.ndarray]) -> np.ndarray:
     """Output of the network as it is defined, token by token."""
-    data = token.data(model)
+    data = token.Token.of(model)
     arrays = {name: jnp.asarray(value) for name, value in weights.items()}
-    return np.asarray(token.network(arrays, data["inputs"], data["matrices"], data["readout"]))
+    return np.asarray(token.network(arrays, data.inputs, data.matrices, data.read))
 
 
 def sum_over_paths(model: Model, weights: dict[str, np.ndarray]) -> Claim:

@@ -9,8 +9,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import attention
+from bayesattn import model as posteriors
 from bayesattn.models import bytes_needed
-from bayesattn.models import posterior as posteriors
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
 from bayesattn.tasks.training import Training
@@ -261,7 +261,7 @@ def test_lists_of_options_are_used():
     assert job.options["max_tree_depth"] == (5, 8)
     from bayesattn.samplers.program import kernel
 
-    made = kernel("nuts", "collapsed", ba.collapsed.structure(tiny_model()), job.options)
+    made = kernel("nuts", ba.models.Collapsed, job.options)
     assert made._max_tree_depth == (5, 8)
 
 
@@ -357,7 +357,7 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
     model = tiny_model()
     assert not made
     model.replace(temperature=0.7, width=9)
-    ba.models.path.data(model)
+    ba.models.Path.of(model)
     assert not made
     [matrix] = model.tokens.matrices
     assert matrix.shape == (6, 1, 5, 5)

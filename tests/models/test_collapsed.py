@@ -173,8 +173,8 @@ def test_prior_moments_of_the_order_parameter():
 def test_whitening_does_not_change_the_answer(monkeypatch):
     model = tiny_model(heads=(2, 2), widths=(5, 6, 4), variances=(1.0, 0.8, 1.2, 1.1))
     by_laplace = ba.sample(model, warmup=300, draws=1000)["posterior"]
-    plain = collapsed.prepare
-    monkeypatch.setattr(collapsed, "prepare", lambda m: plain(m, whitening="prior"))
+    by_prior = staticmethod(lambda model: collapsed.prepare(model, whitening="prior"))
+    monkeypatch.setattr(collapsed.Collapsed, "prepare", by_prior)
     by_prior = ba.sample(model, warmup=300, draws=1000, options={"adapt_mass_matrix": True})["posterior"]
     for name in ("order_parameter", "prediction"):
         assert two_sample_z_score(by_laplace[name], by_prior[name]) < 4

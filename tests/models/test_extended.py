@@ -9,11 +9,12 @@ import pytest
 import bayesattn as ba
 from bayesattn import calibration
 from bayesattn.accuracy import share_right
+from bayesattn.compressed import Compressed
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.conditionals import leave_one_out
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
+from bayesattn.model import Tokens
 from bayesattn.models import collapsed, path, token
-from bayesattn.models.posterior import Tokens
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
 from bayesattn.tasks.dataset import Dataset
@@ -65,13 +66,13 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
 
 def prior_weights(model, count, seed):
     """Weights drawn from the prior, and U of each."""
-    data, structure = path.data(model), path.structure(model)
+    posterior = path.Path.of(model)
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        weights = path.draw_prior(key, data, structure)
-        effective = effective_weights(weights, data["skips"])
+        weights = posterior.draw_prior(key)
+        effective = effective_weights(weights, posterior.skips)
         return weights, effective @ effective.T / effective.shape[1]
 
     return draw(jax.random.split(jax.random.key(seed), count))
@@ -307,24 +308,24 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     many = np.random.default_rng(1).normal(size=(60, 9, 3))
     labels = np.random.default_rng(2).normal(size=(60, 2))
     whole = model.replace(path_inputs=many, labels=labels)
-    gathered = ba.Statistics.gather((many, labels), model.architecture)
-    held = ba.Model(statistics=gathered, architecture=model.architecture, temperature=model.temperature)
+    gathered = Compressed.gather((many, labels), model.architecture)
+    held = ba.Model(compressed=gathered, architecture=model.architecture, temperature=model.temperature)
     u = factor @ factor.T
     known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.kernels) for of in (held, whole)]
     for one, other in zip(*known, strict=True):
         assert relative_error(one, other) < 1e-10
     assert relative_error(known[0][0], known[1][0]) < 1e-12
-    restored = ba.Statistics.restored(gathered.path_inputs, gathered.labels, gathered.unseen)
+    restored = Compressed.restored(gathered.path_inputs, gathered.labels, gathered.residual)
     assert restored.outputs == 2
     assert restored.square == pytest.approx(gathered.square)
 
 
 def test_token_and_path_networks_are_one(mixed):
     model = extended_model("skips in both layers")
-    data = token.data(model)
-    weights = path.draw_prior(jax.random.key(0), data, path.structure(model))
-    by_tokens = token.network(weights, data["inputs"], data["matrices"], data["readout"], data["skips"])
-    assert relative_error(path.network(weights, data["path_inputs"], data["skips"]), by_tokens) < 1e-12
+    posterior = token.Token.of(model)
+    weights = posterior.draw_prior(jax.random.key(0))
+    by_tokens = posterior.function(weights)
+    assert relative_error(path.network(weights, posterior.path_inputs, posterior.skips), by_tokens) < 1e-12
 
 
 def test_rows_are_named_by_path_and_output():
@@ -390,7 +391,7 @@ def test_a_dataset_may_be_causal_and_padded(readout):
         mask=mask,
         **tests,
     )
-    model = ba.Model.from_dataset(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
+    model = ba.Model.from_tokens(data, (3, 3), (1.0,) * 3, 0.1, skips=(1.0,))
     alone = [
         ba.attention.path_inputs(x[real][None], weights, readout, causal=True, skips=(True,))
         for x, real in zip(inputs, mask, strict=True)

@@ -1,7 +1,6 @@
 """Parameterisations compute the same function; models and model files say what is wrong with them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -21,9 +20,9 @@ def test_token_and_path_networks_are_the_same_function(heads, widths):
     weights = {"V_0": jax.random.normal(next(keys), (widths[0], 4)), "a": jax.random.normal(next(keys), (widths[-1],))}
     for layer, count in enumerate(heads):
         weights[f"V_{layer + 1}"] = jax.random.normal(next(keys), (count, outward[layer], widths[layer]))
-    data = token.data(model)
-    by_tokens = token.network(weights, data["inputs"], data["matrices"], data["readout"])
-    assert relative_error(path.network(weights, data["path_inputs"]), by_tokens) < 1e-10
+    data = token.Token.of(model)
+    by_tokens = token.network(weights, data.inputs, data.matrices, data.read)
+    assert relative_error(path.network(weights, data.path_inputs), by_tokens) < 1e-10
 
 
 def test_hidden_markov_task():
@@ -167,15 +166,13 @@ def test_a_bad_model_is_explained(changes, message):
 
 def test_effective_weights_prior_moments():
     """E U = s_a^2 prod s_l^2 I over prior draws: 4000 draws, each entry within 4 standard errors."""
-    structure = ((2, 2), (4, 3, 5), 1)
-    variances = jnp.array([1.0, 0.8, 1.2, 1.1])
+    arch = ba.Architecture((2, 2), (4, 3, 5), (1.0, 0.8, 1.2, 1.1))
+    inputs = np.random.default_rng(0).normal(size=(1, 4, 3))
+    model = ba.Model(path_inputs=inputs, labels=[1.0], architecture=arch, temperature=1.0)
+    posterior = path.Path.of(model)
 
     def order_parameter(key):
-        from numpyro.handlers import seed
-
-        with seed(rng_seed=key):
-            weights = path.sample_weights(structure, 3, variances)
-        paths = path.effective_weights(weights)
+        paths = path.effective_weights(posterior.draw_prior(key))
         return paths @ paths.T / paths.shape[1]
 
     draws = np.asarray(jax.vmap(order_parameter)(jax.random.split(jax.random.key(0), 4000)))

@@ -15,14 +15,14 @@ def few(monkeypatch):
     for name, value in {"MOST_FOR_HESSIAN": 10, "STEPS": 24, "LEAPS": 4, "BETWEEN": 3}.items():
         monkeypatch.setattr(curvature, name, value)
     model = tiny_model(heads=(2, 2), widths=(4, 4, 4), variances=(1.0, 0.8, 1.2, 1.1), examples=8)
-    assert curvature.serves(collapsed.structure(model))
+    assert curvature.is_worthwhile(collapsed.structure(model))
     return model
 
 
 def test_it_changes_no_answer(few, monkeypatch):
     settings = {"sampler": "hmc", "chains": 2, "warmup": 200, "draws": 1500}
     by_curvature = ba.sample(few, **settings)["posterior"]
-    monkeypatch.setattr(curvature, "serves", lambda shapes: False)
+    monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
     by_mode = ba.sample(few, seed=1, **settings)["posterior"]
     for name in ("order_parameter", "prediction"):
         assert two_sample_z_score(by_curvature[name], by_mode[name]) < 4

@@ -33,7 +33,7 @@ FAST = [("nuts", "collapsed"), ("nuts", "token"), ("mala", "path"), ("sgld", "pa
 def exact_model():
     """A model whose path inputs are means of four whole numbers: no compiler rounds them, and with them random keys."""
     rng = np.random.default_rng(5)
-    data = ba.tasks.Dataset(
+    data = ba.tasks.TokenDataset(
         inputs=rng.integers(-3, 4, size=(6, 4, 3)).astype(float),
         labels=1.5 * rng.choice([-1.0, 1.0], size=6),
         test_inputs=rng.integers(-3, 4, size=(3, 4, 3)).astype(float),
@@ -42,7 +42,7 @@ def exact_model():
         head_names=(("head",),),
         path_groups={},
     )
-    return ba.Model.from_dataset(data, (3, 4), (1.2, 0.9, 1.1), 0.5)
+    return ba.Model.from_tokens(data, (3, 4), (1.2, 0.9, 1.1), 0.5)
 
 
 def draws_of(sampler, parameterisation):

@@ -16,7 +16,7 @@ from bayesattn.models import collapsed, path
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
 from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
-from bayesattn.samplers.program import _strong, kernel
+from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, tiny_model, z_score
 from tests.samplers.targets import (
     SCHOOL_ERRORS,
@@ -173,14 +173,14 @@ def test_a_resumed_run_has_the_same_bits(model, tmp_path, monkeypatch, name, par
 @pytest.mark.heavy
 def test_they_are_numpyro_kernels(model):
     """The same kernel under numpyro.infer.MCMC."""
-    data = path.data(model)
+    posterior = path.Path.of(model)
     mcmc = MCMC(
-        Mala(path.program(path.structure(model)), steps=20),
+        Mala(path.Path.program, steps=20),
         num_warmup=300,
         num_samples=1000,
         progress_bar=False,
     )
-    mcmc.run(jax.random.key(0), data)
+    mcmc.run(jax.random.key(0), posterior)
     exact_u, _, _ = exact_scalar_posterior(model)
     samples = mcmc.get_samples(group_by_chain=True)
     effective = jax.vmap(jax.vmap(path.effective_weights))(samples)
@@ -269,5 +269,7 @@ def test_every_sampler_has_a_preset():
     assert Job(sampler="mala", options={"steps": 3}).options["steps"] == 3
     # Whitened coordinates are their own metric where no layer is narrow.
     for widths, adapts in (((9, 9), False), ((4, 9), True)):
-        structure = collapsed.structure(tiny_model(heads=(2,), widths=widths))
-        assert kernel("mala", "collapsed", structure, {}).adapt_mass_matrix is adapts
+        model = tiny_model(heads=(2,), widths=widths)
+        posterior = collapsed.Collapsed.of(model, **collapsed.prepare(model, "prior"))
+        options = options_for("mala", posterior, {})
+        assert kernel("mala", collapsed.Collapsed, options).adapt_mass_matrix is adapts

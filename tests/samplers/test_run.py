@@ -11,7 +11,8 @@ from numpyro.infer import MCMC, NUTS, init_to_sample
 
 import bayesattn as ba
 from bayesattn._random import branch
-from bayesattn.models import path
+from bayesattn.models import Path
+from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job
 from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.run import plan
@@ -85,15 +86,15 @@ def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
     job = Job(parameterisation="path", chains=1, warmup=60, draws=110, seed=5, keep=("weights",))
     settings = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     ours = ba.sample(model, **settings)["posterior"]
-    data = path.data(model)
-    kernel = NUTS(path.program(path.structure(model)), init_strategy=init_to_sample)
+    posterior = Path.of(model)
+    kernel = NUTS(Path.program, init_strategy=init_to_sample)
     ready = plan(model, job)
-    state = ready.program.start(jax.random.split(ready.key, 1)[0], data)
+    state = ready.program.start(jax.random.split(ready.key, 1)[0], posterior)
     # Sets up the kernel's functions; its result is not needed.
-    jax.eval_shape(lambda key: kernel.init(key, 60, None, (data,), {}), state.rng_key)
+    jax.eval_shape(lambda key: kernel.init(key, 60, None, (posterior,), {}), state.rng_key)
     mcmc = MCMC(kernel, num_warmup=0, num_samples=60 + 110, progress_bar=False, jit_model_args=True)
     mcmc.post_warmup_state = state
-    mcmc.run(state.rng_key, data)
+    mcmc.run(state.rng_key, posterior)
     for name, values in mcmc.get_samples().items():
         np.testing.assert_array_equal(ours[name].values[0], values[60:])
 
@@ -157,7 +158,7 @@ def test_datatree_has_arviz_groups_and_path_names():
     assert sorted((e.chain, e.done, e.total) for e in events)[-1] == (1, 100, 100)
     # U and f recomputed from the kept weights.
     weights = {name: jnp.asarray(posterior[name].values[1, 3]) for name in ("V_0", "V_1", "V_2", "a")}
-    effective = path.effective_weights(weights)
+    effective = effective_weights(weights)
     np.testing.assert_allclose(posterior["order_parameter"].values[1, 3], effective @ effective.T / 3, rtol=1e-12)
 
 

@@ -88,11 +88,11 @@ def test_same_seed_same_episodes(task):
 def test_the_trained_network_is_the_one_whose_posterior_is_sampled(task, trained):
     file, weights = trained
     data = dataclasses.replace(task, attention=str(file)).dataset()
-    model = ba.Model.from_dataset(data, (8, 8, 8), (1.0,) * 4, 0.1)
+    model = ba.Model.from_tokens(data, (8, 8, 8), (1.0,) * 4, 0.1)
     assert model.path_inputs.shape == (20, 6, 16)
     sites = {name: jnp.asarray(value, float) for name, value in weights.items() if name[0] not in "QK"}
-    tokens = token.data(model)
-    by_tokens = token.network(sites, tokens["inputs"], tokens["matrices"], tokens["readout"])
+    tokens = token.Token.of(model)
+    by_tokens = token.network(sites, tokens.inputs, tokens.matrices, tokens.read)
     found = training.output(
         {name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(data.inputs, jnp.float32)
     )

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.compressed import Compressed
 from tests.conftest import model_of
 from tests.posteriors import z_score
 
@@ -51,8 +52,8 @@ def test_what_is_lost_in_rounding_is_not_called_evidence():
 
 
 def test_a_cause_counts_all_examples():
-    statistics = ba.Statistics.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
-    model = ba.Model(statistics=statistics, architecture=ARCH, temperature=1e-15)
+    statistics = Compressed.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
+    model = ba.Model(compressed=statistics, architecture=ARCH, temperature=1e-15)
     with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 labels"):
         ba.theory.solve(model)
 
@@ -93,15 +94,15 @@ def test_sampling_a_singular_posterior_names_the_cause_too():
 
 
 def test_a_draw_that_is_not_finite_ends_the_run(monkeypatch):
-    from bayesattn.models import collapsed
+    from bayesattn.models import Collapsed
 
-    honest = collapsed.quantities
+    honest = Collapsed.quantities
 
-    def broken(sites, data, shapes, key):
-        result = honest(sites, data, shapes, key)
+    def broken(posterior, sites, key):
+        result = honest(posterior, sites, key)
         return result | {"order_parameter": result["order_parameter"] * np.nan}
 
-    monkeypatch.setattr(collapsed, "quantities", broken)
+    monkeypatch.setattr(Collapsed, "quantities", broken)
     arch = ba.Architecture((1,), (6, 5), (1.0,) * 3)
     model = ba.Model(path_inputs=XI[:9, :1], labels=Y[:9], architecture=arch, temperature=0.3)
     with pytest.raises(FloatingPointError, match=r"not finite at draws 8 to 27 \(warm-up included\) of chain 0"):

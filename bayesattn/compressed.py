@@ -29,7 +29,7 @@ from bayesattn._text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.kernels.gaussian_process import ResidualExamples
-from bayesattn.kernels.path_inputs import checked_path_inputs, without_single_output
+from bayesattn.kernels.path_inputs import checked_path_inputs
 
 BLOCK_BYTES = 2**23
 """Of examples that are taken into R at a time, or four times as many rows as R has, if those are more."""
@@ -44,10 +44,10 @@ COUNTS = ("examples", "paths", "features", "outputs")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics(OwnsArrays, Described):
+class Compressed(OwnsArrays, Described):
     """Sufficient statistics of training examples: all that theory and samplers need of them.
 
-    `a + b` is that of the examples of both; so is `sum` of many.
+    `bayesattn.Dataset` holds them; `a + b` is that of the examples of both, and so is `sum` of many.
 
     Args:
         triangle: R of [X Y], of at most Pi N_0 + m rows and as many columns.
@@ -67,7 +67,7 @@ class Statistics(OwnsArrays, Described):
         object.__setattr__(self, "triangle", owned(np.asarray(self.triangle)))
 
     @classmethod
-    def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None) -> "Statistics":
+    def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None) -> "Compressed":
         """Take in all examples once.
 
         Args:
@@ -100,6 +100,14 @@ class Statistics(OwnsArrays, Described):
             raise ValueError("batches must hold at least one example, got none")
         return gathered
 
+    @classmethod
+    def of(cls, path_inputs: Any, labels: Any) -> "Compressed":
+        """Compressed form of examples in memory, of shape (P, Pi, N_0) and (P,) or (P, m)."""
+        count, paths, features = path_inputs.shape
+        columns = np.reshape(labels, (count, -1))
+        rows = np.concatenate([path_inputs.reshape(count, -1), columns], axis=1)
+        return Rows(rows, (paths, features, columns.shape[1])).compressed()
+
     def save(self, file: str | Path) -> None:
         """Write it to a new file, a Zarr store in a zip archive. Raises FileExistsError if something is there."""
         file = user_path("file", file)
@@ -107,7 +115,7 @@ class Statistics(OwnsArrays, Described):
         _write(file, self)
 
     @classmethod
-    def open(cls, file: str | Path) -> "Statistics":
+    def open(cls, file: str | Path) -> "Compressed":
         """What `save` wrote, or `gather` into its store.
 
         Raises:
@@ -117,29 +125,29 @@ class Statistics(OwnsArrays, Described):
         return _read(user_path("file", file))[0]
 
     @classmethod
-    def restored(cls, path_inputs: Any, labels: Any, unseen: ResidualExamples) -> "Statistics":
-        """Those that have such `path_inputs`, `labels` and `unseen`."""
+    def restored(cls, path_inputs: Any, labels: Any, residual: ResidualExamples) -> "Compressed":
+        """Those that have such `path_inputs`, `labels` and `residual`."""
         held, paths, features = np.shape(path_inputs)
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
         rows = np.column_stack([np.reshape(path_inputs, (held, -1)), labels])
-        if unseen.examples:
+        if residual.examples:
             # Of what no function of the path inputs explains only the square counts.
-            rows = np.vstack([rows, np.zeros((min(outputs, unseen.examples), rows.shape[1]))])
-            rows[held, paths * features] = np.sqrt(unseen.square)
-        return cls(rows, held + unseen.examples, paths, features, outputs)
+            rows = np.vstack([rows, np.zeros((min(outputs, residual.examples), rows.shape[1]))])
+            rows[held, paths * features] = np.sqrt(residual.square)
+        return cls(rows, held + residual.examples, paths, features, outputs)
 
-    def __add__(self, other: Any) -> "Statistics":
-        if not isinstance(other, Statistics):
+    def __add__(self, other: Any) -> "Compressed":
+        if not isinstance(other, Compressed):
             return NotImplemented
         if self._shape != other._shape:
             raise ValueError(
-                "statistics must be of the same paths, features and outputs to be added, got"
+                "datasets must be of the same paths, features and outputs to be added, got"
                 f" {self._shape} and {other._shape}"
             )
         triangle = _triangle(np.concatenate([self.triangle, other.triangle]))
-        return Statistics(triangle, self.examples + other.examples, *self._shape)
+        return Compressed(triangle, self.examples + other.examples, *self._shape)
 
-    def __radd__(self, other: Any) -> "Statistics":
+    def __radd__(self, other: Any) -> "Compressed":
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     @property
@@ -156,10 +164,11 @@ class Statistics(OwnsArrays, Described):
     def labels(self) -> Float[np.ndarray, " row"]:
         """Labels of the examples that `path_inputs` are of; with several outputs, a column for each."""
         seen = self.paths * self.features
-        return without_single_output(self.triangle[:seen, seen:])
+        labels = self.triangle[:seen, seen:]
+        return labels[:, 0] if self.outputs == 1 else labels
 
     @property
-    def unseen(self) -> ResidualExamples:
+    def residual(self) -> ResidualExamples:
         """The rest of the examples: how many, and the square of what no function of the path inputs explains."""
         seen = self.paths * self.features
         rest = self.triangle[seen:, seen:]
@@ -175,7 +184,8 @@ class Statistics(OwnsArrays, Described):
     def moment(self) -> Float[np.ndarray, " path*feature"]:
         """X^T Y; with several outputs, a column for each."""
         seen = self.paths * self.features
-        return without_single_output(self.triangle[:, :seen].T @ self.triangle[:, seen:])
+        moment = self.triangle[:, :seen].T @ self.triangle[:, seen:]
+        return moment[:, 0] if self.outputs == 1 else moment
 
     @property
     def square(self) -> float:
@@ -184,7 +194,7 @@ class Statistics(OwnsArrays, Described):
         return float(np.vdot(labels, labels))
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        return f"Statistics of {self.examples:,} examples", {
+        return f"Compressed examples: {self.examples:,}", {
             "paths": f"{self.paths} of {self.features} features",
             "held": f"{len(self.path_inputs)} rows, {self.triangle.nbytes / 2**20:.3g} MiB",
         }
@@ -196,8 +206,8 @@ def _triangle(rows: np.ndarray) -> np.ndarray:
     return upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None] + 0.0  # Zeros without a sign.
 
 
-def _with(gathered: Statistics | None, rows: "Rows") -> Statistics:
-    return rows.statistics() if gathered is None else gathered + rows.statistics()
+def _with(gathered: Compressed | None, rows: "Rows") -> Compressed:
+    return rows.compressed() if gathered is None else gathered + rows.compressed()
 
 
 class Rows(NamedTuple):
@@ -206,9 +216,9 @@ class Rows(NamedTuple):
     rows: Float[np.ndarray, "example column"]
     shape: tuple[int, int, int]
 
-    def statistics(self) -> Statistics:
-        """Of these examples alone."""
-        return Statistics(_triangle(self.rows), len(self.rows), *self.shape)
+    def compressed(self) -> Compressed:
+        """Compressed form of these examples alone."""
+        return Compressed(_triangle(self.rows), len(self.rows), *self.shape)
 
 
 def _by_place(batches: Any) -> Any:
@@ -295,7 +305,7 @@ def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
         yield Rows(np.concatenate(held), shape)
 
 
-def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
+def _kept(file: Path, batches: Any, arch: Architecture) -> Compressed | None:
     """`gather` with a store, which knows the SHA-256 of the rows that it holds."""
     gathered, digest = _read(file) if os.path.lexists(file) else (None, "")
     if gathered is not None and not digest:
@@ -311,7 +321,9 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
                 sha.update(known.tobytes())
                 left -= len(known)
                 if not left and sha.hexdigest() != digest:
-                    raise ValueError(f"store must hold statistics of these batches, got {file}, of other examples")
+                    raise ValueError(
+                        f"store must hold what was gathered of these batches, got {file}, of other examples"
+                    )
             if len(rest):  # A view, even of no rows, keeps the batch in memory.
                 yield Rows(rest, shape)
 
@@ -325,24 +337,24 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Statistics | None:
             written = time.monotonic()
     if gathered is not None and left:
         raise ValueError(
-            f"store must hold statistics of these batches, got {file}, of {gathered.examples} examples, {left} more than"
-            " batches have"
+            f"store must hold what was gathered of these batches, got {file}, of {gathered.examples} examples, {left} more"
+            " than batches have"
         )
     if gathered is not None:
         _write(file, gathered, sha.hexdigest())
     return gathered
 
 
-def _write(file: Path, statistics: Statistics, examples: str = "") -> None:
+def _write(file: Path, compressed: Compressed, examples: str = "") -> None:
     """Write a store that is there as a whole or not at all; `examples` is the SHA-256 of theirs."""
     import zarr
     from zarr.storage import ZipStore
 
-    triangle = np.ascontiguousarray(statistics.triangle)
-    attributes = {name: getattr(statistics, name) for name in COUNTS}
+    triangle = np.ascontiguousarray(compressed.triangle)
+    attributes = {name: getattr(compressed, name) for name in COUNTS}
     attributes |= {"format": FORMAT, "of_examples": examples, "of_triangle": _digest(triangle)}
     with tempfile.TemporaryDirectory() as folder:
-        partial = Path(folder) / "statistics.zip"
+        partial = Path(folder) / "dataset.zip"
         with ZipStore(partial, mode="w") as store:
             group = zarr.create_group(store, attributes=attributes, zarr_format=3)
             group.create_array("triangle", data=triangle)
@@ -353,13 +365,13 @@ def _digest(array: np.ndarray) -> str:
     return hashlib.sha256(array.astype("<f8").tobytes()).hexdigest()
 
 
-def _read(file: Path) -> tuple[Statistics, str]:
-    """Statistics of a store, and the SHA-256 of their examples."""
+def _read(file: Path) -> tuple[Compressed, str]:
+    """Contents of a store, and the SHA-256 of their examples."""
     import zarr
     from zarr.storage import ZipStore
 
     if not file.exists():
-        raise FileNotFoundError(errno.ENOENT, "statistics must be a file that `Statistics.save` wrote", str(file))
+        raise FileNotFoundError(errno.ENOENT, "dataset must be a file that `Dataset.save` wrote", str(file))
     try:
         with ZipStore(file, mode="r") as store:
             group: Any = zarr.open_group(store, mode="r", zarr_format=3)
@@ -375,11 +387,11 @@ def _read(file: Path) -> tuple[Statistics, str]:
             triangle = finite_array("triangle", group["triangle"][:], expected)
         if _digest(triangle) != kept["of_triangle"]:
             raise ValueError("entries that are not those that were written")
-        return Statistics(triangle, examples, paths, features, outputs), str(kept["of_examples"])
+        return Compressed(triangle, examples, paths, features, outputs), str(kept["of_examples"])
     except Exception as error:  # Whatever a damaged archive brings about.
         said = f"it holds no {error}" if isinstance(error, KeyError) else error
         raise ValueError(
-            f"{file} must be statistics that were saved, got a file that cannot be read as such: {said}"
+            f"{file} must be a dataset that was saved, got a file that cannot be read as such: {said}"
         ) from error
 
 
@@ -388,7 +400,7 @@ def _of_dask(batches: Any) -> bool:
     return any(type(part).__module__.startswith(("dask.array", "dask.bag")) for part in several)
 
 
-def _on_dask(batches: Any, arch: Architecture) -> Statistics | None:
+def _on_dask(batches: Any, arch: Architecture) -> Compressed | None:
     """A tree of sums: what a lost worker had gathered is gathered again, and nothing is counted twice."""
     from dask import delayed
 
@@ -415,9 +427,9 @@ def _on_dask(batches: Any, arch: Architecture) -> Statistics | None:
     return parts[0].compute()
 
 
-def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Statistics | None:
+def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Compressed | None:
     return functools.reduce(_with, _blocks(_checked(_pairs(list(batches)), arch)), None)
 
 
-def _of_parts(parts: Iterable[Statistics | None]) -> Statistics | None:
+def _of_parts(parts: Iterable[Compressed | None]) -> Compressed | None:
     return sum(part for part in parts if part is not None) or None

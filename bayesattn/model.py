@@ -5,7 +5,7 @@ import dataclasses
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,29 +19,31 @@ from bayesattn._checks import (
     Checked,
     OwnsArrays,
     entries,
-    names,
+    labels_array,
     one_of,
     owned,
     positive,
     positive_integer,
-    require_memory,
     shown,
 )
 from bayesattn._random import fingerprint
 from bayesattn._settings import with_own_settings
 from bayesattn._text import Described
 from bayesattn.architecture import Architecture
-from bayesattn.classes import checked_classes, doubtful_labels
+from bayesattn.classes import doubtful_labels
+from bayesattn.compressed import Compressed
+from bayesattn.dataset import Dataset
 from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_process
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
-from bayesattn.kernels.path_inputs import checked_labels, checked_path_inputs, input_scale, refuse_contradictions
-from bayesattn.models.categorical import Categorical
-from bayesattn.statistics import Statistics
-from bayesattn.tasks import Dataset
+from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
+from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, name_of
+from bayesattn.tasks import TokenDataset
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
-OBSERVATIONS = ("gaussian", "categorical")
+FIELDS = ("dataset", "architecture", "likelihood", "head_names", "path_groups", "tokens", "name", "task")
+DATA = tuple(each.name for each in dataclasses.fields(Dataset))
+"""Fields of its dataset that a model takes by their names."""
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
 
@@ -68,29 +70,25 @@ class Tokens(OwnsArrays):
         return [np.asarray(matrix) for matrix in layers]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+def _of_dataset(name: str, said: str) -> Any:
+    """Property that a model takes from its dataset."""
+    return property(lambda model: getattr(model.dataset, name), doc=said)
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
 class Model(OwnsArrays, Described):
     """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
-        path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
-        labels: Y of shape (P,); +1 or -1 where accuracy is asked for. Of an architecture of m > 1 outputs (P, m), with the
-            greatest at its class where accuracy is asked for.
-        statistics: of any number of examples, in place of path_inputs and labels, which are then those of at most Pi N_0
-            examples that have the same posterior.
+        dataset: training examples, and those to test and validate on; or its fields by their names, such as path_inputs,
+            labels and test_path_inputs (`bayesattn.Dataset`).
         architecture: heads, widths, prior variances.
-        temperature: T, variance of the Gaussian likelihood; what outputs are divided by for the categorical one.
-        test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
-        test_labels: of shape (P_test,), or (P_test, m).
-        validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
-        validation_labels: of shape (P_validation,).
+        temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, where no other is given.
+        likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`, or one
+            of your own (`bayesattn.Likelihood`). Samplers draw from all; the theory is for the first.
         head_names: names of the heads of each layer, from which paths get their names.
-        observation: how labels come about, "gaussian", Normal(f, T), or "categorical": class c with probability
-            softmax(f / T)_c, of one output +1 with probability 1 / (1 + exp(-f / T)). Samplers draw from both; the theory is
-            for the first.
-        output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
         path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
-        tokens: needed by the token parameterisation only; `Model.from_dataset` fills it in.
+        tokens: needed by the token parameterisation only; `Model.from_tokens` fills it in.
         name: shown in tables.
         task: how the data were made, as a [task] of a model file; for the record only.
 
@@ -110,117 +108,110 @@ class Model(OwnsArrays, Described):
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_path_inputs")
     """Arrays that decide the posterior, and the draws."""
 
-    path_inputs: Any = None
-    labels: Any = None
-    statistics: Statistics | None = None
+    dataset: Dataset
     architecture: Architecture
-    temperature: float
-    observation: str = "gaussian"
-    test_path_inputs: Any = None
-    test_labels: Any = None
-    validation_path_inputs: Any = None
-    validation_labels: Any = None
-    head_names: Sequence[Sequence[str]] | None = None
-    output_names: Sequence[str] | None = None
-    path_groups: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    tokens: Tokens | None = None
-    name: str = "model"
-    task: Mapping[str, Any] = field(default_factory=dict)
+    likelihood: Likelihood
+    head_names: Sequence[Sequence[str]] | None
+    path_groups: Mapping[str, Sequence[int]]
+    tokens: Tokens | None
+    name: str
+    task: Mapping[str, Any]
 
-    def __post_init__(self):
-        object.__setattr__(self, "_made", [])
-        fields = {each.name for each in dataclasses.fields(self)}
-        self._take_statistics(fields)
-        self._check(fields)
+    def __init__(
+        self,
+        *,
+        architecture: Architecture,
+        dataset: Dataset | None = None,
+        temperature: Any = None,
+        likelihood: Likelihood | None = None,
+        head_names: Any = None,
+        path_groups: Any = None,
+        tokens: Tokens | None = None,
+        name: str = "model",
+        task: Mapping[str, Any] | None = None,
+        **data: Any,
+    ):
+        if not isinstance(architecture, Architecture):
+            raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(architecture).__name__}")
+        for key in data:
+            one_of("field of a model", key, [*FIELDS, *DATA])
+        if dataset is None:
+            dataset = Dataset(**data)
+        elif not isinstance(dataset, Dataset):
+            raise ValueError(f"dataset must be a bayesattn.Dataset, got {type(dataset).__name__}")
+        elif data:
+            raise ValueError(f"{next(iter(data))} must not be given together with dataset: use dataset.replace")
+        put = partial(object.__setattr__, self)
+        put("_made", [])
+        put("dataset", dataset)
+        put("architecture", architecture)
+        put("likelihood", _likelihood(likelihood, temperature))
+        put("head_names", head_names)
+        put("path_groups", path_groups or {})
+        put("tokens", tokens)
+        put("name", name)
+        put("task", copy.deepcopy(dict(task or {})))
+        self._check({*FIELDS, *DATA})
 
     def _check(self, changed: Set[str]) -> None:
-        """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
-        put, arch = partial(object.__setattr__, self), self.architecture
-        if not isinstance(arch, Architecture):
-            raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(arch).__name__}")
-        if "path_inputs" in changed:
-            put("path_inputs", _owned("path_inputs", checked_path_inputs("path_inputs", self.path_inputs, arch)))
-        if "labels" in changed:
-            put("labels", _owned("labels", checked_labels("labels", self.labels, len(self.path_inputs), arch)))
-        if "temperature" in changed:
-            put("temperature", positive("temperature", self.temperature))
-        one_of("observation", self.observation, OBSERVATIONS)
-        for part in ("test", "validation"):
-            inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
-            inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
-            if inputs is not None and inputs_name in changed:
-                checked = checked_path_inputs(inputs_name, inputs, arch, features=self.path_inputs.shape[2])
-                put(inputs_name, _owned(inputs_name, checked))
-            if labels is not None and {inputs_name, labels_name} & changed:
-                if inputs is None:
-                    raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
-                checked = checked_labels(labels_name, labels, len(getattr(self, inputs_name)), arch)
-                put(labels_name, _owned(labels_name, checked))
-        if self.tokens is not None and "tokens" in changed:
+        """Check that fields fit each other, as far as some of them are new."""
+        put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
+        new = "architecture" in changed
+        for part in ("", "test_", "validation_"):
+            inputs, labels = getattr(data, f"{part}path_inputs"), getattr(data, f"{part}labels")
+            if inputs is not None and (new or f"{part}path_inputs" in changed):
+                require_paths(f"{part}path_inputs", inputs, arch)
+            if labels is not None and (new or {f"{part}path_inputs", f"{part}labels"} & changed):
+                labels_array(f"{part}labels", labels, len(inputs), arch.outputs)
+        if self.tokens is not None and changed & {"tokens", "path_inputs", "compressed"}:
+            if data.compressed is not None:
+                raise ValueError("tokens must not be given for a compressed dataset, which holds no single examples")
             put("tokens", self._checked_tokens(self.tokens))
         if {"architecture", "head_names", "output_names"} & changed:
             if self.head_names is not None:
                 put("head_names", arch.checked_head_names(self.head_names))
-            if self.output_names is not None:
-                put("output_names", names("output_names", self.output_names))
-            arch.row_names(self.head_names, self.output_names)
+            arch.row_names(self.head_names, data.output_names)
         if {"architecture", "path_groups"} & changed:
             put("path_groups", _checked_groups(self.path_groups, arch.paths))
-        if "task" in changed:
-            put("task", copy.deepcopy(dict(self.task or {})))
-        if self.law is not None and {"labels", "test_labels", "validation_labels", "observation"} & changed:
-            self._check_classes()
-        if self.law is None and {"path_inputs", "labels", "architecture", "temperature", "observation"} & changed:
-            scale = input_scale(arch.input_variance * max(arch.path_variances), *self.path_inputs.shape[1:]) ** 2
-            if self.statistics is None:
-                refuse_contradictions(self.path_inputs, self.labels, scale, self.temperature)
+        if {"labels", "test_labels", "validation_labels", "likelihood", "compressed"} & changed:
+            self._check_labels()
+        if self.likelihood.conjugate and {"path_inputs", "labels", "architecture", "likelihood"} & changed:
+            scale = input_scale(arch.input_variance * max(arch.path_variances), *data.path_inputs.shape[1:]) ** 2
+            if data.compressed is None:
+                refuse_contradictions(data.path_inputs, data.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
-            if name in changed and getattr(self, name) is not None:
-                _warn_of_labels(name, getattr(self, name), self)
+            if name in changed and getattr(data, name) is not None:
+                _warn_of_labels(name, getattr(data, name), self)
 
     @property
-    @with_own_settings
-    def law(self) -> Categorical | None:
-        """Of the labels given the outputs, where they are classes."""
-        if self.observation == "gaussian":
-            return None
-        return Categorical(jnp.asarray(self.temperature, float), self.architecture.outputs)
+    def temperature(self) -> float | None:
+        """T of the likelihood; None of one that has none."""
+        return getattr(self.likelihood, "temperature", None)
 
-    def _check_classes(self) -> None:
-        if self.statistics is not None:
-            raise ValueError("observation must be 'gaussian' of statistics, which hold no single examples")
+    path_inputs = _of_dataset("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
+    labels = _of_dataset("labels", "Y of the training examples, shape (P,) or (P, m).")
+    test_path_inputs = _of_dataset("test_path_inputs", "xi of the test examples, or None.")
+    test_labels = _of_dataset("test_labels", "Labels of the test examples, or None.")
+    validation_path_inputs = _of_dataset("validation_path_inputs", "xi of the validation examples, or None.")
+    validation_labels = _of_dataset("validation_labels", "Labels of the validation examples, or None.")
+    output_names = _of_dataset("output_names", "Names of the outputs, or None.")
+    compressed = _of_dataset("compressed", "Training examples in compressed form, or None of plain ones.")
+
+    def _check_labels(self) -> None:
+        """Raise ValueError where labels do not suit the likelihood."""
+        if self.compressed is not None and not self.likelihood.conjugate:
+            raise ValueError(
+                "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
+                f" {self.likelihood!r}"
+            )
         for name in ("labels", "test_labels", "validation_labels"):
-            labels = getattr(self, name)
-            if labels is not None:
-                checked_classes(name, labels)
-
-    def _take_statistics(self, given: Set[str]) -> Set[str]:
-        """Take path inputs and labels from statistics, if they are given; the names of all that is new then."""
-        own = self.statistics
-        if own is None or not {"statistics", "path_inputs", "labels", "tokens"} & given:
-            return given
-        if not isinstance(own, Statistics):
-            raise ValueError(f"statistics must be a bayesattn.Statistics, got {type(own).__name__}")
-        if own.outputs != (outputs := getattr(self.architecture, "outputs", own.outputs)):
-            raise ValueError(f"statistics must be of as many outputs as the architecture, {outputs}, got {own.outputs}")
-        if self.tokens is not None:
-            raise ValueError("tokens must not be given together with statistics, which hold no single examples")
-        if "labels" in given and not {"statistics", "path_inputs"} & given:
-            # Of the rows that are held: such as are drawn to calibrate a sampler.
-            labels = checked_labels("labels of statistics", self.labels, len(own.path_inputs), self.architecture)
-            object.__setattr__(self, "statistics", Statistics.restored(own.path_inputs, labels, own.unseen))
-            return given
-        for name in ("path_inputs", "labels"):
-            value = getattr(own, name)
-            if name in given and getattr(self, name) is not None and not np.array_equal(getattr(self, name), value):
-                raise ValueError(f"{name} must not be given together with statistics, which stand in their place")
-            object.__setattr__(self, name, value)
-        return given | {"path_inputs", "labels"}
+            if getattr(self, name) is not None:
+                self.likelihood.check_labels(name, getattr(self, name))
 
     @property
     def examples(self) -> int:
         """P, the number of training examples."""
-        return len(self.labels) if self.statistics is None else self.statistics.examples
+        return self.dataset.examples
 
     def _checked_tokens(self, tokens: Tokens) -> Tokens:
         examples, _, features = self.path_inputs.shape
@@ -228,20 +219,20 @@ class Model(OwnsArrays, Described):
         inputs, mask = attention.checked_tokens(
             "tokens.inputs", tokens.inputs, tokens.mask, (examples, "tokens", features)
         )
-        inputs, mask = _owned("tokens.inputs", inputs), None if mask is None else owned(mask)
+        inputs, mask = owned(inputs), None if mask is None else owned(mask)
         if callable(tokens.attention):
             return Tokens(inputs, tokens.attention, tokens.readout, mask)
         matrices = attention.checked_matrices(tokens.attention, examples, inputs.shape[1], mask, tokens.renormalise)
         if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
             got = [matrix.shape[1] for matrix in matrices]
             raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")
-        matrices = [_owned(f"tokens.attention[{layer}]", matrix) for layer, matrix in enumerate(matrices)]
+        matrices = [owned(matrix) for matrix in matrices]
         return Tokens(inputs, matrices, tokens.readout, mask)
 
     @classmethod
-    def from_dataset(
+    def from_tokens(
         cls,
-        data: Dataset,
+        data: TokenDataset,
         widths: Checked,
         variances: Checked,
         temperature: Checked,
@@ -299,11 +290,11 @@ class Model(OwnsArrays, Described):
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
         table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
-        table |= {} if self.law is None else {"observation": self.observation}
-        if self.statistics is not None:
-            unseen = self.statistics.unseen
+        table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
+        if self.compressed is not None:
+            residual = self.compressed.residual
             # To nine digits: other processors may gather another last one.
-            table["statistics"] = {"examples": self.examples, "unexplained": float(f"{unseen.square:.9g}")}
+            table["statistics"] = {"examples": self.examples, "unexplained": float(f"{residual.square:.9g}")}
         return table | ({"task": self.task} if self.task else {})
 
     def dims(self) -> dict[str, list[str]]:
@@ -336,7 +327,8 @@ class Model(OwnsArrays, Described):
 
     def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
         """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
-        constant = {"fingerprint": fingerprint(self), "temperature": self.temperature, "path_inputs": self.path_inputs}
+        constant = {"fingerprint": fingerprint(self), "path_inputs": self.path_inputs}
+        constant |= {} if self.temperature is None else {"temperature": self.temperature}
         for name in ("test_path_inputs", "test_labels"):
             if getattr(self, name) is not None:
                 constant[name] = getattr(self, name)
@@ -358,7 +350,7 @@ class Model(OwnsArrays, Described):
             "task": self.task,
             "readout": self.tokens.readout if self.tokens and tokens else None,
             **({} if self.output_names is None else {"output_names": list(self.output_names)}),
-        } | ({} if self.statistics is None else {"unseen": self.statistics.unseen._asdict()})
+        } | ({} if self.compressed is None else {"unseen": self.compressed.residual._asdict()})
 
     @classmethod
     def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
@@ -373,12 +365,11 @@ class Model(OwnsArrays, Described):
         data = {name: arrays[name] for name in wanted if name in arrays}
         if "unseen" in about:
             inputs, labels = data.pop("path_inputs"), data.pop("labels")
-            data["statistics"] = Statistics.restored(inputs, labels, ResidualExamples(**about["unseen"]))
+            data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**about["unseen"]))
         return cls(
             **data,
-            temperature=float(arrays["temperature"]),
+            likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
             architecture=arch,
-            observation=table.get("observation", "gaussian"),
             tokens=tokens,
             # Earlier versions stored no names where none were given, and numbered heads from 0.
             head_names=about["head_names"] or arch.numbered_heads(first=0),
@@ -386,27 +377,19 @@ class Model(OwnsArrays, Described):
             **{key: about[key] for key in ("path_groups", "name", "task")},
         )
 
-    @property
-    def likelihood(self) -> GaussianProcess:
-        """Of the labels given U; its kernels are made when they are first asked for.
-
-        Raises ValueError as `require_gaussian` does.
-        """
-        self.require_gaussian()
-        return self.kernels
-
     def require_gaussian(self) -> None:
-        """Raise ValueError where labels are classes, of which there is no theory in closed form."""
-        if self.law is not None:
+        """Raise ValueError where the likelihood is not Gaussian: there is no theory in closed form then."""
+        if not self.likelihood.conjugate:
             raise ValueError(
-                "observation must be 'gaussian' for the theory, the evidence and what is compared with them, got a model of"
-                f" {self.observation!r}: draw from it (sample, predict), or use replace(observation='gaussian')"
+                "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a"
+                f" model with {self.likelihood!r}: draw from it (sample, predict), or use"
+                " replace(likelihood=bayesattn.Gaussian(T))"
             )
 
     @property
     @with_own_settings
     def kernels(self) -> GaussianProcess:
-        """What K(U) is made of, whatever the law of the labels.
+        """What K(U) is made of, and the labels, whatever their likelihood.
 
         All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
         """
@@ -414,10 +397,12 @@ class Model(OwnsArrays, Described):
         # Kernels outlive whatever is being traced when they are first asked for.
         with _MAKING, jax.ensure_compile_time_eval():
             if not made:
-                unseen = None if self.statistics is None else self.statistics.unseen
-                arrays = (self.path_inputs, self.labels, self.architecture, self.temperature)
-                made.append(gaussian_process(*arrays, residual=unseen))
-        return made[0].at(self.temperature).with_labels(jnp.asarray(self.labels))
+                residual = None if self.compressed is None else self.compressed.residual
+                temperature = 1.0 if self.temperature is None else self.temperature
+                arrays = (self.path_inputs, self.labels, self.architecture, temperature)
+                made.append(gaussian_process(*arrays, residual=residual))
+        kernels = made[0].with_labels(jnp.asarray(self.labels))
+        return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @property
     def _form(self) -> tuple[str, bool]:
@@ -432,17 +417,13 @@ class Model(OwnsArrays, Described):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         arch, (_, paths, features) = self.architecture, self.path_inputs.shape
-        others = [
-            f"{len(inputs)} {use}"
-            for use, inputs in (("to test", self.test_path_inputs), ("to validate", self.validation_path_inputs))
-            if inputs is not None
-        ]
+        others = [f"{len(inputs)} {use}" for use, inputs in self.dataset.others if inputs is not None]
         rows = {
             "examples": f"{self.examples} of {features} features" + "".join(f", {other}" for other in others),
             "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
-            "temperature": f"T = {self.temperature:g}",
-            **({} if self.law is None else {"labels": "classes, by the softmax of the outputs over T"}),
+            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
+            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
         }
         return f"Model {self.name!r}", rows
 
@@ -461,34 +442,58 @@ class Model(OwnsArrays, Described):
         if "width" in changes:
             arch = changes.get("architecture", self.architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
-        fields = {each.name for each in dataclasses.fields(self)}
-        for name in changes.keys() - fields:
-            one_of("field of a model", name, sorted(fields | {"width"}))
-        if (
-            self.statistics is not None
-            and changes.get("statistics", self) is None
-            and not {"path_inputs", "labels"} <= {*changes}
-        ):
-            raise ValueError("statistics may be None only where path_inputs and labels are given")
-        changed = copy.copy(self)
-        object.__setattr__(changed, "_made", vars(self)["_made"])
+        for name in changes:
+            one_of("field of a model", name, sorted({*FIELDS, *DATA, "temperature", "width"}))
+        names = {*changes}
+        put = partial(object.__setattr__, changed := copy.copy(self))
+        put("_made", vars(self)["_made"])
+        if {"likelihood", "temperature"} & names:
+            known = changes.pop("likelihood", None if "temperature" in changes else self.likelihood)
+            temperature = changes.pop("temperature", None)
+            if known is None:
+                temperature = positive("temperature", temperature)
+                put("likelihood", dataclasses.replace(self.likelihood, temperature=temperature))
+            else:
+                put("likelihood", _likelihood(known, temperature))
+            names |= {"likelihood"}
+        if "dataset" in changes:
+            names |= {*DATA}
+        if parts := {name: changes.pop(name) for name in DATA if name in changes}:
+            changes["dataset"] = changes.get("dataset", self.dataset).replace(**parts)
+        if "task" in changes:
+            changes["task"] = copy.deepcopy(dict(changes["task"] or {}))
         for name, value in changes.items():
-            object.__setattr__(changed, name, value)
-        new = changed._take_statistics(changes.keys())
-        same_paths = all(
-            getattr(changed.architecture, name, None) == getattr(self.architecture, name)
-            for name in ("heads", "ways", "outputs")
-        )
-        changed._check(new if same_paths and "path_inputs" not in new else fields)
+            put(name, value)
+        arch, own = changed.architecture, self.architecture
+        if not isinstance(arch, Architecture) or not isinstance(changed.dataset, Dataset):
+            return Model(**{name: getattr(changed, name) for name in FIELDS})  # which says what is wrong
+        same_paths = (arch.heads, arch.ways, arch.outputs) == (own.heads, own.ways, own.outputs)
+        changed._check(names if same_paths else {*FIELDS, *DATA})
         if (
             changed.path_inputs is not self.path_inputs
-            or changed.statistics is not self.statistics
-            or changed.architecture.variances[0] != self.architecture.variances[0]
+            or changed.compressed is not self.compressed
+            or arch.variances[0] != own.variances[0]
             or not same_paths
             or changed._form != self._form
         ):
-            object.__setattr__(changed, "_made", [])
+            put("_made", [])
         return changed
+
+
+def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:
+    """The likelihood that is given, or the Gaussian one at a temperature."""
+    if likelihood is None:
+        return Gaussian(positive("temperature", temperature))
+    if not isinstance(likelihood, Likelihood):
+        raise ValueError(
+            f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
+        )
+    own = getattr(likelihood, "temperature", None)
+    if temperature is not None and temperature != own:
+        raise ValueError(
+            f"temperature must be that of the likelihood, {shown(own)}, or left out, got {shown(temperature)}"
+        )
+    return likelihood
 
 
 def architecture_of(table: Mapping[str, Any]) -> Architecture:
@@ -508,13 +513,7 @@ def _listed(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
 
 
-def _owned(name: str, array: np.ndarray) -> np.ndarray:
-    """An array that nobody changes any more: kernels that are made of it are made once."""
-    require_memory(name, array.nbytes, "gather statistics of the examples (bayesattn.Statistics.gather)")
-    return owned(array)
-
-
-def _tokens_of(data: Dataset) -> Tokens:
+def _tokens_of(data: TokenDataset) -> Tokens:
     """Tokens of the training examples, whose attention is made anew at each call from copies of the dataset's arrays."""
     inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
     inputs, mask = owned(inputs), None if mask is None else owned(mask)
@@ -540,17 +539,17 @@ def _checked_groups(groups: Any, paths: int) -> dict[str, tuple[int, ...]]:
 
 def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
     """Labels that are right in form, but likely not what was meant."""
-    statistics = model.statistics if name == "labels" else None
+    statistics = model.compressed if name == "labels" else None
     if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
-        warnings.warn(doubt, stacklevel=5)
+        warnings.warn(doubt, stacklevel=4)
     arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
     squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
     expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0 or model.law is not None:
+    if name != "labels" or not expected > 0 or not model.likelihood.conjugate:
         return
     square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)
     larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
     if max(larger, smaller) > UNEXPECTED:
         than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
-        warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=5)
+        warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=4)

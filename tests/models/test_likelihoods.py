@@ -13,7 +13,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import calibration
 from bayesattn.classes import class_scores
-from bayesattn.models import categorical, collapsed, path
+from bayesattn.models import collapsed, latent_outputs, path
 from bayesattn.network import effective_weights, path_readouts
 from tests.conftest import relative_error
 from tests.posteriors import two_sample_z_score, z_score
@@ -29,6 +29,7 @@ NETWORKS = {
 LIGHT = ("three classes", "two classes, one output")
 EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
 ERRORS = 4
+NO_THEORY = r"likelihood must be bayesattn\.Gaussian for the theory"
 
 
 def model_of_classes(name, temperature=0.5):
@@ -45,8 +46,7 @@ def model_of_classes(name, temperature=0.5):
         path_inputs=inputs,
         labels=2.0 * labels - 1 if outputs == 1 else ba.one_hot(labels).labels,
         architecture=arch,
-        temperature=temperature,
-        observation="categorical",
+        likelihood=ba.Categorical(temperature),
         test_path_inputs=rng.normal(size=(3, arch.paths, features)),
     )
 
@@ -63,14 +63,13 @@ def drawn(request):
 
 def weighed_prior_draws(model, count):
     """U and test outputs of prior draws, and the probability of each given the labels, by the law written out here."""
-    data, structure = path.data(model), path.structure(model)
-    skips = model.architecture.optional_skips
+    posterior, skips = path.Path.of(model), model.architecture.optional_skips
     both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        weights = path.draw_prior(key, data, structure)
+        weights = posterior.draw_prior(key)
         paths = effective_weights(weights, skips)
         return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
 
@@ -123,14 +122,14 @@ def test_predictions_are_those_of_the_draws(drawn):
         odds = np.exp(logits if logits.ndim == 4 else np.stack([logits, 0 * logits], -1))
         chances = (odds / odds.sum(-1, keepdims=True)).mean((0, 1))
         assert relative_error(found.probabilities, chances if logits.ndim == 4 else chances[..., 0]) < 1e-10
-    with pytest.raises(ValueError, match="observation must be 'gaussian' for the theory"):
+    with pytest.raises(ValueError, match=NO_THEORY):
         ba.validate(model, tree)
     groups = ba.with_groups(tree, prior_draws=400)
     replicated = groups["posterior_predictive"]["labels"]
     training = ba.predict(tree, model.path_inputs, keep_draws=True)
-    law = model.law.log_likelihood(jnp.asarray(training.draws), jnp.asarray(model.labels))
+    log_prob = jax.vmap(jax.vmap(lambda f: model.likelihood.log_prob(f, jnp.asarray(model.labels))))
     whole = ba.with_groups(tree, "log_likelihood", joint=True)["log_likelihood"]["labels"]
-    assert relative_error(whole, law.sum(-1)) < 1e-10
+    assert relative_error(whole, log_prob(jnp.asarray(training.draws)).sum(-1)) < 1e-10
     share = (replicated > 0).mean(("chain", "draw")).values
     error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
     assert np.max(np.abs(share - training.probabilities) / error) < ERRORS
@@ -153,16 +152,16 @@ def test_outputs_have_the_covariance_that_u_gives_them(name):
     kernels, width = model.kernels, model.architecture.rows
     factor = jnp.asarray(np.random.default_rng(1).normal(size=(width, min(width, 4))))
     entries = factor.shape[1] * model.path_inputs.shape[2]
-    size = categorical.number_of_latents(entries, model.labels.size, model.architecture.outputs)
+    size = latent_outputs.number_of_latents(entries, model.labels.size, model.architecture.outputs)
     by_labels = model.labels.ndim == 1 and entries > 4 * model.labels.size
     assert size == (model.labels.size if by_labels else entries)
     assert by_labels == (name == "two classes, one output")
-    given = jax.jit(partial(categorical.outputs_given, kernels, factor))
+    given = jax.jit(partial(latent_outputs.outputs_given, kernels, factor))
     basis = jax.jit(jax.jacfwd(lambda latents: given(latents).ravel()))(jnp.zeros(size))
-    assert relative_error(basis @ basis.T, kernels.kernel(factor)) < 2 * categorical.JITTER
+    assert relative_error(basis @ basis.T, kernels.kernel(factor)) < 2 * latent_outputs.JITTER
     latents = jax.random.normal(jax.random.key(0), (size,))
-    seen = jax.jit(categorical.projection_given)(jax.random.key(1), kernels, factor, latents)
-    outputs = kernels.by_example(categorical.outputs_of(kernels.features, factor @ seen, model.architecture.outputs))
+    seen = jax.jit(latent_outputs.projection_given)(jax.random.key(1), kernels, factor, latents)
+    outputs = kernels.by_example(latent_outputs.outputs_of(kernels.features, factor @ seen, model.architecture.outputs))
     # To the deviation of what stands on the diagonal.
     assert relative_error(outputs, given(latents)) < 1e-4
 
@@ -173,13 +172,13 @@ def test_latents_are_whitened_by_the_curvature_at_their_mode(name):
     shape = model.architecture.rows, collapsed.structure(model)[0].columns
     factor = jnp.asarray(np.random.default_rng(1).normal(size=shape))
     sizes = shape[1] * model.path_inputs.shape[2], model.labels.size, model.architecture.outputs
-    assert categorical.are_projection(*sizes) == (name == "three classes")
+    assert latent_outputs.are_projection(*sizes) == (name == "three classes")
 
     def potential(latents):
-        outputs = categorical.outputs_given(model.kernels, factor, latents)
-        return latents @ latents / 2 - jnp.sum(model.law.log_likelihood(outputs, jnp.asarray(model.labels)))
+        outputs = latent_outputs.outputs_given(model.kernels, factor, latents)
+        return latents @ latents / 2 - jnp.sum(model.likelihood.log_prob(outputs, jnp.asarray(model.labels)))
 
-    whitening = categorical.whitening_at(model.kernels, model.law, factor)
+    whitening = latent_outputs.whitening_at(model.kernels, model.likelihood, factor)
     slope, hessian = jax.jit(lambda at: (jax.grad(potential)(at), jax.hessian(potential)(at)))(whitening.centre)
     assert np.max(np.abs(slope)) < 1e-9
     assert relative_error(whitening.scale.T @ hessian @ whitening.scale, np.eye(len(hessian))) < 1e-9
@@ -207,10 +206,10 @@ def test_what_has_no_theory_says_so():
         lambda: ba.theory.predict(np.eye(6), model),
         lambda: ba.study.validate(model, widths=[2]),
     ):
-        with pytest.raises(ValueError, match="observation must be 'gaussian' for the theory"):
+        with pytest.raises(ValueError, match=NO_THEORY):
             use()
     assert ba.theory.gp_order_parameter(model.architecture).shape == (6, 6)
-    plain = model.replace(observation="gaussian")
+    plain = model.replace(likelihood=ba.Gaussian(model.temperature))
     assert ba.theory.solve(plain).order_parameter.shape == (6, 6)
 
 
@@ -219,8 +218,8 @@ def test_what_has_no_theory_says_so():
     [
         (
             "three classes",
-            {"observation": "softmax"},
-            "observation must be one of 'gaussian', 'categorical', got 'softmax'",
+            {"likelihood": "softmax"},
+            "likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical.*, got 'softmax'",
         ),
         ("three classes", {"labels": np.full((5, 3), 1 / 3)}, "labels must be 1 at the class of each example"),
         ("two classes, one output", {"labels": np.arange(8.0)}, r"labels must be \+1 or -1 to be classes, got 0"),
@@ -240,7 +239,7 @@ def test_a_run_of_classes_comes_back(tmp_path):
     model = model_of_classes("three classes")
     run = ba.runs.sample(model, tmp_path / "run", chains=2, warmup=5, draws=5, progress=False)
     held = ba.runs.Run(tmp_path / "run").model
-    assert held.observation == "categorical"
+    assert held.likelihood == model.likelihood
     assert ba.predict(run, model.test_path_inputs).probabilities.shape == (3, 3)
     assert "classes, by the softmax" in repr(held)
 
@@ -284,7 +283,9 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
     assert scores.accuracy_error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
     assert scores.by_class.tolist() == [1.0, 0.0, 1.0]
     for name in ("log_score", "log_score_error", "calibration_error", "bins"):
-        with pytest.raises(AttributeError, match=f"^{name} is of probabilities .* with observation='categorical' has$"):
+        with pytest.raises(
+            AttributeError, match=rf"^{name} is of probabilities .* with likelihood=bayesattn\.Categorical\(T\) has$"
+        ):
             getattr(scores, name)
     with pytest.raises(AttributeError, match=r"^ClassAccuracy has no acuracy$"):
         _ = scores.acuracy
@@ -295,20 +296,20 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
         told.scores(means)
     one_output = ba.predictive.PosteriorPrediction(means[:, 0], np.ones(4), np.zeros(4), None, None)
     with pytest.raises(
-        ValueError, match=r"^scores are of probabilities of classes.*'categorical' has, got a prediction"
+        ValueError, match=r"^scores are of probabilities of classes.*Categorical.* has, got a prediction"
     ):
         one_output.scores(np.ones(4))
 
 
 def outputs_of_prior(model, count):
     """log p(Y_i | f_i) of networks drawn from the prior, shape (network, example)."""
-    data, structure, skips = path.data(model), path.structure(model), model.architecture.optional_skips
-    law, inputs, labels = model.law, jnp.asarray(model.path_inputs), jnp.asarray(model.labels)
+    posterior, skips = path.Path.of(model), model.architecture.optional_skips
+    inputs, labels = jnp.asarray(model.path_inputs), jnp.asarray(model.labels)
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        return law.log_likelihood(path.network(path.draw_prior(key, data, structure), inputs, skips), labels)
+        return model.likelihood.log_prob(path.network(posterior.draw_prior(key), inputs, skips), labels)
 
     return np.asarray(draw(jax.random.split(jax.random.key(7), count)))
 
@@ -359,21 +360,20 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
         path_inputs=rng.normal(size=(4, 2, 20)),
         labels=2.0 * classes - 1 if outputs == 1 else ba.one_hot(classes).labels,
         architecture=arch,
-        temperature=temperature,
-        observation="categorical",
+        likelihood=ba.Categorical(temperature),
     )
     root = rng.normal(size=(arch.rows, arch.rows))
     u, f = root @ root.T, rng.normal(size=model.labels.shape)
     nodes = jnp.asarray(stats.qmc.MultivariateNormalQMC(np.zeros(outputs), seed=0).random(256))
-    found = categorical.leave_one_out(
-        model.kernels, model.law, jnp.asarray(u), jnp.asarray(f), jnp.asarray(model.labels), nodes
+    found = latent_outputs.leave_one_out(
+        model.kernels, model.likelihood, jnp.asarray(u), jnp.asarray(f), jnp.asarray(model.labels), nodes
     )
     kernel, own = np.asarray(model.kernels.kernel_of(jnp.asarray(u))), np.arange(outputs)  # of the first example
     others = np.arange(outputs, len(kernel))
     slope = np.linalg.solve(kernel[np.ix_(others, others)], kernel[np.ix_(others, own)]).T
     covariance = kernel[np.ix_(own, own)] - slope @ kernel[np.ix_(others, own)]
     drawn = rng.multivariate_normal(slope @ f.reshape(-1)[others], covariance, size=200_000)
-    chances = np.exp(model.law.log_likelihood(jnp.asarray(drawn[:, 0] if outputs == 1 else drawn), model.labels[0]))
+    chances = np.exp(model.likelihood.log_prob(jnp.asarray(drawn[:, 0] if outputs == 1 else drawn), model.labels[0]))
     error = chances.std() / np.sqrt(len(chances))
     # 256 points stand for the integral to within a percent.
     assert abs(np.exp(found[0]) - chances.mean()) < 4 * error + 0.01 * chances.mean()

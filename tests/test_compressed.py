@@ -1,6 +1,5 @@
 """Statistics of any number of examples: the same posterior as by the examples themselves."""
 
-import dataclasses
 import io
 import json
 import os
@@ -18,15 +17,16 @@ import pytest
 import zarr
 
 import bayesattn as ba
-from bayesattn import runs, statistics
+from bayesattn import compressed, runs
 from bayesattn._random import fingerprint
+from bayesattn.compressed import Compressed
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.expansions import expansion
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import scaled_features
+from bayesattn.model import Tokens
 from bayesattn.models import collapsed
-from bayesattn.models.posterior import Tokens
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
@@ -45,14 +45,14 @@ def data():
 
 @pytest.fixture(scope="module")
 def gathered(data):
-    return ba.Statistics.gather(data[:2], ARCH)
+    return Compressed.gather(data[:2], ARCH)
 
 
 @pytest.fixture(scope="module")
 def models(data, gathered):
     """The same posterior by examples and by statistics."""
     settings = {"architecture": ARCH, "temperature": TEMPERATURE, "test_path_inputs": data[2]}
-    return ba.Model(path_inputs=data[0], labels=data[1], **settings), ba.Model(statistics=gathered, **settings)
+    return ba.Model(path_inputs=data[0], labels=data[1], **settings), ba.Model(compressed=gathered, **settings)
 
 
 def same(one, other, tolerance=1e-12):
@@ -69,17 +69,17 @@ def test_they_are_the_sums_over_examples(data, gathered):
     assert relative_error(gathered.moment, flat.T @ labels) < 1e-13
     assert relative_error(gathered.square, labels @ labels) < 1e-13
     assert gathered.path_inputs.shape == (12, 4, 3)
-    assert gathered.unseen.examples == EXAMPLES - 12
+    assert gathered.residual.examples == EXAMPLES - 12
     residual = np.linalg.lstsq(flat, labels, rcond=None)[1][0]
-    assert relative_error(gathered.unseen.square, residual) < 1e-12
+    assert relative_error(gathered.residual.square, residual) < 1e-12
     assert "90 examples" in repr(gathered)
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])
 def test_batches_of_any_size_give_the_same(data, gathered, cuts):
     batches = list(zip(np.split(data[0], cuts), np.split(data[1], cuts), strict=True))
-    assert same(ba.Statistics.gather(iter(batches), ARCH), gathered)
-    parts = [ba.Statistics.gather([batch], ARCH) for batch in batches]
+    assert same(Compressed.gather(iter(batches), ARCH), gathered)
+    parts = [Compressed.gather([batch], ARCH) for batch in batches]
     assert same(sum(parts), gathered)
     assert same(sum(reversed(parts)), gathered)
 
@@ -87,35 +87,35 @@ def test_batches_of_any_size_give_the_same(data, gathered, cuts):
 def test_several_outputs_have_a_column_each(data):
     inputs, labels, _ = data
     columns = np.stack([labels, labels**2], axis=1)
-    both = ba.Statistics.gather([(inputs, columns)], ARCH)
+    both = Compressed.gather([(inputs, columns)], ARCH)
     assert both.labels.shape == (12, 2)
     assert relative_error(both.moment, inputs.reshape(EXAMPLES, -1).T @ columns) < 1e-13
-    with pytest.raises(ValueError, match="statistics must be of as many outputs as the architecture, 1, got 2"):
-        ba.Model(statistics=both, architecture=ARCH, temperature=1.0)
+    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), got \(12, 2\): an architecture"):
+        ba.Model(compressed=both, architecture=ARCH, temperature=1.0)
 
 
 @pytest.mark.parametrize("examples", [12, 13, EXAMPLES])
 def test_several_outputs_are_restored_and_kept(data, tmp_path, examples):
     inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples]
-    both = ba.Statistics.gather((inputs, labels), ARCH)
-    restored = ba.Statistics.restored(both.path_inputs, both.labels, both.unseen)
+    both = Compressed.gather((inputs, labels), ARCH)
+    restored = Compressed.restored(both.path_inputs, both.labels, both.residual)
     assert restored.triangle.shape == both.triangle.shape
-    np.testing.assert_allclose(restored.unseen.square, both.unseen.square, rtol=1e-12)
+    np.testing.assert_allclose(restored.residual.square, both.residual.square, rtol=1e-12)
     restored.save(tmp_path / "restored")
-    assert same(ba.Statistics.open(tmp_path / "restored"), restored, 1e-300)
+    assert same(Compressed.open(tmp_path / "restored"), restored, 1e-300)
 
 
 @pytest.mark.parametrize("examples", [5, 12, 13])
 def test_few_examples_are_their_own_statistics(data, examples):
     inputs, labels = data[0][:examples], data[1][:examples]
-    few = ba.Statistics.gather([(inputs, labels)], ARCH)
-    assert few.unseen.examples == max(0, examples - 12)
-    restored = ba.Statistics.restored(few.path_inputs, few.labels, few.unseen)
+    few = Compressed.gather([(inputs, labels)], ARCH)
+    assert few.residual.examples == max(0, examples - 12)
+    restored = Compressed.restored(few.path_inputs, few.labels, few.residual)
     assert same(restored, few)
     settings = {"architecture": ARCH, "temperature": TEMPERATURE}
     u = jnp.diag(jnp.array([1.0, 2.0, 0.5, 1.5]))
     by_examples = ba.Model(path_inputs=inputs, labels=labels, **settings).kernels.log_density_of(u)
-    assert relative_error(ba.Model(statistics=few, **settings).kernels.log_density_of(u), by_examples) < 1e-12
+    assert relative_error(ba.Model(compressed=few, **settings).kernels.log_density_of(u), by_examples) < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -123,7 +123,7 @@ def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, f
     """By factor of any number of columns, by U, to second order, and of what the network sees of V_0."""
     held = models[1]
     ours = gaussian_process(
-        held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, residual=held.statistics.unseen
+        held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, residual=held.compressed.residual
     )
     theirs = gaussian_process(data[0], data[1], ARCH, TEMPERATURE, form="features")
     test = scaled_features(data[2], 1.0)
@@ -149,7 +149,7 @@ def test_draws_of_weights_are_those_of_every_form(models):
     factor = jnp.asarray(np.random.default_rng(1).normal(size=(4, 2)))
     key = jax.random.key(0)
     drawn = [
-        gaussian_process(*arrays, form=form, residual=held.statistics.unseen).sample_projection(key, factor)
+        gaussian_process(*arrays, form=form, residual=held.compressed.residual).sample_projection(key, factor)
         for form in FORMS
     ]
     for other in drawn[1:]:
@@ -172,25 +172,25 @@ def test_theory_is_that_of_the_examples(models):
 
 
 def test_what_is_asked_of_another_network_is_so_of_all_examples(models):
-    """One of another s_0, whose kernels have to be made anew, and a copy by `dataclasses.replace`."""
+    """One of another s_0, whose kernels have to be made anew."""
     by_examples, by_statistics = models
     other = ba.Architecture(ARCH.heads, ARCH.widths, (2.0, *ARCH.variances[1:]))
     assert relative_error(*(ba.theory.gp_evidence(model.replace(architecture=other)) for model in models)) < 1e-10
     for arch in (other, other.with_width(9)):
         assert relative_error(*(ba.theory.solve(model, arch=[arch]).energy for model in models)) < 1e-9
-    warmer = dataclasses.replace(by_statistics, temperature=0.6)
+    warmer = by_statistics.replace(temperature=0.6)
     assert relative_error(ba.theory.gp_evidence(warmer), ba.theory.gp_evidence(by_examples, temperature=0.6)) < 1e-10
 
 
 def test_what_is_unseen_is_part_of_the_identity(gathered, models, tmp_path):
     """Draws of U would be the same, evidence would not."""
     model, settings = models[1], {"chains": 1, "warmup": 60, "draws": 5, "progress": False}
-    other = ba.Statistics.restored(gathered.path_inputs, gathered.labels, ResidualExamples(1000, 5.0))
-    assert fingerprint(model) != fingerprint(model.replace(statistics=other))
-    assert model.replace(statistics=other).kernels.residual.examples == 1000
+    other = Compressed.restored(gathered.path_inputs, gathered.labels, ResidualExamples(1000, 5.0))
+    assert fingerprint(model) != fingerprint(model.replace(compressed=other))
+    assert model.replace(compressed=other).kernels.residual.examples == 1000
     runs.sample(model, tmp_path / "run", **settings)
     with pytest.raises(runs.RunError, match="a run with statistics"):
-        runs.sample(model.replace(statistics=other), tmp_path / "run", **settings)
+        runs.sample(model.replace(compressed=other), tmp_path / "run", **settings)
 
 
 def test_digits_are_kept_at_low_temperature(data):
@@ -199,7 +199,7 @@ def test_digits_are_kept_at_low_temperature(data):
 
     inputs, labels = data[0][:20, :2], data[1][:20]
     arch = ba.Architecture((2,), (5, 6), (1.0, 1.0, 1.0))
-    held = ba.Statistics.gather([(inputs, labels)], arch)
+    held = Compressed.gather([(inputs, labels)], arch)
     factor = np.array([[1.0, 0.3], [-0.4, 0.8]])
 
     def exact(factor, temperature):
@@ -233,7 +233,7 @@ def test_digits_are_kept_at_low_temperature(data):
             return float(log_det + quadratic)
 
     def of(form, temperature):
-        return gaussian_process(held.path_inputs, held.labels, arch, temperature, form=form, residual=held.unseen)
+        return gaussian_process(held.path_inputs, held.labels, arch, temperature, form=form, residual=held.residual)
 
     for temperature in (1e-2, 1e-6, 1e-10):
         for form in FORMS:
@@ -257,7 +257,7 @@ def test_draws_of_a_run_are_those_of_the_model_that_it_stores(models, tmp_path):
     model = models[1]
     run = runs.sample(model, tmp_path / "run", chains=2, warmup=60, draws=50, seed=1, progress=False)
     assert run.model.examples == EXAMPLES
-    assert same(run.model.statistics, model.statistics)
+    assert same(run.model.compressed, model.compressed)
     draws = run.draws()
     assert np.isfinite(draws["posterior"]["order_parameter"]).all()
     weights = ba.collapsed.weights(draws, model)
@@ -275,18 +275,18 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows(monkeypatch):
     """Their law is that of statistics' chains."""
     inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
     labels = np.sign(inputs[:, 0, 0] + inputs[:, 1, 1])
-    arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.condensed, []
+    arch, condensed, looked = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4), collapsed.compressed, []
 
     def looking(model):
         found = condensed(model)
         looked.append(len(found.labels))
         return found
 
-    monkeypatch.setattr(collapsed, "condensed", looking)
+    monkeypatch.setattr(collapsed, "compressed", looking)
     settings = {"architecture": arch, "temperature": TEMPERATURE}
     models = (
         ba.Model(path_inputs=inputs, labels=labels, **settings),
-        ba.Model(statistics=ba.Statistics.gather((inputs, labels), arch), **settings),
+        ba.Model(compressed=Compressed.gather((inputs, labels), arch), **settings),
     )
     found = []
     for model in models:
@@ -302,22 +302,22 @@ def test_classes_are_those_of_single_examples():
     inputs = np.random.default_rng(2).normal(size=(1600, 4, FEATURES))
     classes = np.stack([inputs[:, 0, 0] > 0, inputs[:, 0, 0] <= 0], axis=1).astype(float)
     arch = ba.Architecture((2, 2), (6, 6, 6), (1.0,) * 4, outputs=2)
-    settings = {"architecture": arch, "temperature": 1.0, "observation": "categorical"}
+    settings = {"architecture": arch, "likelihood": ba.Categorical(1.0)}
     model = ba.Model(path_inputs=inputs, labels=classes, **settings)
-    assert collapsed.condensed(model).labels.size == 3200
+    assert collapsed.compressed(model).labels.size == 3200
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(compressed, "BLOCK_BYTES", 1000)
     inputs, labels, _ = data
     np.save(tmp_path / "inputs.npy", inputs)
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
-    assert same(ba.Statistics.gather((mapped, labels), ARCH), gathered)
-    assert same(ba.Statistics.gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
+    assert same(Compressed.gather((mapped, labels), ARCH), gathered)
+    assert same(Compressed.gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
     group = zarr.create_group(tmp_path / "data.zarr")
     for name, array in (("inputs", inputs), ("labels", labels)):
         group.create_array(name, data=array, chunks=(20, *array.shape[1:]))
-    assert same(ba.Statistics.gather((group["inputs"], group["labels"]), ARCH), gathered)
+    assert same(Compressed.gather((group["inputs"], group["labels"]), ARCH), gathered)
 
 
 def test_dask_gathers_its_arrays_and_bags(data, gathered):
@@ -327,16 +327,16 @@ def test_dask_gathers_its_arrays_and_bags(data, gathered):
     inputs, labels, _ = data
     with dask.config.set(scheduler="synchronous"):
         pair = array.from_array(inputs, chunks=(13, 2, 3)), array.from_array(labels, chunks=20)
-        assert same(ba.Statistics.gather(pair, ARCH), gathered)
-        assert same(ba.Statistics.gather([pair[0], labels], ARCH), gathered)
+        assert same(Compressed.gather(pair, ARCH), gathered)
+        assert same(Compressed.gather([pair[0], labels], ARCH), gathered)
         columns = array.from_array(np.stack([labels, labels], axis=1), chunks=(20, 1))
-        assert ba.Statistics.gather((pair[0], columns), ARCH).outputs == 2
+        assert Compressed.gather((pair[0], columns), ARCH).outputs == 2
         with pytest.raises(ValueError, match="Dask arrays of known shapes"):
-            ba.Statistics.gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
+            Compressed.gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
         batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
-        assert same(ba.Statistics.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
+        assert same(Compressed.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
         with pytest.raises(ValueError, match="store must be None with Dask"):
-            ba.Statistics.gather(pair, ARCH, store="there")
+            Compressed.gather(pair, ARCH, store="there")
 
 
 def slow_batch(seed):
@@ -356,16 +356,16 @@ def test_a_killed_worker_costs_time_alone(after):
         processes = list(client.run(os.getpid).values())
         killer = threading.Timer(after, os.kill, (processes[0], signal.SIGKILL))
         killer.start()
-        found = ba.Statistics.gather(bag.from_sequence(range(60), npartitions=30).map(slow_batch), ARCH)
+        found = Compressed.gather(bag.from_sequence(range(60), npartitions=30).map(slow_batch), ARCH)
         assert processes[0] not in client.run(os.getpid).values()
     killer.join()
     assert found.examples == 3000
-    assert same(found, ba.Statistics.gather(map(slow_batch, range(60)), ARCH))
+    assert same(found, Compressed.gather(map(slow_batch, range(60)), ARCH))
 
 
 def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch):
-    monkeypatch.setattr(statistics, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(statistics, "STORE_SECONDS", 0.0)
+    monkeypatch.setattr(compressed, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(compressed, "STORE_SECONDS", 0.0)
     inputs, labels, _ = data
     batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
     store = tmp_path / "statistics.zarr.zip"
@@ -375,31 +375,31 @@ def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ba.Statistics.gather(interrupted(), ARCH, store=store)
-    part = ba.Statistics.open(store)
+        Compressed.gather(interrupted(), ARCH, store=store)
+    part = Compressed.open(store)
     assert 0 < part.examples < EXAMPLES
     other_batches = [(inputs[i : i + 7], labels[i : i + 7]) for i in range(0, EXAMPLES, 7)]
-    assert same(ba.Statistics.gather(other_batches, ARCH, store=store), gathered)
-    assert same(ba.Statistics.open(store), gathered)
-    assert same(ba.Statistics.gather(batches, ARCH, store=store), gathered)
+    assert same(Compressed.gather(other_batches, ARCH, store=store), gathered)
+    assert same(Compressed.open(store), gathered)
+    assert same(Compressed.gather(batches, ARCH, store=store), gathered)
     others = [(inputs, np.where(np.arange(EXAMPLES) < 80, labels, -labels))], [(inputs[:30], labels[:30])], batches[1:]
     for other in others:
-        with pytest.raises(ValueError, match="store must hold statistics of these batches"):
-            ba.Statistics.gather(other, ARCH, store=store)
-    assert same(ba.Statistics.open(store), gathered)
+        with pytest.raises(ValueError, match="store must hold what was gathered of these batches"):
+            Compressed.gather(other, ARCH, store=store)
+    assert same(Compressed.open(store), gathered)
     gathered.save(tmp_path / "saved")
     with pytest.raises(ValueError, match=r"which was saved: open it, and add by \+"):
-        ba.Statistics.gather(batches, ARCH, store=tmp_path / "saved")
+        Compressed.gather(batches, ARCH, store=tmp_path / "saved")
 
 
 def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
     file = tmp_path / "statistics.zarr.zip"
     gathered.save(file)
-    assert same(ba.Statistics.open(file), gathered, 1e-300)
+    assert same(Compressed.open(file), gathered, 1e-300)
     with pytest.raises(FileExistsError, match="file must not exist yet"):
         gathered.save(file)
     with pytest.raises(FileNotFoundError):
-        ba.Statistics.open(tmp_path / "none")
+        Compressed.open(tmp_path / "none")
     content = file.read_bytes()
     np.savez(tmp_path / "other.npz", triangle=gathered.triangle)
     without = io.BytesIO()
@@ -411,8 +411,8 @@ def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
     for damaged in (b"", content[: len(content) // 2], *others):
         other = tmp_path / "damaged"
         other.write_bytes(damaged)
-        with pytest.raises(ValueError, match="must be statistics that were saved"):
-            ba.Statistics.open(other)
+        with pytest.raises(ValueError, match="must be a dataset that was saved"):
+            Compressed.open(other)
 
 
 def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
@@ -452,30 +452,30 @@ def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
 )
 def test_bad_batches_are_named(batches, message):
     with pytest.raises(ValueError, match=message):
-        ba.Statistics.gather(batches, ARCH)
+        Compressed.gather(batches, ARCH)
 
 
 def test_what_does_not_go_together_is_refused(data, gathered):
     inputs, labels, _ = data
     settings = {"architecture": ARCH, "temperature": 1.0}
-    with pytest.raises(ValueError, match="path_inputs must not be given together with statistics"):
-        ba.Model(statistics=gathered, path_inputs=inputs, **settings)
-    with pytest.raises(ValueError, match="path_inputs must not be given together with statistics"):
-        ba.Model(statistics=gathered, **settings).replace(path_inputs=inputs)
+    with pytest.raises(ValueError, match="path_inputs must not be given for a compressed dataset"):
+        ba.Model(compressed=gathered, path_inputs=inputs, **settings)
+    with pytest.raises(ValueError, match="path_inputs must not be given for a compressed dataset"):
+        ba.Model(compressed=gathered, **settings).replace(path_inputs=inputs)
     tokens = Tokens(np.ones((12, 5, 3)), [np.ones((12, 2, 5, 5)) / 5] * 2, "last")
-    with pytest.raises(ValueError, match="tokens must not be given together with statistics"):
-        ba.Model(statistics=gathered, tokens=tokens, **settings)
-    model = ba.Model(statistics=gathered, **settings)
-    with pytest.raises(ValueError, match="statistics may be None only where path_inputs and labels are given"):
-        model.replace(statistics=None)
-    assert model.replace(statistics=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
-    with pytest.raises(ValueError, match=r"labels of statistics must have shape \(12,\), got \(90,\)"):
+    with pytest.raises(ValueError, match="tokens must not be given for a compressed dataset"):
+        ba.Model(compressed=gathered, tokens=tokens, **settings)
+    model = ba.Model(compressed=gathered, **settings)
+    with pytest.raises(ValueError, match="compressed may be None only where path_inputs and labels are given"):
+        model.replace(compressed=None)
+    assert model.replace(compressed=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
+    with pytest.raises(ValueError, match=r"labels of a compressed dataset must have shape \(12,\), got \(90,\)"):
         model.replace(labels=labels)
-    with pytest.raises(ValueError, match=r"statistics must be a bayesattn\.Statistics, got int"):
-        ba.Model(statistics=3, **settings)
+    with pytest.raises(ValueError, match=r"compressed must be made by Dataset\.gather, got int"):
+        ba.Model(compressed=3, **settings)
     with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
-        ba.Statistics.gather([(inputs, labels)], 3)
-    narrower = ba.Statistics.gather([(inputs[:, :, :2], labels)], ARCH)
+        Compressed.gather([(inputs, labels)], 3)
+    narrower = Compressed.gather([(inputs[:, :, :2], labels)], ARCH)
     with pytest.raises(ValueError, match="same paths, features and outputs to be added"):
         gathered + narrower
     with pytest.raises(TypeError):
@@ -488,12 +488,12 @@ def test_arrays_may_be_given_by_name(data, gathered, tmp_path):
     for name, array in zip(("path_inputs", "labels"), data, strict=False):
         group.create_array(name, data=array)
     for named in (np.load(tmp_path / "examples.npz"), group):
-        assert same(ba.Statistics.gather(named, ARCH), gathered)
+        assert same(Compressed.gather(named, ARCH), gathered)
 
 
 def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):
     """Whatever the number of batches: examples that were taken in are let go."""
-    monkeypatch.setattr(statistics, "BLOCK_BYTES", 2**18)
+    monkeypatch.setattr(compressed, "BLOCK_BYTES", 2**18)
 
     def batches(count):
         for seed in range(count):
@@ -502,7 +502,7 @@ def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):
 
     def peak(count, **store):
         tracemalloc.start()
-        ba.Statistics.gather(batches(count), ARCH, **store)
+        Compressed.gather(batches(count), ARCH, **store)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most

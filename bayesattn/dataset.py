@@ -1,0 +1,200 @@
+"""Training examples of a network, plain or compressed, with those to test and to validate it on."""
+
+import copy
+import dataclasses
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bayesattn._checks import OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
+from bayesattn._text import Described
+from bayesattn.architecture import Architecture
+from bayesattn.compressed import Compressed
+
+PARTS = ("test", "validation")
+GATHERED = "{} must not be given for a compressed dataset, whose training examples are gathered"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Dataset(OwnsArrays, Described):
+    """Path inputs and labels of the training examples, and of those to test and to validate on.
+
+    Args:
+        path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
+        labels: Y of shape (P,); +1 or -1 where accuracy is asked for. For m > 1 outputs (P, m), with the greatest at its
+            class where accuracy is asked for.
+        test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
+        test_labels: of shape (P_test,), or (P_test, m).
+        validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
+        validation_labels: of shape (P_validation,).
+        output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
+        compressed: any number of training examples, in place of path_inputs and labels; `gather` makes it.
+
+    Raises:
+        ValueError: shapes that do not fit, entries that are not finite real numbers.
+
+    Arrays are copied, and those that a dataset hands out cannot be written to. `a + b` are the compressed training examples
+    of both, and so is the `sum` of many; their other parts are those of the first that has them.
+    """
+
+    path_inputs: Any = None
+    labels: Any = None
+    test_path_inputs: Any = None
+    test_labels: Any = None
+    validation_path_inputs: Any = None
+    validation_labels: Any = None
+    output_names: Sequence[str] | None = None
+    compressed: Compressed | None = None
+
+    def __post_init__(self):
+        self._check({each.name for each in dataclasses.fields(self)})
+
+    @classmethod
+    def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None, **parts: Any) -> "Dataset":
+        """Take in any number of training examples once, and keep at most Pi N_0 rows with the same posterior.
+
+        Args:
+            batches: pairs (path inputs (n, Pi, N_0), labels (n,)) from any iterable; or one pair of arrays, which are read
+                block by block where they lie on disk (NumPy's memory maps, Zarr, HDF5); or both by their names path_inputs
+                and labels, as in a Zarr group or an npz file, whose arrays are read whole; or a pair of Dask arrays; or a
+                Dask bag of pairs. Dask's are gathered where Dask computes: on the default client's workers, if there is one.
+            arch: the network; only the number of its paths matters.
+            store: a file in which what was gathered is kept, every half minute and at the end. If it is there, as many
+                examples as it holds are left out at the beginning, so that gathering goes on where it was interrupted.
+            parts: test and validation examples, and names of outputs, as of a plain dataset.
+
+        Raises:
+            ValueError: wrong shapes, entries that are not finite, no examples, a store of other examples or together with
+                Dask, which has its own ways of going on.
+
+        Labels of the first examples that are likely classes by number get a warning.
+        """
+        return cls(compressed=Compressed.gather(batches, arch, store=store), **parts)
+
+    def save(self, file: str | Path) -> None:
+        """Write the compressed training examples to a new file, a Zarr store in a zip archive.
+
+        Raises:
+            FileExistsError: something is there.
+            ValueError: a dataset that is not compressed.
+        """
+        if self.compressed is None:
+            raise ValueError(
+                "dataset must be compressed to be saved, got a plain one: use Dataset.gather, or numpy.savez"
+            )
+        self.compressed.save(file)
+
+    @classmethod
+    def open(cls, file: str | Path) -> "Dataset":
+        """The dataset that `save` wrote, or `gather` into its store.
+
+        Raises:
+            FileNotFoundError: nothing is there.
+            ValueError: something else is.
+        """
+        return cls(compressed=Compressed.open(file))
+
+    def __add__(self, other: Any) -> "Dataset":
+        if not isinstance(other, Dataset):
+            return NotImplemented
+        parts = {
+            name: mine if (mine := getattr(self, name)) is not None else getattr(other, name)
+            for name in ("output_names", *(f"{part}_{kind}" for part in PARTS for kind in ("path_inputs", "labels")))
+        }
+        return Dataset(compressed=_compressed(self) + _compressed(other), **parts)
+
+    def __radd__(self, other: Any) -> "Dataset":
+        return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    @property
+    def examples(self) -> int:
+        """P, the number of training examples."""
+        return len(self.labels) if self.compressed is None else self.compressed.examples
+
+    def replace(self, **changes: Any) -> "Dataset":
+        """The same dataset with some fields changed; raises ValueError as the dataset does."""
+        changed = copy.copy(self)
+        if self.compressed is not None and changes.keys() & {"path_inputs", "labels"} and "compressed" not in changes:
+            if "path_inputs" in changes:
+                raise ValueError(GATHERED.format("path_inputs"))
+            labels = labels_array("labels of a compressed dataset", changes.pop("labels"), *self._sizes)
+            changes["compressed"] = Compressed.restored(self.path_inputs, labels, self.compressed.residual)
+        given_up = self.compressed is not None and changes.get("compressed", self) is None
+        if given_up and not {"path_inputs", "labels"} <= changes.keys():
+            raise ValueError("compressed may be None only where path_inputs and labels are given")
+        if changes.get("compressed") is not None:
+            changes |= {"path_inputs": None, "labels": None}
+        for name, value in changes.items():
+            object.__setattr__(changed, name, value)
+        changed._check(changes.keys())
+        return changed
+
+    @property
+    def _sizes(self) -> tuple[int, int]:
+        """Rows that are held, and outputs."""
+        return len(self.labels), 1 if self.labels.ndim == 1 else self.labels.shape[1]
+
+    def _check(self, changed: Set[str]) -> None:
+        """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
+
+        def put(name: str, value: Any) -> None:
+            object.__setattr__(self, name, value)
+
+        if self.compressed is not None and "compressed" in changed:
+            if not isinstance(self.compressed, Compressed):
+                raise ValueError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
+            for name in ("path_inputs", "labels"):
+                if getattr(self, name) is not None:
+                    raise ValueError(GATHERED.format(name))
+                put(name, getattr(self.compressed, name))
+        else:
+            if "path_inputs" in changed:
+                put("path_inputs", _owned_inputs("path_inputs", self.path_inputs, "paths", "features"))
+            if changed & {"path_inputs", "labels"}:
+                put("labels", _labels("labels", self.labels, len(self.path_inputs)))
+        for part in PARTS:
+            inputs_name, labels_name = f"{part}_path_inputs", f"{part}_labels"
+            inputs, labels = getattr(self, inputs_name), getattr(self, labels_name)
+            if inputs is not None and inputs_name in changed:
+                put(inputs_name, _owned_inputs(inputs_name, inputs, "paths", self.path_inputs.shape[2]))
+            if labels is not None and {inputs_name, labels_name} & changed:
+                if inputs is None:
+                    raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
+                put(labels_name, _labels(labels_name, labels, len(getattr(self, inputs_name))))
+        if self.output_names is not None and "output_names" in changed:
+            put("output_names", names("output_names", self.output_names))
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        _, paths, features = self.path_inputs.shape
+        others = [f"{len(inputs)} {use}" for use, inputs in self.others if inputs is not None]
+        rows = {"examples": f"{self.examples:,} of {paths} paths and {features} features", "others": ", ".join(others)}
+        if self.compressed is not None:
+            held = f"{len(self.path_inputs)} rows, {self.compressed.triangle.nbytes / 2**20:.3g} MiB"
+            rows["compressed"] = held
+        return "Dataset", {name: row for name, row in rows.items() if row}
+
+    @property
+    def others(self) -> list[tuple[str, Any]]:
+        """Path inputs that are not trained on, with their use."""
+        return [("to test", self.test_path_inputs), ("to validate", self.validation_path_inputs)]
+
+
+def _compressed(dataset: Dataset) -> Compressed:
+    """Compressed form of the training examples of a dataset."""
+    if dataset.compressed is not None:
+        return dataset.compressed
+    return Compressed.of(dataset.path_inputs, dataset.labels)
+
+
+def _owned_inputs(name: str, value: Any, *sizes: Any) -> np.ndarray:
+    array = finite_array(name, value, ("examples", *sizes))
+    require_memory(name, array.nbytes, "gather the examples (bayesattn.Dataset.gather)")
+    return owned(array)
+
+
+def _labels(name: str, value: Any, examples: int) -> np.ndarray:
+    labels = reals(name, value)
+    return owned(labels_array(name, labels, examples, 1 if labels.ndim < 2 else labels.shape[1]))

@@ -1,0 +1,44 @@
+"""Gaussian likelihood."""
+
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, temperature_field
+
+
+class Gaussian(Likelihood):
+    """Labels are Normal(f, T): with a Gaussian prior this is the Gibbs posterior at temperature T (THEORY section 1).
+
+    Args:
+        temperature: T, the variance.
+
+    Raises:
+        ValueError: a temperature that is not above 0.
+    """
+
+    conjugate: ClassVar[bool] = True
+
+    temperature: Any = temperature_field()
+
+    def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
+        """log Normal(Y_i; f_i, T I) of each example."""
+        each = jax.scipy.stats.norm.logpdf(labels, outputs, jnp.sqrt(self.temperature))
+        return each if each.ndim < 2 else each.sum(-1)
+
+    def sample(self, key: Key[Array, ""], outputs: Outputs) -> Labels:
+        """f + sqrt(T) times standard normal noise."""
+        return outputs + jnp.sqrt(self.temperature) * jax.random.normal(key, outputs.shape)
+
+    def statistic(self, labels: Labels) -> Float[Array, ""]:
+        """Mean square of the labels."""
+        return jnp.mean(labels**2)
+
+    statistic_name: ClassVar[str] = "mean label^2"
+
+    @property
+    def description(self) -> str:
+        """What labels are, in a few words."""
+        return "real numbers, Normal(f, T)"

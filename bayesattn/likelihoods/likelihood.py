@@ -1,0 +1,63 @@
+"""What a likelihood is."""
+
+import abc
+from functools import partial
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Key
+
+from bayesattn._checks import is_traced, positive
+
+Outputs = Float[Array, "*labels"]
+"""f of shape (P,), or (P, m) of m > 1 outputs."""
+Labels = Float[Array, "*labels"]
+"""Y of the same shape as the outputs."""
+
+
+class Likelihood(eqx.Module):
+    """Distribution of labels given the network's outputs f; examples are independent of each other given f.
+
+    A subclass has the two methods `log_prob` and `sample`, written with `jax.numpy`; what it depends on are its fields.
+    Outputs and labels have shape (P,), or (P, m) of a network of m > 1 outputs.
+    """
+
+    conjugate: ClassVar[bool] = False
+    """Whether outputs can be integrated out in closed form; else chains of the collapsed parameterisation hold them."""
+
+    @abc.abstractmethod
+    def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
+        """log p(Y_i | f_i) of each example, shape (P,)."""
+
+    @abc.abstractmethod
+    def sample(self, key: Key[Array, ""], outputs: Outputs) -> Labels:
+        """Labels drawn given f."""
+
+    def probabilities(self, outputs: Outputs) -> Outputs | None:
+        """Probabilities of the classes, of one output of +1; None where labels are not classes."""
+        return None
+
+    def statistic(self, labels: Labels) -> Float[Array, ""]:
+        """Function of the labels, without ties, that calibration compares: a weighted mean by default."""
+        weights = jnp.cos(jnp.arange(labels.size, dtype=float)).reshape(labels.shape)
+        return jnp.mean(weights * labels)
+
+    def check_labels(self, name: str, labels: Any) -> None:
+        """Raise ValueError, with the argument's `name`, for labels that have probability 0 whatever the outputs."""
+
+    statistic_name: ClassVar[str] = "weighted mean label"
+
+    @property
+    def description(self) -> str:
+        """What labels are, in a few words."""
+        return type(self).__name__
+
+
+def temperature_field() -> Any:
+    """The field of a temperature T, a number above 0."""
+    return eqx.field(converter=_temperature)
+
+
+def _temperature(value: Any) -> Any:
+    return value if is_traced(value) else partial(positive, "temperature")(value)

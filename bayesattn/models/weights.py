@@ -1,0 +1,148 @@
+"""Exact draws of all weights for draws of the collapsed parameterisation (THEORY section 3)."""
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bayesattn._checks import positive_integer, seed_number
+from bayesattn._random import fingerprint, stream
+from bayesattn._settings import with_own_settings
+from bayesattn.kernels.path_inputs import input_scale
+from bayesattn.model import Model
+from bayesattn.models.parameterisation import Sites
+from bayesattn.models.trees import Draws, in_order_of_rows, opened_of
+from bayesattn.theory import bartlett
+from bayesattn.theory.problem import Problem, Shapes, problem_of
+
+if TYPE_CHECKING:
+    import xarray  # whose names a type checker at run time finds by their whole path
+
+MOST_BYTES = 2**32
+
+
+@with_own_settings
+def weights(
+    draws: Draws, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
+) -> "xarray.Dataset":
+    """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
+
+    From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame, which begins
+    with that of the layer above where a skip copies its path vectors (EXTENSIONS section 1); values
+    V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1} and W_l;
+    V_0 by Matheron's rule; of classes as in the prior, given what is known of it, F Z.
+
+    Args:
+        draws: result of `sample` with parameterisation "collapsed", a `bayesattn.runs.Run` of it, or a run's folder.
+        model: the model they were drawn from.
+        seed: of the frames and the prior draws.
+        thin: keep every thin-th draw, the last of each thin, as samplers do.
+        max_bytes: most memory that the weights may take.
+
+    Returns:
+        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a),
+        of m outputs (chain, draw, m, N_a).
+
+    Raises:
+        ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.
+    """
+    positive_integer("thin", thin)
+    seed_number("seed", seed)
+    tree = opened_of(draws, model)
+    posterior = tree["posterior"].to_dataset()
+    if "bartlett" not in posterior:
+        raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
+    arch = model.architecture
+    shapes = bartlett.layer_shapes(arch)
+    points = posterior["bartlett"].isel(draw=slice(thin - 1, None, thin))
+    if points.shape[-1] != sum(shape.size for shape in shapes):
+        raise ValueError(
+            f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
+            f" expected {sum(shape.size for shape in shapes)}"
+        )
+    needed = 8 * arch.number_of_weights(model.path_inputs.shape[2]) * points.shape[0] * points.shape[1]
+    if needed > max_bytes:
+        raise ValueError(
+            f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"
+        )
+    flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
+    keys = jax.random.split(stream(seed, "weights", fingerprint(model)), len(flat))
+    mixed = None
+    if not model.likelihood.conjugate:
+        if "readout" not in posterior:
+            raise ValueError("draws must hold posterior['readout'], from which weights are made, got draws without")
+        drawn_readouts = in_order_of_rows(posterior["readout"], tree, model)
+        kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
+        scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])
+        mixed = jnp.asarray(kept).reshape(-1, *kept.shape[2:]) / scale
+    drawn = _weights(flat, mixed, keys, problem_of(model.kernels, arch), shapes, arch.widths)
+    coords = {name: points[name] for name in ("chain", "draw")}
+    import xarray
+
+    return xarray.Dataset(
+        {
+            name: (
+                ("chain", "draw", *arch.weight_dims()[name]),
+                np.asarray(value).reshape(*points.shape[:2], *value.shape[1:]),
+            )
+            for name, value in drawn.items()
+        },
+        coords,
+    )
+
+
+@partial(jax.jit, static_argnames=("shapes", "widths"))
+def _weights(points, mixed, keys, problem: Problem, shapes: Shapes, widths: tuple[int, ...]) -> Sites:
+    return jax.lax.map(lambda draw: weights_at(*draw, problem, shapes, widths), (points, mixed, keys))
+
+
+def weights_at(
+    point: Array, mixed: Array | None, key: Key[Array, ""], problem: Problem, shapes: Shapes, widths: tuple[int, ...]
+) -> Sites:
+    """All weights of a point, and of F Z where that is known; else it is drawn given the labels."""
+    kernels, variances = problem.likelihood, problem.variances
+    bartletts = bartlett.bartlett_factors(point, shapes, problem.order)
+    readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
+    frame = _frame(readout_key, widths[-1], shapes[-1].columns)
+    last = jnp.sqrt(variances[-1]) * bartletts[-1] @ frame.T
+    result = {"a": last[0] if len(last) == 1 else last}
+    for layer in range(len(shapes) - 1, 0, -1):
+        deviation = jnp.sqrt(variances[layer])
+        frame_key, prior_key = jax.random.split(layer_keys[layer - 1])
+        shape = shapes[layer - 1]
+        known = frame if shape.skip else None
+        lower, heads = _frame(frame_key, widths[layer - 1], shape.diagonal, known), shape.heads
+        prior = deviation * jax.random.normal(prior_key, (heads, len(frame), len(lower)))
+        by_head = bartletts[layer - 1].reshape(heads, -1, lower.shape[1])
+        seen = deviation * jnp.einsum("hrc,nc->hrn", by_head, lower)
+        correction = seen - jnp.einsum("mr,hmn->hrn", frame, prior)
+        result[f"V_{layer}"] = prior + jnp.einsum("mr,hrn->hmn", frame, correction)
+        frame = lower
+    prior_key, noise_key = jax.random.split(input_key)
+    prior = jax.random.normal(prior_key, (len(frame), kernels.features.shape[1]))
+    seen, factor = frame.T @ prior, problem.factor(point, shapes)
+    if mixed is None:
+        drawn = kernels.sample_projection(noise_key, factor, seen)
+    else:  # The rest of Z is as in the prior.
+        drawn = seen + jnp.linalg.pinv(factor) @ (mixed - factor @ seen)
+    result["V_0"] = jnp.sqrt(variances[0]) * (prior + frame @ (drawn - seen))
+    return result
+
+
+def _frame(
+    key: Key[Array, ""], rows: int, columns: int, known: Float[Array, "row known_column"] | None = None
+) -> Float[Array, "row column"]:
+    """Uniformly random orthonormal columns: QR of a Gaussian matrix, signs fixed by R's diagonal (Mezzadri 2007).
+
+    Columns that are `known` come first, and the others are orthogonal to them.
+    """
+    random = jax.random.normal(key, (rows, columns))
+    if known is not None:
+        random = random - known @ (known.T @ random)
+    orthonormal, upper = jnp.linalg.qr(random if known is None else jnp.concatenate([known, random], axis=1))
+    orthonormal = orthonormal * jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
+    # QR of orthonormal columns gives them back, to rounding.
+    return orthonormal if known is None else jnp.concatenate([known, orthonormal[:, known.shape[1] :]], axis=1)

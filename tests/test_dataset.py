@@ -1,0 +1,80 @@
+"""Datasets: what a model takes from them, and what is refused."""
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+
+ARCH = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0))
+RANDOM = np.random.default_rng(0)
+INPUTS, LABELS, TEST = RANDOM.normal(size=(9, 2, 3)), RANDOM.normal(size=9), RANDOM.normal(size=(4, 2, 3))
+
+
+def test_a_model_takes_a_dataset_or_its_fields():
+    dataset = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST)
+    model = ba.Model(dataset=dataset, architecture=ARCH, likelihood=ba.Gaussian(0.3))
+    other = ba.Model(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST, architecture=ARCH, temperature=0.3)
+    assert model.dataset is dataset
+    assert model.path_inputs is dataset.path_inputs
+    assert model.temperature == other.temperature == 0.3
+    assert ba.theory.solve(model).energy == ba.theory.solve(other).energy
+    hotter = model.replace(temperature=0.5)
+    assert hotter.dataset is dataset
+    assert hotter.likelihood == ba.Gaussian(0.5)
+    flipped = model.replace(labels=-LABELS)
+    np.testing.assert_array_equal(flipped.dataset.labels, -LABELS)
+    assert flipped.path_inputs is dataset.path_inputs
+    assert repr(dataset).split("\n")[1].split() == ["examples", "9", "of", "2", "paths", "and", "3", "features"]
+
+
+def test_arrays_are_copied_and_checked_once():
+    labels = LABELS.copy()
+    dataset = ba.Dataset(path_inputs=INPUTS, labels=labels[:, None])
+    labels[0] = 7
+    assert dataset.labels.shape == (9,)
+    assert dataset.labels[0] == LABELS[0]
+    with pytest.raises(ValueError, match="read-only"):
+        dataset.labels[0] = 1
+
+
+def test_compressed_examples_have_the_same_posterior(tmp_path):
+    plain = ba.Dataset(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST)
+    gathered = ba.Dataset.gather([(INPUTS[:5], LABELS[:5]), (INPUTS[5:], LABELS[5:])], ARCH, test_path_inputs=TEST)
+    assert gathered.examples == 9
+    assert len(gathered.path_inputs) == 6
+    parts = [ba.Dataset(path_inputs=INPUTS[part], labels=LABELS[part]) for part in (slice(3), slice(3, 9))]
+    gathered.save(tmp_path / "mine.zip")
+    found = [
+        ba.theory.gp_evidence(ba.Model(dataset=each, architecture=ARCH, temperature=0.3))
+        for each in (plain, gathered, parts[0] + parts[1], sum(parts), ba.Dataset.open(tmp_path / "mine.zip"))
+    ]
+    np.testing.assert_allclose(found, found[0], rtol=1e-12)
+    with pytest.raises(ValueError, match="dataset must be compressed to be saved, got a plain one"):
+        plain.save(tmp_path / "plain.zip")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"labels": LABELS[:8]}, r"labels must have shape \(9,\), got \(8,\)"),
+        ({"path_inputs": INPUTS[0]}, r"path_inputs must have"),
+        ({"labels": np.full(9, np.nan)}, "labels must be finite"),
+        ({"test_path_inputs": TEST[:, :, :2]}, "test_path_inputs must have"),
+        ({"test_labels": LABELS[:4]}, "test_labels need test_path_inputs, got None"),
+    ],
+)
+def test_what_does_not_fit_is_named(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ba.Dataset(**{"path_inputs": INPUTS, "labels": LABELS} | fields)
+
+
+def test_a_model_says_what_it_was_given():
+    dataset = ba.Dataset(path_inputs=INPUTS, labels=LABELS)
+    with pytest.raises(ValueError, match="labels must not be given together with dataset"):
+        ba.Model(dataset=dataset, labels=LABELS, architecture=ARCH, temperature=1.0)
+    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got dict"):
+        ba.Model(dataset={}, architecture=ARCH, temperature=1.0)
+    with pytest.raises(ValueError, match=r"temperature must be that of the likelihood, 0\.5, or left out, got 0\.3"):
+        ba.Model(dataset=dataset, architecture=ARCH, likelihood=ba.Gaussian(0.5), temperature=0.3)
+    with pytest.raises(ValueError, match="field of a model must be one of"):
+        ba.Model(dataset=dataset, architecture=ARCH, temperature=1.0, statistics=None)
