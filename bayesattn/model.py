@@ -184,7 +184,7 @@ class Model(OwnsArrays, Described):
                 _warn_of_labels(name, getattr(data, name), self)
 
     @property
-    def temperature(self) -> float | None:
+    def temperature(self) -> Any:
         """T of the likelihood; None of one that has none."""
         return getattr(self.likelihood, "temperature", None)
 

@@ -122,7 +122,7 @@ def predict(
         FloatingPointError: a prediction is not finite, as where K + T I is singular in float64.
     """
     model, tree = opened_with_network(draws, model)
-    given = conditional_of(model)
+    given = conditional_of(model).compressed(model.architecture)
     drawn = _variables(tree, model, given.variables, thin)
     features = model.path_inputs.shape[2]
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
@@ -137,8 +137,6 @@ def predict(
     # Entries for each input, of its kernels with the labels and of its features times U.
     entries = max(arch.outputs * chains * count, model.labels.size, inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
-    if model.likelihood.conjugate:  # Each draw would decompose a matrix of the labels' size.
-        given = given.compressed(arch)
 
     def predicted(block: Any) -> PosteriorPrediction:
         outputs = _outputs(given, flat, jnp.asarray(block), keys)

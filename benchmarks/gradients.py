@@ -3,6 +3,8 @@
 Run with `uv run python benchmarks/gradients.py`.
 """
 
+from typing import Any
+
 import jax
 from numpyro.infer.util import potential_energy
 from timing import interleaved_seconds
@@ -17,7 +19,8 @@ REPEATS = 100
 def gradient(model: ba.Model, parameterisation: str):
     """A function that evaluates the gradient `REPEATS` times, from the first point of a chain."""
     kind = PARAMETERISATIONS[parameterisation]
-    posterior = kind.of(model, **kind.prepare(model))
+    prepared: Any = kind.prepare(model)
+    posterior = kind.of(model, **prepared)
     sites = posterior.initial(jax.random.key(0))
 
     @jax.jit

@@ -55,10 +55,10 @@ def blocks() -> None:
     model, job = ba.load_model("hidden_markov"), Job(chains=1, warmup=0, draws=DRAWS, keep=("order_parameter",))
     ready = plan(model, job)
     key = jax.random.split(jax.random.key(0), 1)[0]
-    state = ready.program.start(key, ready.data)
+    state = ready.program.start(key, ready.posterior)
 
     def whole():
-        return jax.block_until_ready(ready.program.block(state, ready.data, DRAWS, True, 1, DRAWS))[1]
+        return jax.block_until_ready(ready.program.block(state, ready.posterior, DRAWS, True, 1, DRAWS))[1]
 
     def in_blocks():
         recorder = InMemory(job, ready.shapes)

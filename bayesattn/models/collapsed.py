@@ -298,9 +298,10 @@ class WithOutputs(Collapsed):
     likelihood: Likelihood
     latents: Whitening
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> "WithOutputs":
+    def with_prepared(self, prepared: Mapping[str, Array]) -> "Collapsed":
         """The same posterior in other coordinates."""
-        return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
+        latents: dict[str, Any] = {"latents": _whitening(prepared, "latent_")}
+        return replace(super().with_prepared(prepared), **latents)
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
         """f on the training examples."""

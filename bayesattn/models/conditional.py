@@ -62,6 +62,10 @@ class Conditional(Protocol):
         """The same with other labels."""
         ...
 
+    def compressed(self, arch: Architecture) -> "Conditional":
+        """The same by few examples with the same likelihood, where there are many and they suffice."""
+        ...
+
 
 def conditional_of(model: Model) -> "GivenOrderParameter | GivenReadout":
     """Outputs and labels of a model given one draw."""
@@ -174,6 +178,10 @@ class GivenReadout(eqx.Module):
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """Labels drawn anew on the training inputs."""
         return self.likelihood.sample(key, self.outputs(draw, self.path_inputs)[0])
+
+    def compressed(self, arch: Architecture) -> "GivenReadout":
+        """The same: outputs take no matrix of the labels' size."""
+        return self
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
         """Probabilities of classes over draws of f, where the likelihood has classes."""

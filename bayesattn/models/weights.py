@@ -96,7 +96,11 @@ def weights(
 
 @partial(jax.jit, static_argnames=("shapes", "widths"))
 def _weights(points, mixed, keys, problem: Problem, shapes: Shapes, widths: tuple[int, ...]) -> Sites:
-    return jax.lax.map(lambda draw: weights_at(*draw, problem, shapes, widths), (points, mixed, keys))
+    def one(draw):
+        point, projected, key = draw
+        return weights_at(point, projected, key, problem, shapes, widths)
+
+    return jax.lax.map(one, (points, mixed, keys))
 
 
 def weights_at(
