@@ -32,7 +32,7 @@ def _uncorrected(monkeypatch):
 @pytest.fixture(autouse=True)
 def _each_example_keeps_its_label(monkeypatch):
     """Where labels are replaced, no chain looks at fewer examples than there are."""
-    monkeypatch.setattr(collapsed, "condensed", lambda model: pytest.fail("other labels than these are to come"))
+    monkeypatch.setattr(collapsed, "compressed", lambda model: pytest.fail("other labels than these are to come"))
 
 
 @pytest.fixture(scope="module")

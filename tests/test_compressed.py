@@ -73,7 +73,7 @@ def test_they_are_the_sums_over_examples(data, gathered):
     assert gathered.residual.examples == EXAMPLES - 12
     residual = np.linalg.lstsq(flat, labels, rcond=None)[1][0]
     assert relative_error(gathered.residual.square, residual) < 1e-12
-    assert "90 examples" in repr(gathered)
+    assert "examples: 90" in repr(gathered)
 
 
 @pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])

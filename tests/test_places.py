@@ -33,7 +33,7 @@ def task_file(folder, entry, path):
     """A model file whose [task] names a path."""
     tasks_of = {
         "file": f'name = "arrays"\nfile = "{path}"',
-        "compressed": f'name = "arrays"\nstatistics = "{path}"',
+        "statistics": f'name = "arrays"\nstatistics = "{path}"',
         "attention": f'name = "one_shot"\nwidth = 16\nattention = "{path}"',
         "train_images": f'name = "one_shot"\nwidth = 16\ntrain_images = "{path}"',
     }
@@ -74,6 +74,19 @@ ENTRIES = {
         ).save(path),
     ),
     "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
+    "dataset.Dataset.gather": (
+        "store",
+        lambda path, _: ba.Dataset.gather(
+            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
+        ),
+    ),
+    "dataset.Dataset.save": (
+        "file",
+        lambda path, _: ba.Dataset.gather(
+            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture
+        ).save(path),
+    ),
+    "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
     "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
     "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
     "models.load.takes_seed": ("model", lambda path, _: load.takes_seed(path)),

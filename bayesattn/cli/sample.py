@@ -40,7 +40,7 @@ from bayesattn.cli.screen import (
 )
 from bayesattn.kernels.choice import form_at
 from bayesattn.models import Model
-from bayesattn.models.collapsed import condensed
+from bayesattn.models.collapsed import compressed
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
 from bayesattn.samplers.pilot import estimate, gradients_a_step
@@ -159,7 +159,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
         needed = bytes_needed(case, job.parameterisation, at_once)
         form = None
         if collapsed:
-            form = form_at(condensed(case), case.architecture.factor_columns)
+            form = form_at(compressed(case), case.architecture.factor_columns)
         found = estimate(case, job)
     seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
     stored = job.chains * job.kept * found.bytes_per_draw

@@ -17,7 +17,7 @@ from bayesattn.model import Tokens
 from bayesattn.models import collapsed, path, token
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
-from bayesattn.tasks.dataset import Dataset
+from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.predictor import readouts, right
 from bayesattn.theory.problem import problem_of
@@ -380,7 +380,7 @@ def test_a_dataset_may_be_causal_and_padded(readout):
     count = mask.sum() if readout == "all" else 3
     labels, names = rng.normal(size=count), (("first", "second"),)
     tests = {"test_inputs": inputs[:1], "test_labels": labels[: 2 if readout == "all" else 1], "test_mask": mask[:1]}
-    data = Dataset(
+    data = TokenDataset(
         inputs,
         labels,
         weights=weights,

@@ -69,7 +69,7 @@ def test_runs_store_and_resume_it(model, tmp_path):
 def test_parameterisations_belong_to_models(model):
     with pytest.raises(ValueError, match="parameterisation of a LatentModel must be one of 'latent', got 'collapsed'"):
         ba.sample(model)
-    with pytest.raises(ValueError, match="sampler 'sgld' serves parameterisations path, token"):
+    with pytest.raises(ValueError, match="sampler 'sgld' serves parameterisations token, path"):
         ba.sample(model, "sgld", "latent")
 
 
