@@ -21,8 +21,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_DIR"] = str(Path(__file__).parents[1] / "build" / "programs")
-    # With a limit JAX locks the folder and looks at all files whenever it writes one. Without, a process may read what another
-    # has half written; it says so then, and compiles itself.
+    # With a limit JAX locks the folder and looks at all files whenever it writes one. Without, a process that reads what
+    # another has half written says so, and compiles itself.
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = "-1"
 COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
