@@ -197,4 +197,5 @@ def _owned_inputs(name: str, value: Any, *sizes: Any) -> np.ndarray:
 
 def _labels(name: str, value: Any, examples: int) -> np.ndarray:
     labels = reals(name, value)
-    return owned(labels_array(name, labels, examples, 1 if labels.ndim < 2 else labels.shape[1]))
+    outputs = labels.shape[1] if labels.ndim == 2 and len(labels) == examples else 1
+    return owned(labels_array(name, labels, examples, outputs))

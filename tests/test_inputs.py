@@ -192,6 +192,8 @@ def test_lists_and_tables_of_a_model_are_its_own():
 
 def arrays_of(thing):
     state = vars(thing)
+    if state.get("dataset") is not None:
+        yield from arrays_of(state["dataset"])
     if state.get("tokens") is not None:
         yield from arrays_of(state["tokens"])
         yield from state["tokens"].attention
@@ -439,7 +441,7 @@ def test_labels_of_classes_are_asked_for_by_name():
     with pytest.raises(ValueError, match=message):
         ba.Model(path_inputs=INPUTS, labels=COUNTED, architecture=three, temperature=0.5)
     with pytest.raises(ValueError, match=r"^labels must be \+1 or -1 to be classes, got 0; bayesattn.one_hot makes"):
-        model_of(COUNTED, likelihood=ba.Categorical(0.5), temperature=None)
+        model_of(COUNTED, likelihood=ba.Categorical(0.5))
 
 
 @pytest.mark.filterwarnings("always")
