@@ -15,8 +15,10 @@ else:
     os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads it when it is imported.
 
 if TYPE_CHECKING:
-    from bayesattn import attention, calibration, diagnostics, exchangeable, models, runs, samplers, tasks, theory
+    from bayesattn import attention, exchangeable, models, runs, samplers, tasks, theory
     from bayesattn.architecture import Architecture
+    from bayesattn.checks import calibration, diagnostics
+    from bayesattn.checks.validation import Validation, validate
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
     from bayesattn.head_posterior import combining_width, heads, path_correlations
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from bayesattn.models import collapsed, load_model
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
-    from bayesattn.validation import Validation, validate
 
     __version__: str
 
@@ -66,7 +67,7 @@ _HOMES = {
     "Gaussian": "likelihoods",
     "Likelihood": "likelihoods",
     "Model": "model",
-    "Validation": "validation",
+    "Validation": "checks.validation",
     "collapsed": "models",
     "combining_width": "head_posterior",
     "heads": "head_posterior",
@@ -76,7 +77,7 @@ _HOMES = {
     "path_correlations": "head_posterior",
     "predict": "predictive",
     "sample": "samplers",
-    "validate": "validation",
+    "validate": "checks.validation",
     "with_groups": "predictive",
 }
 """Modules of what stands at the top without being a module there."""
@@ -88,11 +89,12 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(f"bayesattn.{_HOMES[name]}"), name)
     if name.isidentifier() and not name.startswith("_"):
-        try:
-            return import_module(f"bayesattn.{name}")
-        except ModuleNotFoundError as error:
-            if error.name != f"bayesattn.{name}":
-                raise
+        for module in (f"bayesattn.{name}", f"bayesattn.checks.{name}"):
+            try:
+                return import_module(module)
+            except ModuleNotFoundError as error:
+                if error.name != module:
+                    raise
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

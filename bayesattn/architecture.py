@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesattn._checks import entries, names, number, positive, positive_integer
+from bayesattn._util.checks import entries, names, number, positive, positive_integer
 
 SKIP = "skip"
 WIDEST = 10**12

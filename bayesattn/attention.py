@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import (
+from bayesattn._util.checks import (
     Checked,
     entries,
     finite,
@@ -28,7 +28,7 @@ from bayesattn._checks import (
     shown,
     truth,
 )
-from bayesattn._settings import with_own_settings
+from bayesattn._util.settings import with_own_settings
 
 READOUTS = ("last", "first", "mean")
 EACH = "all"

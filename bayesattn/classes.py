@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, labels_array, readable, shown
-from bayesattn._checks import names as checked_names
-from bayesattn._text import as_html, as_text, with_error
+from bayesattn._util.checks import finite_array, labels_array, readable, shown
+from bayesattn._util.checks import names as checked_names
+from bayesattn._util.text import as_html, as_text, with_error
 
 BINS = 10
 """Of confidence, equally wide, over which calibration is looked at."""

@@ -23,9 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import OwnsArrays, finite_array, owned, positive_integer, readable, require_memory, shown
-from bayesattn._files import replace_file, require_new, user_path
-from bayesattn._text import Described
+from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive_integer, readable, require_memory, shown
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.kernels.gaussian_process import ResidualExamples

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._checks import OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
-from bayesattn._text import Described
+from bayesattn._util.checks import OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
+from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 

@@ -11,10 +11,10 @@ import arviz_stats
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import number, positive_integer, shown
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, with_error
-from bayesattn.diagnostics import FEWEST_DRAWS
+from bayesattn._util.checks import number, positive_integer, shown
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, with_error
+from bayesattn.checks.diagnostics import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.theory.heads import head_scores

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from bayesattn._checks import require_memory, shown
+from bayesattn._util.checks import require_memory, shown
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.trees import (
     DATA,

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import attention
-from bayesattn._checks import (
+from bayesattn._util.checks import (
     Checked,
     OwnsArrays,
     entries,
@@ -26,9 +26,9 @@ from bayesattn._checks import (
     positive_integer,
     shown,
 )
-from bayesattn._random import fingerprint
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described
+from bayesattn._util.random import fingerprint
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.classes import doubtful_labels
 from bayesattn.compressed import Compressed

@@ -16,12 +16,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import one_of, positive_integer, require_memory, seed_number
-from bayesattn._random import fingerprint, stream
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, cell
+from bayesattn._util.checks import one_of, positive_integer, require_memory, seed_number
+from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, cell
+from bayesattn.checks.diagnostics import FEWEST_DRAWS
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
-from bayesattn.diagnostics import FEWEST_DRAWS
 from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Likelihood
 from bayesattn.models import Model

@@ -11,7 +11,7 @@ import numpy as np
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn.validation import (
+from bayesattn.checks.validation import (
     CANNOT_TELL,
     DOES_NOT_HOLD,
     HOLDS,

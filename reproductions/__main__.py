@@ -7,8 +7,8 @@ import time
 import traceback
 from collections.abc import Sequence
 
-from bayesattn._files import user_path
-from bayesattn._text import duration
+from bayesattn._util.files import user_path
+from bayesattn._util.text import duration
 from bayesattn.cli.compiled import compile_quickly, keep_compiled
 from bayesattn.cli.screen import CANNOT_TELL, FAILS, HOLDS, bars, errors, print_json, say_where
 from reproductions.registry import PAPERS, ROWS

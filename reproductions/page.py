@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bayesattn._text import cell, with_error
+from bayesattn._util.text import cell, with_error
 from reproductions.claims import LEVEL
 from reproductions.registry import PAPERS, ROWS, Row
 from reproductions.results import (

@@ -10,7 +10,7 @@ from contextlib import ExitStack, suppress
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
-from bayesattn._processes import require_main_guard
+from bayesattn._util.processes import require_main_guard
 
 Work = Callable[[str, Callable[[str], None]], Any]
 

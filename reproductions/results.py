@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bayesattn import __version__
-from bayesattn._checks import positive_integer, suggestion
-from bayesattn._files import finite, replace_file, user_path
-from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn._util.checks import positive_integer, suggestion
+from bayesattn._util.files import finite, replace_file, user_path
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions.claims import LEVEL, Findings
 from reproductions.experiment import Experiment, Settings
 from reproductions.processes import side_by_side

@@ -10,9 +10,9 @@ import filelock
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from bayesattn import __version__
-from bayesattn._checks import seed_number
-from bayesattn._files import user_path
-from bayesattn._input_files import regular_file
+from bayesattn._util.checks import seed_number
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import regular_file
 from reproductions.registry import ROWS
 
 RESULTS_VERSION = 1

@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import bayesattn as ba
-from bayesattn import accuracy
+from bayesattn.checks import accuracy
 from bayesattn.theory.predictor import right
 
 CHAINS, DRAWS = 4, 240

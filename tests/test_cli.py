@@ -17,19 +17,20 @@ import pytest
 from typer.main import get_command
 
 import bayesattn as ba
-from bayesattn import calibration, cli, runs
-from bayesattn._progress import Bars
+from bayesattn import cli, runs
+from bayesattn._util.progress import Bars
+from bayesattn.checks import calibration
+from bayesattn.checks.comparison import Compared
+from bayesattn.checks.predicted import predicted
+from bayesattn.checks.pruning import require_prunable
+from bayesattn.checks.ranks import least_tail, uniform_probability
+from bayesattn.checks.validation import VERDICTS
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
-from bayesattn.comparison import Compared
-from bayesattn.predicted import predicted
-from bayesattn.pruning import require_prunable
-from bayesattn.ranks import least_tail, uniform_probability
 from bayesattn.samplers import pilot
 from bayesattn.samplers import run as block_runner
 from bayesattn.theory import problem
-from bayesattn.validation import VERDICTS
 from tests.processes import Started, run_command
 from tests.screens import fits
 
@@ -250,7 +251,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     def dishonest(model, tree, **how):
         return honest(model, tree, **how | {"prediction": predicted(model.replace(temperature=1.0))})
 
-    monkeypatch.setattr("bayesattn.validation.validate", dishonest)
+    monkeypatch.setattr("bayesattn.checks.validation.validate", dishonest)
     status, out, _ = run(*command)
     assert status == 1
     assert "does NOT hold" in out
@@ -259,7 +260,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     def not_converged(*_, **__):
         raise ba.theory.NotConverged("no saddle point was found", None)
 
-    monkeypatch.setattr("bayesattn.validation.validate", not_converged)
+    monkeypatch.setattr("bayesattn.checks.validation.validate", not_converged)
     status, _, err = run(*command)
     assert (status, err) == (2, "bayesattn: no saddle point was found\n")
 

@@ -19,7 +19,7 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import compressed, runs
-from bayesattn._random import fingerprint
+from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.conditionals import conditional_moments, is_singular

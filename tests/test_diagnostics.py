@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from bayesattn.diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, moments, summary
-from bayesattn.verdict import doubts_about
+from bayesattn.checks.diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, moments, summary
+from bayesattn.checks.verdict import doubts_about
 
 
 def tree(chains=4, draws=500, seed=0, **posterior):

@@ -11,8 +11,8 @@ import pyarrow
 import pytest
 
 import bayesattn as ba
-from bayesattn._checks import owned
-from bayesattn._random import fingerprint
+from bayesattn._util.checks import owned
+from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
 from bayesattn.exchangeable.finite import FiniteLatent
 from bayesattn.models import LatentModel, Tokens

@@ -8,11 +8,12 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import accuracy, plots, pruning, runs
-from bayesattn._random import fingerprint
+from bayesattn import plots, runs
+from bayesattn._util.random import fingerprint
+from bayesattn.checks import accuracy, pruning
+from bayesattn.checks.predicted import Predicted
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.plots.run import Names, names_of
-from bayesattn.predicted import Predicted
 from tests.posteriors import tiny_model
 
 pytestmark = [
@@ -316,7 +317,7 @@ def test_runs_of_earlier_versions_whose_attribute_is_a_dictionary_open(model, ru
 def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, monkeypatch):
     made = model.replace(temperature=0.7)
     first = fingerprint(made)
-    monkeypatch.setattr("bayesattn._random.digest", lambda *_: "computed again")
+    monkeypatch.setattr("bayesattn._util.random.digest", lambda *_: "computed again")
     assert fingerprint(made) == first
 
 
@@ -346,7 +347,10 @@ def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
         (lambda: plots.validation_figure(latent[0]), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: plots.pruning_figure([]), "comparisons must hold at least one, got none"),
         (lambda: plots.pruning_figure(latent), "draws must be of a network, .* got those of a LatentModel"),
-        (lambda: plots.calibration_figure(several[0]), "calibrations must be results of bayesattn.calibration by name"),
+        (
+            lambda: plots.calibration_figure(several[0]),
+            "calibrations must be results of bayesattn.calibration by name",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             call()

@@ -14,8 +14,8 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn import cli, plots, runs, sweep, tasks
-from bayesattn._files import user_path
-from bayesattn._input_files import read_arrays, read_toml, regular_file
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.compressed import Compressed
 from bayesattn.models import load, trees
 from bayesattn.plots import style
@@ -99,9 +99,9 @@ ENTRIES = {
     "tasks.training.weights_of": ("file", lambda path, _: training.weights_of(path)),
     "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
     "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
-    "_input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
-    "_input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
-    "_input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
+    "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
+    "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
+    "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
 }
 """Each public function that takes a path, what it calls the path, and a call that hands it one; all draws are `opened`."""
 FURTHER = {
@@ -123,9 +123,9 @@ FURTHER = {
     },
 }
 OWN = """
-_files.append_line _files.digest_of _files.replace_file _files.require_new _files.sync _files.sync_folder
-runs.folder.beside runs.folder.clear runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace
-runs.folder.require_replaceable sweep.plan.Planned
+_util.files.append_line _util.files.digest_of _util.files.replace_file _util.files.require_new
+_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clear runs.folder.is_free
+runs.folder.locked runs.folder.remove runs.folder.replace runs.folder.require_replaceable sweep.plan.Planned
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
 OWN_MODULES = ("runs.store", "runs.checkpoint", "runs.log", "sweep.table", "sweep.execute")

@@ -15,12 +15,13 @@ from matplotlib.legend import Legend
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import cli, plots, pruning, runs
-from bayesattn.accuracy import Accuracy, Alignment, Gain
+from bayesattn import cli, plots, runs
+from bayesattn.checks import pruning
+from bayesattn.checks.accuracy import Accuracy, Alignment, Gain
+from bayesattn.checks.ranks import chain_band, chain_ecdfs
 from bayesattn.plots import style
 from bayesattn.plots.diagnostics import scalars
 from bayesattn.plots.run import Names, draw, lacking
-from bayesattn.ranks import chain_band, chain_ecdfs
 from tests.posteriors import tiny_model
 
 JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}

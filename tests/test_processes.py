@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = """
-from bayesattn._processes import require_main_guard
+from bayesattn._util.processes import require_main_guard
 def main():
     require_main_guard("sweep.run")
     print("went on")
@@ -41,5 +41,5 @@ def test_a_script_is_told_of_its_main_guard(tmp_path, ending, message):
 
 
 def test_notebooks_and_programs_without_a_file_need_none():
-    program = "from bayesattn._processes import require_main_guard; require_main_guard('sweep.run')"
+    program = "from bayesattn._util.processes import require_main_guard; require_main_guard('sweep.run')"
     subprocess.run([sys.executable, "-c", program], check=True, cwd=Path(__file__).parents[1])

@@ -11,8 +11,9 @@ import pytest
 from rich.console import Console
 
 import bayesattn as ba
-from bayesattn import _progress, runs
-from bayesattn._progress import NOTEBOOK_COLUMNS, Bars
+from bayesattn import runs
+from bayesattn._util import progress as _progress
+from bayesattn._util.progress import NOTEBOOK_COLUMNS, Bars
 from tests.posteriors import tiny_model
 from tests.screens import Terminal
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import pruning
+from bayesattn.checks import pruning
 from bayesattn.models import path
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model

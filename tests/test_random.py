@@ -4,7 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from bayesattn._random import first_key, key_of
+from bayesattn._util.random import first_key, key_of
 
 
 @pytest.mark.parametrize("seed", [0, 3, 2**32 - 1, 2**40 + 7, 2**63 - 1])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bayesattn.ranks import (
+from bayesattn.checks.ranks import (
     chain_band,
     chain_ecdfs,
     ecdf_band,

@@ -15,7 +15,8 @@ import xarray as xr
 from matplotlib.colors import to_rgb
 
 import bayesattn as ba
-from bayesattn import exchangeable, report, runs, validation
+from bayesattn import exchangeable, report, runs
+from bayesattn.checks import validation
 from bayesattn.models import LatentModel
 from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.theory import problem

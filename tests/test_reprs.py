@@ -8,15 +8,15 @@ from matplotlib.axes import Axes
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn._checks import shown
-from bayesattn._text import COLUMNS, LINES, Described, rounded, with_error
-from bayesattn.accuracy import accuracy_of, percent
+from bayesattn._util.checks import shown
+from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
+from bayesattn.checks.accuracy import accuracy_of, percent
+from bayesattn.checks.study import ValidationStudy
+from bayesattn.checks.validation import Predicted
 from bayesattn.classes import class_accuracy, class_scores
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
-from bayesattn.study import ValidationStudy
 from bayesattn.theory.finite_width import FiniteWidth
-from bayesattn.validation import Predicted
 from tests.posteriors import tiny_model
 
 JOB = {"warmup": 20, "draws": 30, "chains": 2}

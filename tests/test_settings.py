@@ -13,7 +13,8 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
-from bayesattn import accuracy, runs, validation
+from bayesattn import runs
+from bayesattn.checks import accuracy, validation
 from tests.posteriors import tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -26,7 +27,7 @@ OTHER_SETTINGS = {
     "float32 and strict": {"enable_x64": False, "numpy_dtype_promotion": "strict"},
 }
 NO_NUMBERS_OF_JAX = {
-    "bayesattn.accuracy.gain": "counts with NumPy",
+    "bayesattn.checks.accuracy.gain": "counts with NumPy",
     "bayesattn.exchangeable.sphere.uniform": "takes a NumPy generator",
     "bayesattn.tasks.training.weights_of": "reads files",
     "bayesattn.tasks.training.cached": "reads files",

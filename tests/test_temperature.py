@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import temperature
+from bayesattn.checks import temperature
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
 

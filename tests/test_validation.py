@@ -14,11 +14,12 @@ from matplotlib.axes import Axes
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import plots, validation
-from bayesattn.accuracy import accuracy_on
-from bayesattn.comparison import along_directions, joint_p_of, next_order
-from bayesattn.predicted import predicted
-from bayesattn.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
+from bayesattn import plots
+from bayesattn.checks import validation
+from bayesattn.checks.accuracy import accuracy_on
+from bayesattn.checks.comparison import along_directions, joint_p_of, next_order
+from bayesattn.checks.predicted import predicted
+from bayesattn.checks.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDICTS, Compared, Predicted
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 
 GOOD_PATH = {"path": 0, "other_path": 0}

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bayesattn import calibration, study
-from bayesattn._checks import one_of, seed_number
+from bayesattn._util.checks import one_of, seed_number
+from bayesattn.checks import calibration, study
 from bayesattn.cli.options import (
     COLLAPSED,
     DataSeed,

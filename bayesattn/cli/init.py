@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bayesattn._files import replace_file, require_new
+from bayesattn._util.files import replace_file, require_new
 from bayesattn.cli.screen import say, say_where
 
 

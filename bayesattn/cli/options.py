@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import bayesattn as ba
-from bayesattn._input_files import read_toml
+from bayesattn._util.input_files import read_toml
 from bayesattn.cli.screen import training_progress
 from bayesattn.models import Model, ready_models
 from bayesattn.models.load import FOLDER

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from bayesattn._files import user_path
+from bayesattn._util.files import user_path
 
 
 def with_user_paths(command: Callable[..., None]) -> Callable[..., None]:

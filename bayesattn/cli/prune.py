@@ -8,8 +8,9 @@ import numpy as np
 import typer
 
 import bayesattn as ba
-from bayesattn import pruning, study
-from bayesattn._text import cell, with_error
+from bayesattn._util.text import cell, with_error
+from bayesattn.checks import pruning, study
+from bayesattn.checks.pruning import Comparison
 from bayesattn.cli.options import (
     HMC,
     Chains,
@@ -38,7 +39,6 @@ from bayesattn.cli.screen import (
 )
 from bayesattn.models import Model
 from bayesattn.models.load import takes_seed
-from bayesattn.pruning import Comparison
 from bayesattn.samplers import Job
 from bayesattn.tasks import training
 

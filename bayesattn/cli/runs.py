@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
-from bayesattn._text import cell
+from bayesattn._util.text import cell
+from bayesattn.checks.diagnostics import WATCHED
 from bayesattn.cli.options import Json
 from bayesattn.cli.screen import as_options, new_table, print_json, say_where, screen
-from bayesattn.diagnostics import WATCHED
 
 PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
 SHORTEST_NAME = 12

@@ -8,8 +8,8 @@ import typer
 from rich.filesize import decimal
 
 from bayesattn import runs
-from bayesattn._checks import shown
-from bayesattn._text import cell, duration, with_error
+from bayesattn._util.checks import shown
+from bayesattn._util.text import cell, duration, with_error
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,

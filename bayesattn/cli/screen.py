@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from bayesattn._files import finite, replace_file, require_new
-from bayesattn._progress import Bar, Bars, StandardError
-from bayesattn._text import printable
+from bayesattn._util.files import finite, replace_file, require_new
+from bayesattn._util.progress import Bar, Bars, StandardError
+from bayesattn._util.text import printable
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands that ask a question; bad input ends with 2 too, and is told by its line on standard error."""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
-from bayesattn._text import duration
+from bayesattn._util.text import duration
 from bayesattn.cli.options import Json
 from bayesattn.cli.screen import (
     FAILS,

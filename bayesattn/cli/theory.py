@@ -8,8 +8,8 @@ import typer
 from rich.filesize import decimal
 
 import bayesattn as ba
-from bayesattn._checks import seed_number
-from bayesattn._text import UNKNOWN, duration, rounded, with_error
+from bayesattn._util.checks import seed_number
+from bayesattn._util.text import UNKNOWN, duration, rounded, with_error
 from bayesattn.architecture import SKIP
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen

@@ -8,11 +8,14 @@ import numpy as np
 import typer
 
 import bayesattn as ba
-from bayesattn import study, validation
-from bayesattn._checks import positive
-from bayesattn._files import user_path
-from bayesattn._text import cell, rounded, with_error
-from bayesattn.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent
+from bayesattn._util.checks import positive
+from bayesattn._util.files import user_path
+from bayesattn._util.text import cell, rounded, with_error
+from bayesattn.checks import study, validation
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent
+from bayesattn.checks.study import ValidationStudy
+from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
+from bayesattn.checks.validation import LEVEL, MARGIN, Compared, Validation
 from bayesattn.cli.options import (
     COLLAPSED,
     Chains,
@@ -48,10 +51,7 @@ from bayesattn.cli.screen import (
 from bayesattn.models import Model
 from bayesattn.models.load import load_validate_table
 from bayesattn.samplers import Job
-from bayesattn.study import ValidationStudy
 from bayesattn.tasks.images import is_named
-from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
-from bayesattn.validation import LEVEL, MARGIN, Compared, Validation
 
 EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, validation.CANNOT_TELL: CANNOT_TELL}
 ANSWERS = {

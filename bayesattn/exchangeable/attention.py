@@ -10,8 +10,8 @@ from jax.core import Tracer
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
-from bayesattn._checks import positive
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import positive
+from bayesattn._util.settings import with_own_settings
 from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram, similarity
 
 

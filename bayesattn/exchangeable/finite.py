@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg, special
 
-from bayesattn._checks import OwnsArrays, finite_array, owned, positive_integer
+from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive_integer
 
 SAME_POSTERIOR = 1e-9
 """Posteriors closer than this in every entry count as one."""

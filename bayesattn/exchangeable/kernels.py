@@ -7,8 +7,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, one_of, positive
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import finite_array, one_of, positive
+from bayesattn._util.settings import with_own_settings
 
 KERNELS = ("linear", "exponential", "gaussian")
 OFF_SPHERE = 1e-6

@@ -11,8 +11,8 @@ import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, positive
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import finite_array, positive
+from bayesattn._util.settings import with_own_settings
 
 
 class LatentPosterior(NamedTuple):

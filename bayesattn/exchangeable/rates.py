@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from bayesattn._checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import finite_array, positive, positive_integer
 from bayesattn.exchangeable.sphere import bessel_ratio, noise_factor
 
 NODES, STEP = 400, 0.1

@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from bayesattn._checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import finite_array, positive, positive_integer
 
 EIGENVALUE_ROUNDING = 1e-30
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, is_traced
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import finite_array, is_traced
+from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.path_inputs import OrderParameter, checked_path_inputs, input_scale
 

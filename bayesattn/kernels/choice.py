@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from bayesattn._checks import one_of, positive
+from bayesattn._util.checks import one_of, positive
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.feature_space import InFeatureSpace, mixes_pairs
 from bayesattn.kernels.features import ByFeatures

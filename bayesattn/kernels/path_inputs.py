@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, is_traced, labels_array
+from bayesattn._util.checks import finite_array, is_traced, labels_array
 from bayesattn.architecture import Architecture
 
 PIVOT_ROUNDING = 10.0

@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bayesattn._checks import is_traced, positive
+from bayesattn._util.checks import is_traced, positive
 
 Outputs = Float[Array, "*labels"]
 """f of shape (P,), or (P, m) of m > 1 outputs."""

@@ -19,7 +19,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
-from bayesattn._checks import one_of
+from bayesattn._util.checks import one_of
 from bayesattn.kernels import GaussianProcess, sample_labels
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs

@@ -5,6 +5,7 @@ section 5). With other likelihoods draws hold a readout of path inputs, and outp
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Protocol
 
 import equinox as eqx
@@ -124,7 +125,7 @@ class GivenOrderParameter(eqx.Module):
 
     def compressed(self, arch: Architecture) -> "GivenOrderParameter":
         """The same by few examples with the same likelihood, where there are many."""
-        return eqx.tree_at(lambda each: each.kernels, self, kernels.compressed(self.kernels, arch))
+        return replace(self, kernels=kernels.compressed(self.kernels, arch))
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
         """Probability that f is above 0, over draws, where labels are +1 or -1; f without variance is above 0 or not."""
@@ -136,7 +137,7 @@ class GivenOrderParameter(eqx.Module):
 
     def with_labels(self, labels: Labels) -> "GivenOrderParameter":
         """The same with other labels."""
-        return eqx.tree_at(lambda each: each.kernels, self, self.kernels.with_labels(labels))
+        return replace(self, kernels=self.kernels.with_labels(labels))
 
 
 class GivenReadout(eqx.Module):
@@ -190,7 +191,7 @@ class GivenReadout(eqx.Module):
 
     def with_labels(self, labels: Labels) -> "GivenReadout":
         """The same with other labels."""
-        return eqx.tree_at(lambda each: each.labels, self, labels)
+        return replace(self, labels=labels)
 
 
 @jax.jit

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tomli_w
 
-from bayesattn._random import fingerprint
+from bayesattn._util.random import fingerprint
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
 

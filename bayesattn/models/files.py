@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from bayesattn._checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
+from bayesattn._util.checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
 
 LONGEST_KEY = 200
 """Characters of a key that an error shows."""

@@ -15,9 +15,9 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
-from bayesattn._checks import OwnsArrays, finite_array, owned, positive
-from bayesattn._random import fingerprint
-from bayesattn._text import Described
+from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive
+from bayesattn._util.random import fingerprint
+from bayesattn._util.text import Described
 from bayesattn.models.parameterisation import Parameterisation, Sites
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from bayesattn import tasks
-from bayesattn._checks import shown, suggestion
-from bayesattn._files import user_path
-from bayesattn._input_files import read_arrays, read_toml, regular_file
+from bayesattn._util.checks import shown, suggestion
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset

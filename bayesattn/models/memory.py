@@ -2,7 +2,7 @@
 
 import jax
 
-from bayesattn._checks import memory_limit
+from bayesattn._util.checks import memory_limit
 from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel

@@ -17,8 +17,8 @@ import numpy as np
 import tomli_w
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, positive_integer, shown
-from bayesattn._random import fingerprint
+from bayesattn._util.checks import finite_array, positive_integer, shown
+from bayesattn._util.random import fingerprint
 from bayesattn.model import Model, architecture_of
 from bayesattn.models.description import ATTRIBUTE, plain_table, restored
 from bayesattn.models.latent import LatentModel

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
-from bayesattn._checks import positive_integer, seed_number
-from bayesattn._random import fingerprint, stream
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import positive_integer, seed_number
+from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.path_inputs import input_scale
 from bayesattn.model import Model
 from bayesattn.models.parameterisation import Sites

@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
-from bayesattn._checks import shown
-from bayesattn.calibration import VERDICTS, Calibration
+from bayesattn._util.checks import shown
+from bayesattn.checks.calibration import VERDICTS, Calibration
+from bayesattn.checks.ranks import ecdf_band, ecdf_difference
 from bayesattn.plots.style import literal, palette, whole_numbers
-from bayesattn.ranks import ecdf_band, ecdf_difference
 
 MOST_COLUMNS = 4
 

@@ -8,10 +8,10 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from bayesattn.diagnostics import ENOUGH_ESS, GOOD_BFMI, Scalar
+from bayesattn.checks.diagnostics import ENOUGH_ESS, GOOD_BFMI, Scalar
+from bayesattn.checks.ranks import BAND_LEVEL, PLACES
 from bayesattn.models.trees import Draws, dataset, opened
 from bayesattn.plots.style import palette, short, whole_numbers
-from bayesattn.ranks import BAND_LEVEL, PLACES
 
 SHOWN_ENTRIES = 4
 """Quantities that are drawn: the log posterior and the largest diagonal entries of U, or of z."""

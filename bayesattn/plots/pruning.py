@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bayesattn._text import UNKNOWN
+from bayesattn._util.text import UNKNOWN
+from bayesattn.checks.pruning import MOST_LOST, Comparison, Pruned, compare, heads_of
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
-from bayesattn.pruning import MOST_LOST, Comparison, Pruned, compare, heads_of
 
 ORDER_STYLES: dict[str, dict[str, Any]] = {
     "theory": {"color": "blue", "marker": "o"},
@@ -31,7 +31,7 @@ def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draw
 
     Draws, runs and folders in place of comparisons are compared with the theory of their model first.
 
-    Raises ValueError at nothing, at something that is neither, at draws of a model that `bayesattn.pruning` does not serve.
+    Raises ValueError at nothing, at something that is neither, at draws of a model that has no pruning.
     """
     comparisons = _compared(comparisons)
     networks, model = list(comparisons[0].networks), comparisons[0].model

@@ -10,9 +10,9 @@ import xarray as xr
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bayesattn._checks import one_of
-from bayesattn.accuracy import share_right
-from bayesattn.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
+from bayesattn._util.checks import one_of
+from bayesattn.checks.accuracy import share_right
+from bayesattn.checks.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.model import architecture_of
 from bayesattn.models import CENTRAL
 from bayesattn.models.trees import OF_DRAWS, Draws, dataset, described_in, opened

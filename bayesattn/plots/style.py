@@ -15,8 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
-from bayesattn._files import replace_file, require_new, user_path
-from bayesattn._text import rounded, with_error
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.text import rounded, with_error
 
 RESOLUTION = 150
 SUFFIXES = (".png", ".pdf", ".svg")

@@ -12,14 +12,14 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bayesattn._text import rounded, with_error
-from bayesattn.accuracy import Alignment
+from bayesattn._util.text import rounded, with_error
+from bayesattn.checks.accuracy import Alignment
+from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
-from bayesattn.temperature import Candidate, by_evidence, by_gp_evidence
 
 if TYPE_CHECKING:
-    from bayesattn.validation import Validation
+    from bayesattn.checks.validation import Validation
 
 MOST_PATHS = 4
 """Paths whose U is drawn against width, and pairs of them."""
@@ -34,7 +34,7 @@ def validation_figure(
     """Everything about a model at several widths on one page: accuracy, U against width, U at the smallest width, alignment.
 
     What needs test labels, or labels that are not all 0, is left out where there are none, and the title says so.
-    `curve` holds the theory at these and more widths, as `bayesattn.temperature.candidates` makes it. Draws, runs and
+    `curve` holds the theory at these and more widths, as `bayesattn.checks.temperature.candidates` makes it. Draws, runs and
     folders in place of validations are held against the theory of their model first, all at one level.
 
     Raises:
@@ -68,7 +68,7 @@ def validation_figure(
 
 def _validated(validations: Any) -> list[Validation]:
     """Validations as they are, and draws held against the theory of their model."""
-    from bayesattn.validation import LEVEL, validate
+    from bayesattn.checks.validation import LEVEL, validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
     if not several:

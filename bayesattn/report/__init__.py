@@ -14,12 +14,14 @@ import xarray as xr
 from matplotlib.figure import Figure
 
 from bayesattn import exchangeable
-from bayesattn._extras import require
-from bayesattn._files import replace_file, require_new, user_path
-from bayesattn._random import digest, fingerprint
-from bayesattn._settings import with_own_settings
-from bayesattn._text import UNKNOWN, cell, rounded, with_error
-from bayesattn.diagnostics import Diagnostics, Scalar, moments
+from bayesattn._util.extras import require
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.random import digest, fingerprint
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
+from bayesattn.checks.diagnostics import Diagnostics, Scalar, moments
+from bayesattn.checks.validation import LEVEL, Predicted, Validation, predicted, validate
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 from bayesattn.joining import FREE, concat
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots import diagnostics, validation_figure
@@ -29,8 +31,6 @@ from bayesattn.runs import Run
 from bayesattn.runs.provenance import job_table
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import MOST_COORDINATES, too_many
-from bayesattn.validation import LEVEL, Predicted, Validation, predicted, validate
-from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 
 PAPER = "#121212"
 """Background of the page in dark mode."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._files import replace_file
+from bayesattn._util.files import replace_file
 
 UNREADABLE = (Exception,)
 """What reading a damaged file raises: one flipped bit, and zip readers find it encrypted or of another version."""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import filelock
 
-from bayesattn._files import sync_folder, user_path
+from bayesattn._util.files import sync_folder, user_path
 
 FOLDER = ".run"
 """Hidden folder inside a run: checkpoints, log, lock."""

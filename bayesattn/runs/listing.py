@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from bayesattn._files import user_path
+from bayesattn._util.files import user_path
 from bayesattn.runs import folder as folders
 from bayesattn.runs.folder import REPLACEMENT, RunError
 from bayesattn.runs.run import Run

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from bayesattn._files import append_line
+from bayesattn._util.files import append_line
 
 
 def append(file: Path, **event: Any) -> None:

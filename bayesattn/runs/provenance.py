@@ -44,7 +44,7 @@ FLAGS = {
     "jax_memory_fitting_effort": 0.0,
     "jax_use_direct_linearize": True,
 }
-"""JAX's flags, as they are by default, that can change a draw's last bit and that `_settings` leaves alone."""
+"""JAX's flags, as they are by default, that can change a draw's last bit and that `_util.settings` leaves alone."""
 SHOWN = ("test_labels",)
 """Arrays that decide no draw, but what is said of them."""
 

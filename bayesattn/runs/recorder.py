@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bayesattn._random import key_of
+from bayesattn._util.random import key_of
 from bayesattn.runs import checkpoint, store
 from bayesattn.runs.folder import RunError
 from bayesattn.runs.run import Run

@@ -17,9 +17,9 @@ import zarr
 from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
-from bayesattn._extras import require
-from bayesattn._files import replace_file, require_new, user_path
-from bayesattn._text import Described
+from bayesattn._util.extras import require
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.text import Described
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
 from bayesattn.runs import checkpoint, folder, log, provenance, store
@@ -29,7 +29,7 @@ from bayesattn.samplers import Job
 from bayesattn.samplers.run import Chains, units
 
 if TYPE_CHECKING:
-    from bayesattn.diagnostics import Diagnostics
+    from bayesattn.checks.diagnostics import Diagnostics
 
 DIAGNOSTICS_VERSION = 1
 """Raise it when `diagnose` or `summary` give other numbers: those that are kept with runs are computed anew then."""
@@ -171,13 +171,13 @@ class Run(Described):
 
     def diagnose(self) -> "Diagnostics":
         """Diagnostics of the draws that are there."""
-        from bayesattn.diagnostics import Diagnostics, diagnose
+        from bayesattn.checks.diagnostics import Diagnostics, diagnose
 
         return self.remembered("diagnostics", lambda: diagnose(self.draws()).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[dict[str, Any]]:
-        """Rows of `bayesattn.diagnostics.summary` for the draws that are there."""
-        from bayesattn.diagnostics import summary
+        """Rows of `bayesattn.checks.diagnostics.summary` for the draws that are there."""
+        from bayesattn.checks.diagnostics import summary
 
         return self.remembered("summary", lambda: summary(self.draws()), lambda rows: [dict(row) for row in rows])
 

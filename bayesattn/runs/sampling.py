@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from bayesattn._progress import callback, compiling
-from bayesattn._settings import with_own_settings
+from bayesattn._util.progress import callback, compiling
+from bayesattn._util.settings import with_own_settings
 from bayesattn.models import LatentModel, Model
 from bayesattn.runs import folder, store
 from bayesattn.runs.folder import RunBusy, RunError

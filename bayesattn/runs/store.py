@@ -24,7 +24,7 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
-from bayesattn._files import replace_file, sync, sync_folder
+from bayesattn._util.files import replace_file, sync, sync_folder
 from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.runs import checkpoint, provenance

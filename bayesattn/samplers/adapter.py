@@ -19,7 +19,7 @@ from numpyro.infer.hmc_util import IntegratorState, warmup_adapter
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
-from bayesattn._checks import positive, positive_integer
+from bayesattn._util.checks import positive, positive_integer
 
 Vector = Float[Array, " coordinate"]
 MOST_ENERGY_ERROR = 1000.0

@@ -16,8 +16,8 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
-from bayesattn._random import branch, fingerprint, stream
-from bayesattn._settings import with_own_settings
+from bayesattn._util.random import branch, fingerprint, stream
+from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.program import Program, options_for, program
 from bayesattn.theory.bartlett import stretched

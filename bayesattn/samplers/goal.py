@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import positive
+from bayesattn._util.checks import positive
 from bayesattn.models import CENTRAL
 from bayesattn.samplers.job import Job
 

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from bayesattn._checks import one_of, positive_integer, seed_number, shown
+from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.samplers import hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options

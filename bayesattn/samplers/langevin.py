@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from bayesattn._checks import positive, positive_integer
+from bayesattn._util.checks import positive, positive_integer
 from bayesattn.samplers.adapter import (
     MOST_ENERGY_ERROR,
     Half,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._checks import positive, positive_integer, shown, suggestion, truth
+from bayesattn._util.checks import positive, positive_integer, shown, suggestion, truth
 
 DEEPEST = 30
 """A tree of more doublings has more leaves than 32 bits count."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from bayesattn._random import branch, first_key
+from bayesattn._util.random import branch, first_key
 from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names

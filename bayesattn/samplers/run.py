@@ -23,10 +23,10 @@ import tomli_w
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
-from bayesattn._checks import one_of
-from bayesattn._progress import callback, compiled, compiling
-from bayesattn._random import fingerprint, stream
-from bayesattn._settings import own_settings, with_own_settings
+from bayesattn._util.checks import one_of
+from bayesattn._util.progress import callback, compiled, compiling
+from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, Collapsed, LatentModel, Model, Parameterisation, require_memory
 from bayesattn.models.description import ATTRIBUTE, described, plain_table, tree_of
 from bayesattn.samplers import curvature

@@ -18,7 +18,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 from numpyro.primitives import Messenger
 
-from bayesattn._checks import positive, positive_integer
+from bayesattn._util.checks import positive, positive_integer
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
 
 REPLICAS = 12

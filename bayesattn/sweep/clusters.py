@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from bayesattn._files import user_path
+from bayesattn._util.files import user_path
 from bayesattn.samplers.run import cores
 from bayesattn.sweep.plan import Cluster, Sweep
 

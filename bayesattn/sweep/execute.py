@@ -8,8 +8,8 @@ import filelock
 import pandas as pd
 
 from bayesattn import runs
-from bayesattn._extras import require
-from bayesattn._processes import require_main_guard
+from bayesattn._util.extras import require
+from bayesattn._util.processes import require_main_guard
 from bayesattn.sweep import clusters
 from bayesattn.sweep.plan import Planned, Sweep
 from bayesattn.sweep.table import results, write_table

@@ -11,10 +11,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from bayesattn import runs
-from bayesattn._checks import shown
-from bayesattn._files import user_path
-from bayesattn._input_files import read_toml
-from bayesattn._random import digest
+from bayesattn._util.checks import shown
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import read_toml
+from bayesattn._util.random import digest
 from bayesattn.models import Model, load_model, must_train
 from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
 from bayesattn.runs.provenance import require_same

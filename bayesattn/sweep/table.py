@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from bayesattn import runs
-from bayesattn._files import replace_file
+from bayesattn._util.files import replace_file
 from bayesattn.sweep.plan import Sweep, flat
 
 

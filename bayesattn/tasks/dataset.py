@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
-from bayesattn._checks import one_of, positive, positive_integer, seed_number
+from bayesattn._util.checks import one_of, positive, positive_integer, seed_number
 
 
 class TokenDataset(NamedTuple):

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import positive_integer
+from bayesattn._util.checks import positive_integer
 from bayesattn.classes import one_hot
 from bayesattn.tasks.dataset import TokenDataset, checked_settings
 from bayesattn.tasks.images import DIGITS, load_images

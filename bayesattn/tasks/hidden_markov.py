@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import number, positive, positive_integer, require_memory, seed_number
+from bayesattn._util.checks import number, positive, positive_integer, require_memory, seed_number
 from bayesattn.tasks.dataset import TokenDataset, checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")

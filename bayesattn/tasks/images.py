@@ -13,10 +13,10 @@ import numpy as np
 import platformdirs
 from jaxtyping import Float, Int
 
-from bayesattn._checks import positive_integer, require_memory, shown
-from bayesattn._extras import require
-from bayesattn._files import user_path
-from bayesattn._input_files import MOST_MEMBERS, Refused, decoding, members
+from bayesattn._util.checks import positive_integer, require_memory, shown
+from bayesattn._util.extras import require
+from bayesattn._util.files import user_path
+from bayesattn._util.input_files import MOST_MEMBERS, Refused, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 OMNIGLOT = {

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from bayesattn._checks import finite_array, positive_integer, require_memory, seed_number
-from bayesattn._input_files import read_arrays
+from bayesattn._util.checks import finite_array, positive_integer, require_memory, seed_number
+from bayesattn._util.input_files import read_arrays
 from bayesattn.tasks.dataset import TokenDataset
 from bayesattn.tasks.images import Images, load_images
 

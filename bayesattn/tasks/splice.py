@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from jaxtyping import Float, Int
 
-from bayesattn._checks import require_memory
+from bayesattn._util.checks import require_memory
 from bayesattn.classes import one_hot
 from bayesattn.tasks.dataset import TokenDataset, checked_settings
 

@@ -27,12 +27,12 @@ from jaxtyping import Array, Float, Key
 from safetensors.numpy import save
 
 from bayesattn import attention
-from bayesattn._checks import positive, positive_integer, seed_number
-from bayesattn._extras import require
-from bayesattn._files import replace_file, user_path
-from bayesattn._input_files import read_arrays
-from bayesattn._random import first_key
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import positive, positive_integer, seed_number
+from bayesattn._util.extras import require
+from bayesattn._util.files import replace_file, user_path
+from bayesattn._util.input_files import read_arrays
+from bayesattn._util.random import first_key
+from bayesattn._util.settings import with_own_settings
 from bayesattn.network import Weights, network, path_readouts
 from bayesattn.tasks.images import is_named
 from bayesattn.tasks.one_shot import OneShot, embedded

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked, is_traced
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import Checked, is_traced
+from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.between import symmetric
 from bayesattn.kernels.gaussian_process import GaussianProcess

@@ -4,7 +4,7 @@ from typing import Any
 
 import jax
 
-from bayesattn._checks import Checked, is_traced, positive
+from bayesattn._util.checks import Checked, is_traced, positive
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.gaussian_process import GaussianProcess
 

@@ -16,10 +16,10 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
-from bayesattn._checks import Checked, is_traced, positive, positive_integer, seed_number
-from bayesattn._random import branch, digest, stream
-from bayesattn._settings import with_own_settings
-from bayesattn._text import as_html, as_text, with_error
+from bayesattn._util.checks import Checked, is_traced, positive, positive_integer, seed_number
+from bayesattn._util.random import branch, digest, stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import as_html, as_text, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular

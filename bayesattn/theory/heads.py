@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array
+from bayesattn._util.checks import finite_array
 from bayesattn.architecture import Architecture
 
 

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import finite_array, labels_array, reals
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import finite_array, labels_array, reals
+from bayesattn._util.settings import with_own_settings
 
 
 @with_own_settings

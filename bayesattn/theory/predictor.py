@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import Checked
+from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.between import symmetric
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import Prediction, conditional_moments

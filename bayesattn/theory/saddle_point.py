@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._checks import Checked, positive, positive_integer, shown
-from bayesattn._settings import with_own_settings
-from bayesattn._text import as_html, as_text
+from bayesattn._util.checks import Checked, positive, positive_integer, shown
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import as_html, as_text
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import LEAST_PIVOT, is_singular

@@ -5,13 +5,13 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn import study
-from bayesattn.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, gp_mean, share_right
+from bayesattn.checks import study
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, gp_mean, share_right
+from bayesattn.checks.validation import Validation
 from bayesattn.models import Model, load_model
 from bayesattn.models.load import load_validate_table
 from bayesattn.samplers import Progress
 from bayesattn.tasks import HiddenMarkov
-from bayesattn.validation import Validation
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, combined, exponent, mean_of, pooled
 from reproductions.experiment import Settings
 from reproductions.paths import comparisons, maps

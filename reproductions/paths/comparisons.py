@@ -1,4 +1,4 @@
-"""Draws against theory, from `bayesattn.study.validate`, turned into claims: U, mean predictor, accuracy, alignment."""
+"""Draws against theory, from `study.validate`, turned into claims: U, mean predictor, accuracy, alignment."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from bayesattn import theory
-from bayesattn.accuracy import Accuracy, gp_kernel, gp_mean, mean_predictor
-from bayesattn.comparison import Compared, level_of_each
-from bayesattn.validation import Validation
-from bayesattn.verdict import DRAWS_PER_FREEDOM
+from bayesattn.checks.accuracy import Accuracy, gp_kernel, gp_mean, mean_predictor
+from bayesattn.checks.comparison import Compared, level_of_each
+from bayesattn.checks.validation import Validation
+from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
 from reproductions.claims import LEVEL, Claim, Curve, Mean, above_zero
 
 TOLD_APART = 6.0

@@ -7,14 +7,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayesattn import pruning, theory, validation
-from bayesattn.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
+from bayesattn import theory
+from bayesattn.checks import pruning, validation
+from bayesattn.checks.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
+from bayesattn.checks.pruning import Comparison, Readout, right_without
+from bayesattn.checks.validation import Validation
+from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
 from bayesattn.model import Model
 from bayesattn.models import load_model
-from bayesattn.pruning import Comparison, Readout, right_without
 from bayesattn.tasks import OneShot, training
-from bayesattn.validation import Validation
-from bayesattn.verdict import DRAWS_PER_FREEDOM
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, listed, mean_of, pooled
 from reproductions.experiment import Settings
 from reproductions.paths import comparisons

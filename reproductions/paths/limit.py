@@ -7,9 +7,9 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn.architecture import Architecture
+from bayesattn.checks.validation import Validation, validate
 from bayesattn.models import Model
 from bayesattn.samplers import sample
-from bayesattn.validation import Validation, validate
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, exponent, mean_of
 from reproductions.experiment import Settings
 from reproductions.paths.comparisons import WIDTH

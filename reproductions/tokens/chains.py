@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from bayesattn._checks import positive_integer
+from bayesattn._util.checks import positive_integer
 from reproductions.tokens import learning
 
 TO_BITS = 1 / np.log(2)

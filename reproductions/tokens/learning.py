@@ -16,7 +16,7 @@ from jax.scipy.linalg import solve_triangular
 from jaxtyping import Array, Float
 from scipy import optimize
 
-from bayesattn._checks import positive, positive_integer
+from bayesattn._util.checks import positive, positive_integer
 from bayesattn.exchangeable import rates
 from bayesattn.exchangeable.sphere import uniform
 from reproductions.tokens import simulation

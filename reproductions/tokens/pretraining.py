@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import finite_array, positive, positive_integer
 from reproductions.tokens import simulation
 
 Matrix = Float[np.ndarray, "feature feature"]

@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from bayesattn._checks import finite_array
+from bayesattn._util.checks import finite_array
 from bayesattn.exchangeable.finite import FiniteLatent
 
 

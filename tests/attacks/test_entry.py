@@ -15,8 +15,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 import bayesattn as ba
-from bayesattn import cli, plots, pruning, report, study
-from bayesattn._progress import Bars
+from bayesattn import cli, plots, report
+from bayesattn._util.progress import Bars
+from bayesattn.checks import pruning, study
 from bayesattn.cli import screen, theory
 from bayesattn.plots.diagnostics import scalars, trace
 from bayesattn.plots.validation import order_parameter_against_width, order_parameters

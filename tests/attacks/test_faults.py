@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from bayesattn import runs
-from bayesattn._input_files import read_arrays
+from bayesattn._util.input_files import read_arrays
 from bayesattn.tasks import OneShot, training
 from tests.attacks.conftest import QUICK
 from tests.disk import Disk, dying, failing

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import calibration
-from bayesattn.accuracy import share_right
+from bayesattn.checks import calibration
+from bayesattn.checks.accuracy import share_right
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.conditionals import leave_one_out

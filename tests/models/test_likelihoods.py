@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn import calibration
+from bayesattn.checks import calibration
 from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, path
 from bayesattn.network import effective_weights, path_readouts

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from reproductions import page, registry, results
 from reproductions import stored as stored_results
 from reproductions.__main__ import main

@@ -10,7 +10,7 @@ import pytest
 from numpyro.infer import MCMC, NUTS, init_to_sample
 
 import bayesattn as ba
-from bayesattn._random import branch
+from bayesattn._util.random import branch
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job

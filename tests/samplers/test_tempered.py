@@ -15,7 +15,8 @@ import pytest
 from scipy import special
 
 import bayesattn as ba
-from bayesattn import calibration, runs
+from bayesattn import runs
+from bayesattn.checks import calibration
 from bayesattn.network import effective_weights
 from bayesattn.samplers import Job, tempered
 from tests.posteriors import z_score

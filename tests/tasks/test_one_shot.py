@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import save_file
 
 import bayesattn as ba
-from bayesattn import pruning
-from bayesattn._input_files import read_arrays
+from bayesattn._util.input_files import read_arrays
+from bayesattn.checks import pruning
 from bayesattn.models import load_task, token
 from bayesattn.tasks import OneShot, training
 from tests.conftest import OMNIGLOT_FOLDER, relative_error

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._text import Described
+from bayesattn._util.text import Described
 
 Checked = Any
 """An argument that the function checks itself, to say in a ValueError what is wrong with it."""

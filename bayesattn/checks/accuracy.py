@@ -15,15 +15,15 @@ from scipy import stats
 from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, rounded, with_error
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, rounded, with_error
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model, trees
 from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.predictor import outputs_at, readouts, right
 
 if TYPE_CHECKING:
-    from bayesattn.validation import Validation
+    from bayesattn.checks.validation import Validation
 
 LEVEL = 0.01
 """Of each comparison with the GP limit alone: how often it may call predictors or kernels different that are equal."""

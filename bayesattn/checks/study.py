@@ -10,22 +10,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from bayesattn import calibration, plots, pruning, validation
-from bayesattn._checks import one_of, positive, positive_integer, shown
-from bayesattn._files import finite
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, rounded, with_error
-from bayesattn.accuracy import Accuracy, accuracy_on
-from bayesattn.calibration import Calibration, JointTest
-from bayesattn.diagnostics import watched_examples
+from bayesattn import plots
+from bayesattn._util.checks import one_of, positive, positive_integer, shown
+from bayesattn._util.files import finite
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, rounded, with_error
+from bayesattn.checks import calibration, pruning, validation
+from bayesattn.checks.accuracy import Accuracy, accuracy_on
+from bayesattn.checks.calibration import Calibration, JointTest
+from bayesattn.checks.diagnostics import watched_examples
+from bayesattn.checks.pruning import Comparison
+from bayesattn.checks.temperature import Candidate, by_evidence, candidates
+from bayesattn.checks.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from bayesattn.models import PARAMETERISATIONS, Model
-from bayesattn.pruning import Comparison
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS, Job, Progress, sample
-from bayesattn.temperature import Candidate, by_evidence, candidates
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import refuse_many
-from bayesattn.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
-from bayesattn.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +66,7 @@ class ValidationStudy(Described):
 
     @property
     def verdict(self) -> str:
-        """Of all widths together, at the level of `bayesattn.validation.LEVEL`."""
+        """Of all widths together, at the level of `bayesattn.checks.validation.LEVEL`."""
         return overall(self.validations)
 
     @property
@@ -298,7 +299,7 @@ class CalibrationStudy(Described):
 
     @property
     def holds(self) -> bool | None:
-        """Whether all do, at the level of `bayesattn.calibration.LEVEL` together; None if that cannot be told."""
+        """Whether all do, at the level of `bayesattn.checks.calibration.LEVEL` together; None if that cannot be told."""
         verdicts = [test.holds for of in self.results.values() for pair in of.values() for test in pair]
         return False if False in verdicts else None if None in verdicts else True
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from bayesattn._checks import memory_limit, shown
-from bayesattn._files import user_path
+from bayesattn._util.checks import memory_limit, shown
+from bayesattn._util.files import user_path
 
 MOST_TEXT = 2**20
 MOST_DEPTH = 20

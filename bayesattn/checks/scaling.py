@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bayesattn._checks import one_of
+from bayesattn._util.checks import one_of
 
 SEEN_ERRORS = 3.0
 """Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""

@@ -17,12 +17,12 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy import stats
 
-from bayesattn._checks import positive_integer
-from bayesattn._random import fingerprint, stream
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import positive_integer
+from bayesattn._util.random import fingerprint, stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.models import PARAMETERISATIONS, Model, Path, collapsed
 from bayesattn.models.conditional import conditional_of
-from bayesattn.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.program import Program, kernel, options_for
 from bayesattn.samplers.run import plan

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bayesattn import theory
-from bayesattn._checks import positive
-from bayesattn._settings import with_own_settings
-from bayesattn.accuracy import share_right
+from bayesattn._util.checks import positive
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.accuracy import share_right
 from bayesattn.models import Model
 from bayesattn.theory.evidence import FAR, competing
 from bayesattn.theory.predictor import outputs_at, readouts

@@ -13,11 +13,11 @@ import xarray as xr
 from arviz_stats.base import array_stats
 from jaxtyping import Float, Int
 
-from bayesattn._text import Described, with_error
-from bayesattn.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
+from bayesattn._util.text import Described, with_error
+from bayesattn.checks.accuracy import BATCHES, binomial_error, monte_carlo_error, share_right
+from bayesattn.checks.ranks import chain_band, chain_ecdfs
 from bayesattn.models import CENTRAL
 from bayesattn.models.trees import Draws, dataset, opened
-from bayesattn.ranks import chain_band, chain_ecdfs
 
 GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """What Vehtari et al. (2021) and Betancourt (2016) ask for."""
@@ -262,12 +262,12 @@ class Scalar:
 
     @cached_property
     def ecdfs(self) -> Float[np.ndarray, "chain place"]:
-        """`bayesattn.ranks.chain_ecdfs` of those."""
+        """`bayesattn.checks.ranks.chain_ecdfs` of those."""
         return chain_ecdfs(self.ranked)
 
     @cached_property
     def band(self) -> Float[np.ndarray, " place"]:
-        """`bayesattn.ranks.chain_band` of as many."""
+        """`bayesattn.checks.ranks.chain_band` of as many."""
         return chain_band(*self.ranked.shape)
 
     @cached_property

@@ -14,10 +14,10 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
-from bayesattn._checks import positive
-from bayesattn._settings import with_own_settings
-from bayesattn._text import Described, with_error
-from bayesattn.accuracy import (
+from bayesattn._util.checks import positive
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, with_error
+from bayesattn.checks.accuracy import (
     Accuracy,
     Alignment,
     accuracy_of,
@@ -25,13 +25,11 @@ from bayesattn.accuracy import (
     outputs_of,
     readout_batches,
 )
-from bayesattn.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
-from bayesattn.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
-from bayesattn.models import Model
-from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
-from bayesattn.predicted import Matrix, Predicted, predicted, size_of
-from bayesattn.scaling import Slope, scaling
-from bayesattn.verdict import (
+from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
+from bayesattn.checks.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
+from bayesattn.checks.predicted import Matrix, Predicted, predicted, size_of
+from bayesattn.checks.scaling import Slope, scaling
+from bayesattn.checks.verdict import (
     CANNOT_TELL,
     DOES_NOT_HOLD,
     DRAWS_PER_FREEDOM,
@@ -43,6 +41,8 @@ from bayesattn.verdict import (
     overall,
     percent,
 )
+from bayesattn.models import Model
+from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -122,7 +122,7 @@ class Validation(Described):
 
     @property
     def allowance(self) -> Matrix:
-        """Size of what the corrected theory leaves out, the next order in 1/N (`bayesattn.comparison.next_order`)."""
+        """Size of what the corrected theory leaves out, the next order in 1/N (`bayesattn.checks.comparison.next_order`)."""
         size = size_of(self.corrected)
         return np.max(next_order(np.abs(self.expected) / size, self.relative_variance)) * size
 

@@ -16,8 +16,8 @@ from jaxtyping import Float
 from scipy import stats
 
 from bayesattn import theory
-from bayesattn._checks import finite_array
-from bayesattn._settings import with_own_settings
+from bayesattn._util.checks import finite_array
+from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model, trees
 from bayesattn.models.trees import is_tree_or_run

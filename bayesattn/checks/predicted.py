@@ -6,8 +6,8 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn import theory
-from bayesattn._settings import with_own_settings
-from bayesattn.accuracy import gp_mean, mean_predictor
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.accuracy import gp_mean, mean_predictor
 from bayesattn.models import Model
 
 Matrix = Float[np.ndarray, "row row"]

@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
-from bayesattn._text import duration, printable
+from bayesattn._util.text import duration, printable
 
 LINE_SECONDS = 30.0
 """Between two lines in a log file."""
@@ -244,7 +244,7 @@ def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[
         yield progress
         return
     if progress is not None and not isinstance(progress, bool):
-        from bayesattn._checks import shown  # with NumPy, which `bayesattn --help` does without
+        from bayesattn._util.checks import shown  # with NumPy, which `bayesattn --help` does without
 
         raise ValueError(f"progress must be True, False, None or a function, got {shown(progress)}")
     with Bars(progress) as bars:
