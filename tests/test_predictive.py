@@ -67,7 +67,7 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
     seen, outputs = [], predictive._outputs
     monkeypatch.setattr(predictive, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
     parts = ba.predict(memory, inputs, keep_draws=True, seed=4)
-    assert seen == [(3, 4, 1)] * 3
+    assert seen == [(3, 1, 4)] * 3
     for name in names:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-12)
     thinned = ba.predict(memory, inputs, thin=15)
