@@ -158,7 +158,8 @@ class Model(OwnsArrays, Described):
         put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
         new = "architecture" in changed
         for part in ("", "test_", "validation_"):
-            inputs, labels = getattr(data, f"{part}path_inputs"), getattr(data, f"{part}labels")
+            inputs: Any = getattr(data, f"{part}path_inputs")
+            labels = getattr(data, f"{part}labels")
             if inputs is not None and (new or f"{part}path_inputs" in changed):
                 require_paths(f"{part}path_inputs", inputs, arch)
             if labels is not None and (new or {f"{part}path_inputs", f"{part}labels"} & changed):

@@ -146,7 +146,7 @@ class Collapsed(Parameterisation):
 
     @classmethod
     def of(
-        cls, model: Model, *, weights: bool = False, all_examples: bool = False, order: Any = None, **prepared: Array
+        cls, model: Model, *, weights: bool = False, all_examples: bool = False, order: Any = None, **prepared: Any
     ) -> "Collapsed":
         """The posterior of a model; where its likelihood is not Gaussian a `WithOutputs`.
 
@@ -177,7 +177,7 @@ class Collapsed(Parameterisation):
 
     prepare = staticmethod(prepare)  # pyright: ignore[reportAssignmentType]
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> "Collapsed":
+    def with_prepared(self, prepared: Mapping[str, Any]) -> "Collapsed":
         """The same posterior in other coordinates."""
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
@@ -298,7 +298,7 @@ class WithOutputs(Collapsed):
     likelihood: Likelihood
     latents: Whitening
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> "Collapsed":
+    def with_prepared(self, prepared: Mapping[str, Any]) -> "Collapsed":
         """The same posterior in other coordinates."""
         latents: dict[str, Any] = {"latents": _whitening(prepared, "latent_")}
         return replace(super().with_prepared(prepared), **latents)
@@ -340,7 +340,7 @@ class WithOutputs(Collapsed):
         return self.likelihood.sample(key, self.outputs(sites, self.factor(sites)))
 
 
-def _whitening(prepared: Mapping[str, Array], prefix: str = "") -> Whitening:
+def _whitening(prepared: Mapping[str, Any], prefix: str = "") -> Whitening:
     """Whitening by the arrays of `prepare` whose names begin with `prefix`."""
     return Whitening(
         **{name: jnp.asarray(prepared[prefix + name]) for name in Whitening._fields if prefix + name in prepared}

@@ -132,9 +132,7 @@ class Latent(Parameterisation):
     prior: Any
 
     @classmethod
-    def of(
-        cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array
-    ) -> "Latent":
+    def of(cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Latent":
         """The posterior of a model."""
         queries = None if model.query_features is None else jnp.asarray(model.query_features)
         return cls(

@@ -33,7 +33,7 @@ class Parameterisation(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def of(
-        cls, model: Any, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+        cls, model: Any, *, weights: bool = False, all_examples: bool = False, **prepared: Any
     ) -> "Parameterisation":
         """The posterior of a model.
 
@@ -49,7 +49,7 @@ class Parameterisation(eqx.Module):
         """Arrays that are computed once before sampling begins; nothing by default."""
         return {}
 
-    def with_prepared(self, prepared: Mapping[str, Array]) -> "Parameterisation":
+    def with_prepared(self, prepared: Mapping[str, Any]) -> "Parameterisation":
         """The same posterior with other arrays of `prepare`."""
         return self
 

@@ -46,7 +46,7 @@ class Path(Parameterisation):
     likelihood_scale: Any = eqx.field(default=1.0, kw_only=True)
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Path":
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Path":
         """The posterior of a model; its weights are its sites."""
         return cls(**cls._fields(model))
 

@@ -27,7 +27,7 @@ class Token(Path):
     read: Float[Array, "example_or_one _ token"]
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Token":
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Token":
         """The posterior of a model; raises ValueError if it has no tokens."""
         if model.tokens is None:
             raise ValueError(
