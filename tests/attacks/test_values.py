@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn import attention
-from bayesattn import model as posteriors
+from bayesattn import attention, dataset
 from bayesattn.models import bytes_needed
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
@@ -373,9 +372,9 @@ def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):
         checked.append(name)
         return honest(name, *rest)
 
-    honest = posteriors.checked_labels
-    monkeypatch.setattr(posteriors, "checked_labels", seen)
-    monkeypatch.setattr(posteriors, "checked_path_inputs", lambda name, *_, **__: checked.append(name))
+    honest = dataset.labels_array
+    monkeypatch.setattr(dataset, "labels_array", seen)
+    monkeypatch.setattr(dataset, "finite_array", lambda name, *_, **__: checked.append(name))
     model.replace(width=9, temperature=0.7)
     assert checked == []
     changed = model.replace(labels=model.labels + 1)
