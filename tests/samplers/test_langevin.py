@@ -233,7 +233,7 @@ def test_n_steps_counts_gradients(name, warmup):
             "damping_length must be a finite number above 0",
         ),
         ({"sampler": "barker", "options": {"max_tree_depth": 3}}, "options of sampler 'barker'.*max_tree_depth"),
-        ({"sampler": "sgld"}, "sampler 'sgld' serves parameterisations path, token.*got 'collapsed'"),
+        ({"sampler": "sgld"}, "sampler 'sgld' serves parameterisations token, path.*got 'collapsed'"),
         (
             {"sampler": "sgld", "parameterisation": "path", "options": {"minibatch": 7}},
             "minibatch must be at most the number of examples, 6, got 7",

@@ -100,4 +100,4 @@ def test_outputs_of_a_task_are_its_classes(tmp_path):
     with pytest.raises(ValueError, match=r"architecture\.outputs must be 3 of task 'splice', or be left out, got 2"):
         ba.load_model(file)
     file.write_text('observation = "categorical"\n' + text.format(len(CLASSES)))
-    assert ba.load_model(file).observation == "categorical"
+    assert ba.load_model(file).likelihood == ba.Categorical(0.1)
