@@ -114,6 +114,14 @@ def few_memory_maps():
 
 
 @pytest.fixture(scope="module", autouse=True)
+def _close_figures():
+    """Matplotlib warns of more than 20 open figures, whichever files one process tests."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _forget_compiled_functions():
     """Each compiled function takes memory maps: a run of all tests in one process aborted in XLA's compiler without this."""
     yield
