@@ -163,7 +163,7 @@ class Model(OwnsArrays, Described):
             if inputs is not None and (new or f"{part}path_inputs" in changed):
                 require_paths(f"{part}path_inputs", inputs, arch)
             if labels is not None and (new or {f"{part}path_inputs", f"{part}labels"} & changed):
-                labels_array(f"{part}labels", labels, len(inputs), arch.outputs)
+                labels_array(f"{part}labels", labels, len(labels), arch.outputs)
         if self.tokens is not None and changed & {"tokens", "path_inputs", "compressed"}:
             if data.compressed is not None:
                 raise ValueError("tokens must not be given for a compressed dataset, which holds no single examples")
