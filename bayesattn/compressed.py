@@ -68,23 +68,7 @@ class Compressed(OwnsArrays, Described):
 
     @classmethod
     def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None) -> "Compressed":
-        """Take in all examples once.
-
-        Args:
-            batches: pairs (path inputs (n, Pi, N_0), labels (n,)) from any iterable; or one pair of arrays, which are read
-                block by block where they lie on disk (NumPy's memory maps, Zarr, HDF5); or both by their names path_inputs
-                and labels, as in a Zarr group or an npz file, whose arrays are read whole; or a pair of Dask arrays; or a
-                Dask bag of pairs. Dask's are gathered where Dask computes: on the default client's workers, if there is one.
-            arch: the network; only the number of its paths matters.
-            store: a file in which what was gathered is kept, every half minute and at the end. If it is there, as many
-                examples as it holds are left out at the beginning, so that gathering goes on where it was interrupted.
-
-        Raises:
-            ValueError: wrong shapes, entries that are not finite, no examples, a store of other examples or together with
-                Dask, which has its own ways of going on.
-
-        Labels of the first examples that are likely classes by number get a warning.
-        """
+        """Take in all examples once: arguments and errors are those of `bayesattn.Dataset.gather`."""
         if not isinstance(arch, Architecture):
             raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
         batches = _by_place(batches)

@@ -129,7 +129,9 @@ class Dataset(OwnsArrays, Described):
             changes |= {"path_inputs": None, "labels": None}
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
-        changed._check(changes.keys())
+        # Test examples have the features of the training examples.
+        others = {f"{part}_path_inputs" for part in PARTS} if "path_inputs" in changes else set()
+        changed._check(changes.keys() | others)
         return changed
 
     @property
@@ -169,17 +171,18 @@ class Dataset(OwnsArrays, Described):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         _, paths, features = self.path_inputs.shape
-        others = [f"{len(inputs)} {use}" for use, inputs in self.others if inputs is not None]
-        rows = {"examples": f"{self.examples:,} of {paths} paths and {features} features", "others": ", ".join(others)}
+        rows = {"examples": f"{self.examples:,} of {paths} paths and {features} features"}
+        if self.others:
+            rows["others"] = ", ".join(self.others)
         if self.compressed is not None:
-            held = f"{len(self.path_inputs)} rows, {self.compressed.triangle.nbytes / 2**20:.3g} MiB"
-            rows["compressed"] = held
-        return "Dataset", {name: row for name, row in rows.items() if row}
+            rows["compressed"] = f"{len(self.path_inputs)} rows, {self.compressed.triangle.nbytes / 2**20:.3g} MiB"
+        return "Dataset", rows
 
     @property
-    def others(self) -> list[tuple[str, Any]]:
-        """Path inputs that are not trained on, with their use."""
-        return [("to test", self.test_path_inputs), ("to validate", self.validation_path_inputs)]
+    def others(self) -> list[str]:
+        """Numbers of examples that are not trained on, with their use."""
+        uses = {"to test": self.test_path_inputs, "to validate": self.validation_path_inputs}
+        return [f"{len(inputs)} {use}" for use, inputs in uses.items() if inputs is not None]
 
 
 def _compressed(dataset: Dataset) -> Compressed:

@@ -41,7 +41,6 @@ from bayesattn.tasks import TokenDataset
 
 _MAKING = threading.Lock()
 """Of several threads that ask for the same kernels, one makes them."""
-FIELDS = ("dataset", "architecture", "likelihood", "head_names", "path_groups", "tokens", "name", "task")
 DATA = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of its dataset that a model takes by their names."""
 UNEXPECTED = 100
@@ -131,16 +130,14 @@ class Model(OwnsArrays, Described):
         task: Mapping[str, Any] | None = None,
         **data: Any,
     ):
-        if not isinstance(architecture, Architecture):
-            raise ValueError(f"architecture must be a bayesattn.Architecture, got {type(architecture).__name__}")
+        _require_kind("architecture", architecture, Architecture)
         for key in data:
             one_of("field of a model", key, [*FIELDS, *DATA])
         if dataset is None:
             dataset = Dataset(**data)
-        elif not isinstance(dataset, Dataset):
-            raise ValueError(f"dataset must be a bayesattn.Dataset, got {type(dataset).__name__}")
         elif data:
             raise ValueError(f"{next(iter(data))} must not be given together with dataset: use dataset.replace")
+        _require_kind("dataset", dataset, Dataset)
         put = partial(object.__setattr__, self)
         put("_made", [])
         put("dataset", dataset)
@@ -418,9 +415,9 @@ class Model(OwnsArrays, Described):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         arch, (_, paths, features) = self.architecture, self.path_inputs.shape
-        others = [f"{len(inputs)} {use}" for use, inputs in self.dataset.others if inputs is not None]
         rows = {
-            "examples": f"{self.examples} of {features} features" + "".join(f", {other}" for other in others),
+            "examples": f"{self.examples} of {features} features"
+            + "".join(f", {other}" for other in self.dataset.others),
             "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
@@ -449,16 +446,13 @@ class Model(OwnsArrays, Described):
         put = partial(object.__setattr__, changed := copy.copy(self))
         put("_made", vars(self)["_made"])
         if {"likelihood", "temperature"} & names:
-            known = changes.pop("likelihood", None if "temperature" in changes else self.likelihood)
-            temperature = changes.pop("temperature", None)
+            known, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
             if known is None:
-                temperature = positive("temperature", temperature)
-                put("likelihood", dataclasses.replace(self.likelihood, temperature=temperature))
-            else:
-                put("likelihood", _likelihood(known, temperature))
+                known = dataclasses.replace(self.likelihood, temperature=positive("temperature", temperature))
+            put("likelihood", _likelihood(known, temperature))
             names |= {"likelihood"}
-        if "dataset" in changes:
-            names |= {*DATA}
+        _require_kind("architecture", changes.get("architecture", self.architecture), Architecture)
+        _require_kind("dataset", changes.get("dataset", self.dataset), Dataset)
         if parts := {name: changes.pop(name) for name in DATA if name in changes}:
             changes["dataset"] = changes.get("dataset", self.dataset).replace(**parts)
         if "task" in changes:
@@ -466,12 +460,11 @@ class Model(OwnsArrays, Described):
         for name, value in changes.items():
             put(name, value)
         arch, own = changed.architecture, self.architecture
-        if not isinstance(arch, Architecture) or not isinstance(changed.dataset, Dataset):
-            return Model(**{name: getattr(changed, name) for name in FIELDS})  # which says what is wrong
         same_paths = (arch.heads, arch.ways, arch.outputs) == (own.heads, own.ways, own.outputs)
-        changed._check(names if same_paths else {*FIELDS, *DATA})
+        same_inputs = changed.path_inputs is self.path_inputs and "dataset" not in names
+        changed._check(names if same_paths and same_inputs else {*FIELDS, *DATA})
         if (
-            changed.path_inputs is not self.path_inputs
+            not same_inputs
             or changed.compressed is not self.compressed
             or arch.variances[0] != own.variances[0]
             or not same_paths
@@ -479,6 +472,15 @@ class Model(OwnsArrays, Described):
         ):
             put("_made", [])
         return changed
+
+
+FIELDS = tuple(each.name for each in dataclasses.fields(Model))
+
+
+def _require_kind(name: str, value: Any, kind: type) -> None:
+    """Raise ValueError unless a field is of its class."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a bayesattn.{kind.__name__}, got {type(value).__name__}")
 
 
 def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:

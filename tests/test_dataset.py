@@ -1,9 +1,12 @@
 """Datasets: what a model takes from them, and what is refused."""
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.models.parameterisation import LabelDistribution
 
 ARCH = ba.Architecture((2,), (4, 4), (1.0, 1.0, 1.0))
 RANDOM = np.random.default_rng(0)
@@ -78,3 +81,31 @@ def test_a_model_says_what_it_was_given():
         ba.Model(dataset=dataset, architecture=ARCH, likelihood=ba.Gaussian(0.5), temperature=0.3)
     with pytest.raises(ValueError, match="field of a model must be one of"):
         ba.Model(dataset=dataset, architecture=ARCH, temperature=1.0, statistics=None)
+
+
+def test_parts_that_replace_others_are_held_against_what_stays():
+    model = ba.Model(path_inputs=INPUTS, labels=LABELS, test_path_inputs=TEST, architecture=ARCH, temperature=0.3)
+    with pytest.raises(ValueError, match=r"test_path_inputs must have shape \(examples, paths, 2\)"):
+        model.replace(path_inputs=INPUTS[:, :, :2])
+    wider = ba.Architecture((3,), (4, 4), (1.0, 1.0, 1.0))
+    other = ba.Dataset.gather((RANDOM.normal(size=(9, 3, 3)), LABELS), wider)
+    gathered = ba.Model(dataset=ba.Dataset.gather((INPUTS, LABELS), ARCH), architecture=ARCH, temperature=0.3)
+    for changes in ({"compressed": other.compressed}, {"dataset": other}):
+        with pytest.raises(ValueError, match="path_inputs must have 2 paths"):
+            gathered.replace(**changes)
+    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got int"):
+        model.replace(dataset=3)
+
+
+@pytest.mark.parametrize("shape", [(5,), (5, 3)])
+@pytest.mark.parametrize("likelihood", [ba.Gaussian(0.3), ba.Categorical(0.3)])
+def test_labels_are_a_distribution_of_numpyro(likelihood, shape):
+    outputs = jnp.asarray(RANDOM.normal(size=shape))
+    labels = LabelDistribution(likelihood, outputs)
+    drawn = labels.sample(jax.random.key(0), (2, 4))
+    assert drawn.shape == (2, 4, *shape)
+    assert labels.sample(jax.random.key(0)).shape == shape
+    assert len(np.unique(np.asarray(drawn).reshape(8, -1), axis=0)) > 1
+    each = likelihood.log_prob(outputs, drawn[1, 2])
+    assert each.shape == (5,)
+    assert labels.log_prob(drawn[1, 2]) == pytest.approx(float(each.sum()), rel=1e-12)

@@ -1,11 +1,9 @@
 """Where files are, as users name them, and how the package writes them: as a whole or not at all, and onto the disk."""
 
-import hashlib
 import math
 import os
 import re
 import uuid
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -97,11 +95,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def digest_of(files: Iterable[Path]) -> str:
-    """Twelve hexadecimal digits of the SHA-256 of files, so that a change of code is seen without a new version."""
-    digest = hashlib.sha256()
-    for file in files:
-        digest.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
-    return digest.hexdigest()[:12]

@@ -20,6 +20,7 @@ class Gaussian(Likelihood):
     """
 
     conjugate: ClassVar[bool] = True
+    statistic_name: ClassVar[str] = "mean label^2"
 
     temperature: Any = temperature_field()
 
@@ -35,8 +36,6 @@ class Gaussian(Likelihood):
     def statistic(self, labels: Labels) -> Float[Array, ""]:
         """Mean square of the labels."""
         return jnp.mean(labels**2)
-
-    statistic_name: ClassVar[str] = "mean label^2"
 
     @property
     def description(self) -> str:

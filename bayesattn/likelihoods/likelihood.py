@@ -8,7 +8,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.checks import is_traced, positive
+from bayesattn._util.checks import positive
 
 Outputs = Float[Array, "*labels"]
 """f of shape (P,), or (P, m) of m > 1 outputs."""
@@ -25,6 +25,8 @@ class Likelihood(eqx.Module):
 
     conjugate: ClassVar[bool] = False
     """Whether outputs can be integrated out in closed form; else chains of the collapsed parameterisation hold them."""
+
+    statistic_name: ClassVar[str] = "weighted mean label"
 
     @abc.abstractmethod
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
@@ -46,8 +48,6 @@ class Likelihood(eqx.Module):
     def check_labels(self, name: str, labels: Any) -> None:
         """Raise ValueError, with the argument's `name`, for labels that have probability 0 whatever the outputs."""
 
-    statistic_name: ClassVar[str] = "weighted mean label"
-
     @property
     def description(self) -> str:
         """What labels are, in a few words."""
@@ -56,8 +56,4 @@ class Likelihood(eqx.Module):
 
 def temperature_field() -> Any:
     """The field of a temperature T, a number above 0."""
-    return eqx.field(converter=_temperature)
-
-
-def _temperature(value: Any) -> Any:
-    return value if is_traced(value) else partial(positive, "temperature")(value)
+    return eqx.field(converter=partial(positive, "temperature"))

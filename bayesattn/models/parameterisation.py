@@ -1,6 +1,7 @@
 """What a parameterisation is: a posterior, written in the sites that a chain moves."""
 
 import abc
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -106,16 +107,13 @@ class LabelDistribution(dist.Distribution):
         assert key is not None
         if not sample_shape:
             return self.likelihood.sample(key, self.outputs)
-        keys = jax.random.split(key, sample_shape)
-        return jnp.vectorize(lambda k: self.likelihood.sample(k, self.outputs), signature=f"()->({self._dims})")(keys)
+        keys = jax.random.split(key, math.prod(sample_shape))
+        drawn = jax.vmap(lambda each: self.likelihood.sample(each, self.outputs))(keys)
+        return drawn.reshape(*sample_shape, *self.event_shape)
 
     def log_prob(self, value):
         """Log probability of the labels of all examples together."""
         return jnp.sum(self.likelihood.log_prob(self.outputs, value))
-
-    @property
-    def _dims(self) -> str:
-        return ",".join(f"n{axis}" for axis in range(len(self.event_shape)))
 
 
 def observe(likelihood: Likelihood, outputs: Outputs, labels: Array, scale: Any = 1.0) -> None:

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
-from bayesattn.samplers.program import Program, options_for, program
+from bayesattn.samplers.program import Program, program_of
 from bayesattn.theory.bartlett import stretched
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
@@ -51,11 +51,10 @@ def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[s
     Deterministic: the short chains have random keys of their own, whatever the seed of the job.
     """
     shapes = collapsed.structure(model)
-    key = stream(0, "curvature", fingerprint(model))
+    key, posterior = stream(0, "curvature", fingerprint(model)), Collapsed.of(model, **prepared)
+    chain = program_of(posterior, "hmc", {"num_steps": LEAPS}, STEPS, ("order_parameter",))
     for turn in range(ROUNDS):
-        posterior = Collapsed.of(model, **prepared)
-        options = options_for("hmc", posterior, {"num_steps": LEAPS})
-        chain = program("hmc", Collapsed, STEPS, tuple(sorted(options.items())), ("order_parameter",), vectorised=False)
+        posterior = posterior.with_prepared(prepared)
         keys = jax.random.split(branch(key, str(turn)), CHAINS)
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
             looks = list(pool.map(partial(_looks, chain, posterior), keys))

@@ -38,6 +38,19 @@ def options_for(sampler: str, posterior: Parameterisation, options: Mapping[str,
     return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
 
 
+def program_of(
+    posterior: Parameterisation,
+    sampler: str,
+    options: Mapping[str, Any],
+    warmup: int,
+    keep: tuple[str, ...],
+    vectorised: bool = False,
+) -> "Program":
+    """`program` of a sampler's options for a posterior, its defaults included."""
+    settings = tuple(sorted(options_for(sampler, posterior, options).items()))
+    return program(sampler, type(posterior), warmup, settings, keep, vectorised)
+
+
 def kernel(sampler: str, parameterisation: type[Parameterisation], options: Mapping[str, Any]) -> Any:
     """A new kernel of a sampler for the NumPyro program of a parameterisation.
 

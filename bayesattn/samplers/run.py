@@ -32,7 +32,7 @@ from bayesattn.models.description import ATTRIBUTE, described, plain_table, tree
 from bayesattn.samplers import curvature
 from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.job import MINIBATCHED, Job
-from bayesattn.samplers.program import Program, options_for, program
+from bayesattn.samplers.program import Program, program_of
 
 if TYPE_CHECKING:
     import xarray as xr  # brings pandas: half of the time that JAX takes to import
@@ -255,15 +255,8 @@ def plan(
     kind = PARAMETERISATIONS[job.parameterisation]
     computed = _prepared(model, kind) if prepared is None else prepared
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **computed)
-    options = options_for(job.sampler, posterior, job.options)
-    chain_program = program(
-        job.sampler,
-        type(posterior),
-        job.warmup,
-        tuple(sorted(options.items())),
-        job.keep,
-        job.chain_method == "vectorised",
-    )
+    vectorised = job.chain_method == "vectorised"
+    chain_program = program_of(posterior, job.sampler, job.options, job.warmup, tuple(job.keep), vectorised)
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
