@@ -4,11 +4,11 @@ import dataclasses
 import itertools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bayesattn._util.checks import entries, names, number, positive, positive_integer
+from bayesattn._util.checks import entries, names, number, positive, positive_integer, shown
 
 SKIP = "skip"
 WIDEST = 10**12
@@ -85,6 +85,12 @@ class Architecture:
     def __repr__(self) -> str:
         """Without skips and outputs where there are none and one."""
         return f"Architecture({', '.join(f'{name}={value!r}' for name, value in self.table.items())})"
+
+    @classmethod
+    def of_table(cls, table: Mapping[str, Any]) -> "Architecture":
+        """The architecture of a table such as `table` gives; fields that it lacks have their defaults."""
+        given = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
+        return cls(*given, outputs=table.get("outputs", 1))
 
     @property
     def table(self) -> dict[str, Any]:
@@ -181,6 +187,19 @@ class Architecture:
         checked = tuple(names(f"head_names[{layer}]", heads) for layer, heads in enumerate(layers))
         if tuple(map(len, checked)) != self.heads:
             raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, checked))}")
+        return checked
+
+    def checked_path_groups(self, groups: Any) -> dict[str, tuple[int, ...]]:
+        """Groups of paths by name; raises ValueError where they hold anything but numbers of paths."""
+        if not isinstance(groups, Mapping):
+            raise ValueError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
+        checked = {}
+        for name, members in groups.items():
+            key = f"path_groups[{name!r}]"
+            given = entries(key, members, "a list of paths, by index")
+            checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(given))
+            if max(checked[name], default=0) >= self.paths:
+                raise ValueError(f"{key} must hold paths below {self.paths}, got {checked[name]}")
         return checked
 
     def row_names(

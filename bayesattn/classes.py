@@ -13,8 +13,6 @@ from bayesattn._util.text import as_html, as_text, with_error
 
 BINS = 10
 """Of confidence, equally wide, over which calibration is looked at."""
-MOST_NUMBERS, LARGEST_NUMBER = 20, 100
-"""Labels that are whole numbers from 0 on, so many different ones at most and none larger, are likely numbers of classes."""
 SHOWN = 8
 """Classes that results show."""
 
@@ -184,27 +182,6 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
             " got others"
         )
     return labels
-
-
-def doubtful_labels(name: str, labels: np.ndarray) -> str:
-    """What to warn of where labels (P,) are right in form, but likely classes and no values of a function; else empty.
-
-    Classes are two values of one sign, or 3 to 20 different whole numbers from 0 to 100 that occur more than once in all.
-    """
-    values = np.unique(labels)
-    if len(values) == 2 and values[0] * values[1] >= 0:
-        return (
-            f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
-            " use -1 and +1"
-        )
-    few = 3 <= len(values) <= min(MOST_NUMBERS, len(labels) - 1)
-    if not few or np.any((values < 0) | (values > LARGEST_NUMBER) | (values != np.round(values))):
-        return ""
-    return (
-        f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
-        f" values of a function; if they number classes, use bayesattn.one_hot(labels) and an architecture with outputs ="
-        f" {len(values)}"
-    )
 
 
 def one_hot(classes: Any, names: Any = None) -> OneHot:

@@ -13,6 +13,7 @@ from bayesattn._util.checks import OwnsArrays, finite_array, labels_array, names
 from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
+from bayesattn.gather import gather as gathered
 
 PARTS = ("test", "validation")
 GATHERED = "{} must not be given for a compressed dataset, whose training examples are gathered"
@@ -72,7 +73,7 @@ class Dataset(OwnsArrays, Described):
 
         Labels of the first examples that are likely classes by number get a warning.
         """
-        return cls(compressed=Compressed.gather(batches, arch, store=store), **parts)
+        return cls(compressed=gathered(batches, arch, store), **parts)
 
     def save(self, file: str | Path) -> None:
         """Write the compressed training examples to a new file, a Zarr store in a zip archive.
@@ -108,6 +109,11 @@ class Dataset(OwnsArrays, Described):
 
     def __radd__(self, other: Any) -> "Dataset":
         return self if isinstance(other, int) and other == 0 else NotImplemented
+
+    @property
+    def path_entries(self) -> int:
+        """Entries of the path inputs of training and test examples."""
+        return self.path_inputs.size + (0 if self.test_path_inputs is None else self.test_path_inputs.size)
 
     @property
     def examples(self) -> int:

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from bayesattn._util.checks import number, positive_integer, shown
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
-from bayesattn.checks.diagnostics import FEWEST_DRAWS
+from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.theory.heads import head_scores

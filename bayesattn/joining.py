@@ -9,20 +9,10 @@ import numpy as np
 import tomli_w
 
 from bayesattn._util.checks import require_memory, shown
+from bayesattn.models.arviz import dataset
 from bayesattn.models.description import ATTRIBUTE
-from bayesattn.models.trees import (
-    DATA,
-    JOINED,
-    OF_CHAINS,
-    Draws,
-    Origin,
-    close,
-    dataset,
-    described_in,
-    numbers_of,
-    opened,
-    repeats,
-)
+from bayesattn.models.origin import Origin, close, described_in
+from bayesattn.models.trees import DATA, JOINED, OF_CHAINS, Draws, numbers_of, opened, repeats
 
 if TYPE_CHECKING:
     import xarray as xr

@@ -2,71 +2,39 @@
 
 import copy
 import dataclasses
-import threading
-import warnings
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jaxtyping import Float
 
 from bayesattn import attention
 from bayesattn._util.checks import (
     Checked,
-    OwnsArrays,
-    entries,
     labels_array,
     one_of,
-    owned,
     positive,
-    positive_integer,
+    require_kind,
     shown,
 )
-from bayesattn._util.random import fingerprint
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
-from bayesattn.classes import doubtful_labels
-from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
 from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_process
-from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
+from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
-from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, name_of
+from bayesattn.labels import warn_of_labels
+from bayesattn.likelihoods import Gaussian, Likelihood, name_of
+from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
+from bayesattn.tokens import Tokens
 
-_MAKING = threading.Lock()
-"""Of several threads that ask for the same kernels, one makes them."""
+KERNELS = "_kernels_of_inputs"
+"""Attribute of a model that may be a thousand times larger than its data: pickles and copies go without."""
 DATA = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of its dataset that a model takes by their names."""
-UNEXPECTED = 100
-"""Times that labels may be larger or smaller than the prior expects before a warning."""
-
-
-@dataclass(frozen=True, eq=False)
-class Tokens(OwnsArrays):
-    """What the token parameterisation needs beyond path inputs: training tokens and their attention.
-
-    `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
-    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is
-    any. `renormalise` is that of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
-    """
-
-    inputs: Float[np.ndarray, "example token feature"]
-    attention: Sequence[Any] | Callable[[], Sequence[Any]]
-    readout: str
-    mask: Any = None
-    renormalise: float | None = None
-
-    @property
-    def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
-        """Attention matrices of each layer, made anew at each call where they are made."""
-        layers = self.attention() if callable(self.attention) else self.attention
-        return [np.asarray(matrix) for matrix in layers]
 
 
 def _of_dataset(name: str, said: str) -> Any:
@@ -75,7 +43,7 @@ def _of_dataset(name: str, said: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Model(OwnsArrays, Described):
+class Model(Posterior):
     """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
@@ -105,7 +73,6 @@ class Model(OwnsArrays, Described):
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_path_inputs")
-    """Arrays that decide the posterior, and the draws."""
 
     dataset: Dataset
     architecture: Architecture
@@ -130,16 +97,15 @@ class Model(OwnsArrays, Described):
         task: Mapping[str, Any] | None = None,
         **data: Any,
     ):
-        _require_kind("architecture", architecture, Architecture)
+        require_kind("architecture", architecture, Architecture)
         for key in data:
             one_of("field of a model", key, [*FIELDS, *DATA])
         if dataset is None:
             dataset = Dataset(**data)
         elif data:
             raise ValueError(f"{next(iter(data))} must not be given together with dataset: use dataset.replace")
-        _require_kind("dataset", dataset, Dataset)
+        require_kind("dataset", dataset, Dataset)
         put = partial(object.__setattr__, self)
-        put("_made", [])
         put("dataset", dataset)
         put("architecture", architecture)
         put("likelihood", _likelihood(likelihood, temperature))
@@ -164,13 +130,14 @@ class Model(OwnsArrays, Described):
         if self.tokens is not None and changed & {"tokens", "path_inputs", "compressed"}:
             if data.compressed is not None:
                 raise ValueError("tokens must not be given for a compressed dataset, which holds no single examples")
-            put("tokens", self._checked_tokens(self.tokens))
+            examples, _, features = data.path_inputs.shape
+            put("tokens", self.tokens.checked(examples, features, arch.heads))
         if {"architecture", "head_names", "output_names"} & changed:
             if self.head_names is not None:
                 put("head_names", arch.checked_head_names(self.head_names))
             arch.row_names(self.head_names, data.output_names)
         if {"architecture", "path_groups"} & changed:
-            put("path_groups", _checked_groups(self.path_groups, arch.paths))
+            put("path_groups", arch.checked_path_groups(self.path_groups))
         if {"labels", "test_labels", "validation_labels", "likelihood", "compressed"} & changed:
             self._check_labels()
         if self.likelihood.conjugate and {"path_inputs", "labels", "architecture", "likelihood"} & changed:
@@ -179,7 +146,7 @@ class Model(OwnsArrays, Described):
                 refuse_contradictions(data.path_inputs, data.labels, scale, self.temperature)
         for name in ("labels", "test_labels"):
             if name in changed and getattr(data, name) is not None:
-                _warn_of_labels(name, getattr(data, name), self)
+                warn_of_labels(name, getattr(data, name), self)
 
     @property
     def temperature(self) -> Any:
@@ -211,22 +178,6 @@ class Model(OwnsArrays, Described):
         """P, the number of training examples."""
         return self.dataset.examples
 
-    def _checked_tokens(self, tokens: Tokens) -> Tokens:
-        examples, _, features = self.path_inputs.shape
-        one_of("tokens.readout", tokens.readout, attention.READOUTS)
-        inputs, mask = attention.checked_tokens(
-            "tokens.inputs", tokens.inputs, tokens.mask, (examples, "tokens", features)
-        )
-        inputs, mask = owned(inputs), None if mask is None else owned(mask)
-        if callable(tokens.attention):
-            return Tokens(inputs, tokens.attention, tokens.readout, mask)
-        matrices = attention.checked_matrices(tokens.attention, examples, inputs.shape[1], mask, tokens.renormalise)
-        if tuple(matrix.shape[1] for matrix in matrices) != self.architecture.heads:
-            got = [matrix.shape[1] for matrix in matrices]
-            raise ValueError(f"tokens.attention must have {self.architecture.heads} heads per layer, got {got}")
-        matrices = [owned(matrix) for matrix in matrices]
-        return Tokens(inputs, matrices, tokens.readout, mask)
-
     @classmethod
     def from_tokens(
         cls,
@@ -255,7 +206,7 @@ class Model(OwnsArrays, Described):
             causal=data.causal,
             skips=[skip > 0 for skip in arch.skips],
         )
-        tokens = None if data.readout == attention.EACH else _tokens_of(data)
+        tokens = None if data.readout == attention.EACH else Tokens.of(data)
         plain = Architecture(arch.heads, arch.widths, arch.variances)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
@@ -276,7 +227,7 @@ class Model(OwnsArrays, Described):
             output_names=data.output_names if len(data.output_names) else None,
             path_groups={
                 name: tuple(places[path] for path in paths)
-                for name, paths in _checked_groups(data.path_groups, plain.paths).items()
+                for name, paths in plain.checked_path_groups(data.path_groups).items()
             },
             tokens=tokens,
             name=name,
@@ -295,86 +246,6 @@ class Model(OwnsArrays, Described):
             table["statistics"] = {"examples": self.examples, "unexplained": float(f"{residual.square:.9g}")}
         return table | ({"task": self.task} if self.task else {})
 
-    def dims(self) -> dict[str, list[str]]:
-        """Names of the axes of each variable in ArviZ's groups, without chain and draw.
-
-        Of several outputs those of U, "path" and "other_path", count paths and outputs, those of path inputs paths alone.
-        """
-        path, output = ("path", []) if self.architecture.outputs == 1 else ("path_of_inputs", ["output"])
-        return {
-            "order_parameter": ["path", "other_path"],
-            "prediction": ["test_example", *output],
-            "readout": ["path", "feature"],
-            "labels": ["example", *output],
-            "path_inputs": ["example", path, "feature"],
-            "test_path_inputs": ["test_example", path, "feature"],
-            "test_labels": ["test_example", *output],
-            "bartlett": ["coordinate"],
-            "token_inputs": ["example", "token", "feature"],
-            "token_mask": ["example", "token"],
-            **{
-                f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
-                for layer in range(self.architecture.depth)
-            },
-            **self.architecture.weight_dims(),
-        }
-
-    def coords(self) -> dict[str, list[str]]:
-        """Names along axes: those of the paths."""
-        return {"path": self.row_names, "other_path": self.row_names}
-
-    def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
-        """ArviZ's observed_data and constant_data, the latter with the tokens and their attention if asked for."""
-        constant = {"fingerprint": fingerprint(self), "path_inputs": self.path_inputs}
-        constant |= {} if self.temperature is None else {"temperature": self.temperature}
-        for name in ("test_path_inputs", "test_labels"):
-            if getattr(self, name) is not None:
-                constant[name] = getattr(self, name)
-        if tokens and self.tokens is not None:
-            constant["token_inputs"] = self.tokens.inputs
-            constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(self.tokens.matrices)}
-            constant |= {} if self.tokens.mask is None else {"token_mask": self.tokens.mask}
-        return {
-            "observed_data": {"labels": np.asarray(self.labels)},
-            "constant_data": {name: np.asarray(value) for name, value in constant.items()},
-        }
-
-    def about(self, tokens: bool = False) -> dict[str, Any]:
-        """What, besides `table` and the arrays of `groups`, makes the model; plain values."""
-        return {
-            "head_names": self.head_names or self.architecture.numbered_heads(),
-            "path_groups": {name: list(paths) for name, paths in self.path_groups.items()},
-            "name": self.name,
-            "task": self.task,
-            "readout": self.tokens.readout if self.tokens and tokens else None,
-            **({} if self.output_names is None else {"output_names": list(self.output_names)}),
-        } | ({} if self.compressed is None else {"unseen": self.compressed.residual._asdict()})
-
-    @classmethod
-    def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "Model":
-        """The model of which `table`, `about` and the arrays of `groups` were stored."""
-        shape, tokens = table["architecture"], None
-        arch = architecture_of(shape)
-        if about["readout"]:
-            matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(len(shape["heads"]))]
-            mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
-            tokens = Tokens(arrays["token_inputs"], matrices, about["readout"], mask)
-        wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
-        data = {name: arrays[name] for name in wanted if name in arrays}
-        if "unseen" in about:
-            inputs, labels = data.pop("path_inputs"), data.pop("labels")
-            data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**about["unseen"]))
-        return cls(
-            **data,
-            likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
-            architecture=arch,
-            tokens=tokens,
-            # Earlier versions stored no names where none were given, and numbered heads from 0.
-            head_names=about["head_names"] or arch.numbered_heads(first=0),
-            output_names=about.get("output_names"),
-            **{key: about[key] for key in ("path_groups", "name", "task")},
-        )
-
     def require_gaussian(self) -> None:
         """Raise ValueError where the likelihood is not Gaussian: there is no theory in closed form then."""
         if not self.likelihood.conjugate:
@@ -389,18 +260,17 @@ class Model(OwnsArrays, Described):
     def kernels(self) -> GaussianProcess:
         """What K(U) is made of, and the labels, whatever their likelihood.
 
-        All models that `replace` made of one another share them, as long as path inputs and s_0 are the same.
+        A model that `replace` makes of this one takes them over, as long as path inputs and s_0 are the same.
         """
-        made: list[GaussianProcess] = vars(self)["_made"]
-        # Kernels outlive whatever is being traced when they are first asked for.
-        with _MAKING, jax.ensure_compile_time_eval():
-            if not made:
-                residual = None if self.compressed is None else self.compressed.residual
-                temperature = 1.0 if self.temperature is None else self.temperature
-                arrays = (self.path_inputs, self.labels, self.architecture, temperature)
-                made.append(gaussian_process(*arrays, residual=residual))
-        kernels = made[0].with_labels(jnp.asarray(self.labels))
+        kernels = self._kernels_of_inputs.with_labels(jnp.asarray(self.labels))
         return kernels if self.temperature is None else kernels.at(self.temperature)
+
+    @cached_property
+    def _kernels_of_inputs(self) -> GaussianProcess:
+        residual = None if self.compressed is None else self.compressed.residual
+        # They outlive whatever is being traced when they are first asked for.
+        with jax.ensure_compile_time_eval():
+            return gaussian_process(self.path_inputs, self.labels, self.architecture, 1.0, residual=residual)
 
     @property
     def _form(self) -> tuple[str, bool]:
@@ -411,7 +281,7 @@ class Model(OwnsArrays, Described):
 
     def __getstate__(self) -> dict[str, Any]:
         """The state without kernels, which may be a thousand times larger, for pickles and copies."""
-        return vars(self) | {"_made": []}
+        return {name: value for name, value in vars(self).items() if name != KERNELS}
 
     def _described(self) -> tuple[str, dict[str, str]]:
         arch, (_, paths, features) = self.architecture, self.path_inputs.shape
@@ -424,6 +294,21 @@ class Model(OwnsArrays, Described):
             **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
         }
         return f"Model {self.name!r}", rows
+
+    @property
+    def has_theory(self) -> bool:
+        """Whether there is a finite-width theory of it, which is for the Gaussian likelihood."""
+        return self.likelihood.conjugate
+
+    @property
+    def size(self) -> str:
+        """N_1, which stands for all widths."""
+        return f"N = {self.architecture.widths[0]}"
+
+    @property
+    def shown_names(self) -> dict[str, Any]:
+        """Names of the paths, and groups of paths by their names."""
+        return {"path": self.path_names, "groups": dict(self.path_groups)}
 
     @property
     def row_names(self) -> list[str]:
@@ -444,15 +329,14 @@ class Model(OwnsArrays, Described):
             one_of("field of a model", name, sorted({*FIELDS, *DATA, "temperature", "width"}))
         names = {*changes}
         put = partial(object.__setattr__, changed := copy.copy(self))
-        put("_made", vars(self)["_made"])
         if {"likelihood", "temperature"} & names:
             known, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
             if known is None:
                 known = dataclasses.replace(self.likelihood, temperature=positive("temperature", temperature))
             put("likelihood", _likelihood(known, temperature))
             names |= {"likelihood"}
-        _require_kind("architecture", changes.get("architecture", self.architecture), Architecture)
-        _require_kind("dataset", changes.get("dataset", self.dataset), Dataset)
+        require_kind("architecture", changes.get("architecture", self.architecture), Architecture)
+        require_kind("dataset", changes.get("dataset", self.dataset), Dataset)
         if parts := {name: changes.pop(name) for name in DATA if name in changes}:
             changes["dataset"] = changes.get("dataset", self.dataset).replace(**parts)
         if "task" in changes:
@@ -470,17 +354,13 @@ class Model(OwnsArrays, Described):
             or not same_paths
             or changed._form != self._form
         ):
-            put("_made", [])
+            return changed
+        if KERNELS in vars(self):
+            put(KERNELS, self._kernels_of_inputs)
         return changed
 
 
 FIELDS = tuple(each.name for each in dataclasses.fields(Model))
-
-
-def _require_kind(name: str, value: Any, kind: type) -> None:
-    """Raise ValueError unless a field is of its class."""
-    if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a bayesattn.{kind.__name__}, got {type(value).__name__}")
 
 
 def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:
@@ -499,12 +379,6 @@ def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:
     return likelihood
 
 
-def architecture_of(table: Mapping[str, Any]) -> Architecture:
-    """The architecture that `Model.table` has told of."""
-    given = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
-    return Architecture(*given, outputs=table.get("outputs", 1))
-
-
 def _counted(arch: Architecture) -> str:
     """Heads and skips of each layer, in words."""
     ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(arch.heads, arch.skips, strict=True)]
@@ -514,45 +388,3 @@ def _counted(arch: Architecture) -> str:
 
 def _listed(numbers: Sequence[float]) -> str:
     return ", ".join(f"{number:g}" for number in numbers)
-
-
-def _tokens_of(data: TokenDataset) -> Tokens:
-    """Tokens of the training examples, whose attention is made anew at each call from copies of the dataset's arrays."""
-    inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
-    inputs, mask = owned(inputs), None if mask is None else owned(mask)
-    heads = attention.checked_heads(data.weights, inputs.shape[2])
-    weights = [tuple(map(owned, layer)) if isinstance(layer, tuple) else owned(layer) for layer in heads]
-    patterns = partial(attention.matrices, inputs, weights, data.nonlinearity, data.causal, mask)
-    return Tokens(inputs, patterns, data.readout, mask)
-
-
-def _checked_groups(groups: Any, paths: int) -> dict[str, tuple[int, ...]]:
-    """Groups of paths by name; raises ValueError where they hold anything but numbers of paths."""
-    if not isinstance(groups, Mapping):
-        raise ValueError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
-    checked = {}
-    for name, members in groups.items():
-        key = f"path_groups[{name!r}]"
-        given = entries(key, members, "a list of paths, by index")
-        checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(given))
-        if max(checked[name], default=0) >= paths:
-            raise ValueError(f"{key} must hold paths below {paths}, got {checked[name]}")
-    return checked
-
-
-def _warn_of_labels(name: str, labels: np.ndarray, model: Model) -> None:
-    """Labels that are right in form, but likely not what was meant."""
-    statistics = model.compressed if name == "labels" else None
-    if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
-        warnings.warn(doubt, stacklevel=4)
-    arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
-    squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
-    expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0 or not model.likelihood.conjugate:
-        return
-    square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
-    size = np.sqrt(square)
-    larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
-    if max(larger, smaller) > UNEXPECTED:
-        than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
-        warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=4)

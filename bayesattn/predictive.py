@@ -5,7 +5,7 @@ drawn in. Draws of U are all that is needed.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,14 +20,17 @@ from bayesattn._util.checks import one_of, positive_integer, require_memory, see
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
-from bayesattn.checks.diagnostics import FEWEST_DRAWS
+from bayesattn._util.watched import watched
+from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Likelihood
 from bayesattn.models import Model
+from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of
-from bayesattn.models.description import ATTRIBUTE, described, tree_of
-from bayesattn.models.trees import Draws, described_in, in_order_of_rows, opened_with_network, order_parameters_in
+from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.origin import described_in
+from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, problem_of
 
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
 GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
 """Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
+PART_OF_DRAWS = 64
+"""Draws between two looks at the clock."""
 PRIOR = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
 
@@ -139,7 +144,9 @@ def predict(
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
     def predicted(block: Any) -> PosteriorPrediction:
-        outputs = _outputs(given, flat, jnp.asarray(block), keys)
+        outputs = _by_draw(
+            lambda part: _outputs(given, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
+        )
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)
         variance = np.maximum(variance, 0)
@@ -218,14 +225,16 @@ def with_groups(
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
-        values = (_log_likelihood if joint else _leave_one_out)(given, flat)
+        density = _log_likelihood if joint else _leave_one_out
+        values = _by_draw(lambda part: density(given, part), flat, "log likelihood")
         made["log_likelihood"] = {"labels": _by_chain(values, chains)}
         _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), chains * count)
-        made["posterior_predictive"] = {"labels": _by_chain(_replicated(given, flat, keys), chains)}
+        values = _by_draw(lambda part: _replicated(given, *part), (flat, keys), "replicated labels")
+        made["posterior_predictive"] = {"labels": _by_chain(values, chains)}
     if PRIOR & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
@@ -240,9 +249,9 @@ def with_groups(
     posterior, groups = tree["posterior"].to_dataset(), dict(tree.children)
     for name in wanted:
         of_draws = {} if name.startswith("prior") else {axis: posterior[axis].values for axis in ("chain", "draw")}
-        coords: Any = model.coords() | of_draws
+        coords: Any = axis_names(model) | of_draws
         # All outputs of an example are left out together.
-        dims = model.dims() | ({"labels": [] if joint else ["example"]} if name == "log_likelihood" else {})
+        dims = axes(model) | ({"labels": [] if joint else ["example"]} if name == "log_likelihood" else {})
         if name == "log_prior":
             dims = {"bartlett": []}
         groups |= tree_of({name: made[name]}, coords, dims).children
@@ -266,6 +275,17 @@ def _variables(
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         found[name] = values.isel(draw=slice(thin - 1, None, thin)).values
     return found
+
+
+def _by_draw(function: Callable[[Any], Any], drawn: Any, description: str) -> Any:
+    """A function of draws, in parts of one shape, and so one compiled program, with a bar where they take long."""
+    count = len(jax.tree.leaves(drawn)[0])
+    parts = [np.arange(first, first + PART_OF_DRAWS) % count for first in range(0, count, PART_OF_DRAWS)]
+    values = [
+        jax.device_get(function(jax.tree.map(lambda leaf, part=part: leaf[part], drawn)))
+        for part in watched(parts, description, f"blocks of {PART_OF_DRAWS} draws")
+    ]
+    return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
 
 
 def _flat(drawn: dict[str, np.ndarray]) -> dict[str, Array]:

@@ -20,7 +20,8 @@ from timing import interleaved_seconds
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import InMemory, advance, plan
+from bayesattn.samplers.blocks import advance, plan
+from bayesattn.samplers.run import InMemory
 
 WARMUP, DRAWS, REPEATS = 200, 2000, 20
 

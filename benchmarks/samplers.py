@@ -21,7 +21,8 @@ from timing import interleaved_seconds
 
 import bayesattn as ba
 from bayesattn.samplers import BIASED, SAMPLERS, Job
-from bayesattn.samplers.run import InMemory, advance, plan
+from bayesattn.samplers.blocks import advance, plan
+from bayesattn.samplers.run import InMemory
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.samplers.targets import chains, funnel_potential

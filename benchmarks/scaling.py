@@ -17,6 +17,7 @@ from timing import interleaved_seconds
 
 import bayesattn as ba
 from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from bayesattn.kernels.choice import form_at
 from bayesattn.theory.bartlett import layer_shapes, unwhiten
 from bayesattn.theory.problem import potential, problem_of
@@ -56,7 +57,7 @@ def model_of(case: Case) -> ba.Model:
     if case.examples < MOST_ARRAYS:
         [(inputs, labels)] = batches(case, case.examples)
         return ba.Model(path_inputs=inputs, labels=labels, **settings)
-    gathered = Compressed.gather(batches(case, min(case.examples, MOST_GATHERED)), arch)
+    gathered = gather(batches(case, min(case.examples, MOST_GATHERED)), arch)
     times = case.examples // gathered.examples
     shape = (gathered.paths, gathered.features)
     return ba.Model(compressed=Compressed(np.sqrt(times) * gathered.triangle, case.examples, *shape), **settings)

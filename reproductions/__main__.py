@@ -70,7 +70,7 @@ def _run(given: argparse.Namespace) -> int:
         raise ValueError("--again runs experiments and --show runs none: one of them must go")
     if given.fast:
         compile_quickly()
-    from bayesattn.samplers.run import cores
+    from bayesattn.samplers.blocks import cores
     from reproductions import figures, terminal
     from reproductions.results import MISSING, NOT_REPRODUCED, OPEN, Progress, check, chosen, outcomes
     from reproductions.stored import RESULTS_VERSION, folder_of, load

@@ -26,6 +26,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = "-1"
 COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
+LONGEST = ["test_readme.py", "test_faults.py", "test_evidence.py", "test_collapsed.py", "test_extended.py"]
+"""Files of tests that take longest, those that compile most of them."""
 ROOM = 2**32
 """Free bytes that a disk in memory must have; tests leave some 300 MB behind."""
 jax.config.update("jax_compilation_cache_dir", COMPILED)
@@ -62,10 +64,10 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest file first, lest one worker be at it when the other has nothing left."""
+    """The longest files first, lest one worker be at one when the other has nothing left."""
     gc.collect()
     gc.freeze()  # What libraries made when they were imported is there until the end.
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def relative_error(value, reference):

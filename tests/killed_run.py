@@ -13,7 +13,7 @@ from pathlib import Path
 
 from bayesattn import runs
 from bayesattn.runs import store
-from bayesattn.samplers import run as block_runner
+from bayesattn.samplers import blocks as block_runner
 from tests.disk import Disk, dying
 from tests.posteriors import tiny_model
 

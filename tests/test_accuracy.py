@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.signal import lfilter
 
 import bayesattn as ba
-from bayesattn.checks import accuracy
+from bayesattn.checks import accuracy, alignment, mean_predictor
 from bayesattn.theory.predictor import right
 
 CHAINS, DRAWS = 4, 240
@@ -20,7 +20,7 @@ def batch_means(rng, repetitions, correlation, shared, examples, scale):
     steps = rng.normal(size=(repetitions, CHAINS, DRAWS, shared))
     steps[:, :, 1:] *= np.sqrt(1 - correlation**2)
     draws = lfilter([1.0], [1.0, -correlation], steps, axis=2)
-    means = draws.reshape(repetitions, CHAINS * accuracy.BATCHES, -1, shared).mean(2)
+    means = draws.reshape(repetitions, CHAINS * mean_predictor.BATCHES, -1, shared).mean(2)
     loadings = rng.normal(size=(repetitions, shared, examples)) / np.sqrt(shared)
     return scale * means @ loadings
 
@@ -129,9 +129,9 @@ def around(order_parameter, draws=40):
 
 
 def accuracy_of(model, order_parameter):
-    batches = accuracy.outputs_of(model, accuracy.readout_batches(model, around(order_parameter)))
-    at_saddle = accuracy.mean_predictor(model, order_parameter)
-    by_theory = {"theory": at_saddle, "corrected": at_saddle, "gp": accuracy.gp_mean(model)}
+    batches = mean_predictor.outputs_of(model, mean_predictor.readout_batches(model, around(order_parameter)))
+    at_saddle = mean_predictor.mean_predictor(model, order_parameter)
+    by_theory = {"theory": at_saddle, "corrected": at_saddle, "gp": mean_predictor.gp_mean(model)}
     return accuracy.accuracy_of(model, by_theory, batches)
 
 
@@ -172,18 +172,18 @@ def test_alignment_over_draws(model, hidden_markov):
     ]
     each = [ba.theory.kernel_target_alignment(kernel, model.labels) for kernel in kernels]
     leading = [ba.theory.alignment(kernel, model.labels) for kernel in kernels]
-    found = accuracy.alignment_over_draws(model, saddle, draws)
+    found = alignment.alignment_over_draws(model, saddle, draws)
     assert found.draws == pytest.approx(np.mean(each))
     assert found.error == pytest.approx(np.std(each, ddof=1) / 10, rel=0.4)
     np.testing.assert_allclose(found.eigenvectors, np.mean(leading, 0), rtol=1e-6, atol=1e-9)
     assert found.theory == pytest.approx(found.draws, rel=0.01)
     assert found.outcome == "higher"
     limit = ba.theory.gp_order_parameter(model.architecture)
-    none = accuracy.alignment_over_draws(model, limit, around(limit, draws=25))
+    none = alignment.alignment_over_draws(model, limit, around(limit, draws=25))
     assert none.theory == pytest.approx(none.gp)
     assert none.outcome == "cannot tell"
     assert "cannot be told apart" in none.verdict()
-    few = accuracy.alignment_over_draws(model, saddle, draws[:1, :2])
+    few = alignment.alignment_over_draws(model, saddle, draws[:1, :2])
     assert few.outcome == "cannot tell"
     assert json.loads(json.dumps(few.to_dict()))["eigenvectors_error"] == [None] * 100
 

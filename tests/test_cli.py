@@ -28,8 +28,8 @@ from bayesattn.checks.validation import VERDICTS
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
+from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import pilot
-from bayesattn.samplers import run as block_runner
 from bayesattn.theory import problem
 from tests.processes import Started, run_command
 from tests.screens import fits

@@ -18,16 +18,17 @@ import pytest
 import zarr
 
 import bayesattn as ba
-from bayesattn import compressed, runs
+from bayesattn import gather as gather_module
+from bayesattn import runs
 from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from bayesattn.kernels.choice import FORMS, gaussian_process
 from bayesattn.kernels.conditionals import conditional_moments, is_singular
 from bayesattn.kernels.expansions import expansion
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.kernels.path_inputs import scaled_features
-from bayesattn.model import Tokens
-from bayesattn.models import collapsed
+from bayesattn.models import Tokens, collapsed
 from tests.conftest import relative_error
 
 ARCH = ba.Architecture((2, 2), (30, 40, 20), (1.1, 0.9, 1.2, 0.8))
@@ -46,7 +47,7 @@ def data():
 
 @pytest.fixture(scope="module")
 def gathered(data):
-    return Compressed.gather(data[:2], ARCH)
+    return gather(data[:2], ARCH)
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +80,8 @@ def test_they_are_the_sums_over_examples(data, gathered):
 @pytest.mark.parametrize("cuts", [[], [1], [30, 31, 60], list(range(7, 90, 7))])
 def test_batches_of_any_size_give_the_same(data, gathered, cuts):
     batches = list(zip(np.split(data[0], cuts), np.split(data[1], cuts), strict=True))
-    assert same(Compressed.gather(iter(batches), ARCH), gathered)
-    parts = [Compressed.gather([batch], ARCH) for batch in batches]
+    assert same(gather(iter(batches), ARCH), gathered)
+    parts = [gather([batch], ARCH) for batch in batches]
     assert same(sum(parts), gathered)
     assert same(sum(reversed(parts)), gathered)
 
@@ -88,7 +89,7 @@ def test_batches_of_any_size_give_the_same(data, gathered, cuts):
 def test_several_outputs_have_a_column_each(data):
     inputs, labels, _ = data
     columns = np.stack([labels, labels**2], axis=1)
-    both = Compressed.gather([(inputs, columns)], ARCH)
+    both = gather([(inputs, columns)], ARCH)
     assert both.labels.shape == (12, 2)
     assert relative_error(both.moment, inputs.reshape(EXAMPLES, -1).T @ columns) < 1e-13
     with pytest.raises(ValueError, match=r"labels must have shape \(12,\), got \(12, 2\): an architecture"):
@@ -98,7 +99,7 @@ def test_several_outputs_have_a_column_each(data):
 @pytest.mark.parametrize("examples", [12, 13, EXAMPLES])
 def test_several_outputs_are_restored_and_kept(data, tmp_path, examples):
     inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples]
-    both = Compressed.gather((inputs, labels), ARCH)
+    both = gather((inputs, labels), ARCH)
     restored = Compressed.restored(both.path_inputs, both.labels, both.residual)
     assert restored.triangle.shape == both.triangle.shape
     np.testing.assert_allclose(restored.residual.square, both.residual.square, rtol=1e-12)
@@ -109,7 +110,7 @@ def test_several_outputs_are_restored_and_kept(data, tmp_path, examples):
 @pytest.mark.parametrize("examples", [5, 12, 13])
 def test_few_examples_are_their_own_statistics(data, examples):
     inputs, labels = data[0][:examples], data[1][:examples]
-    few = Compressed.gather([(inputs, labels)], ARCH)
+    few = gather([(inputs, labels)], ARCH)
     assert few.residual.examples == max(0, examples - 12)
     restored = Compressed.restored(few.path_inputs, few.labels, few.residual)
     assert same(restored, few)
@@ -200,7 +201,7 @@ def test_digits_are_kept_at_low_temperature(data):
 
     inputs, labels = data[0][:20, :2], data[1][:20]
     arch = ba.Architecture((2,), (5, 6), (1.0, 1.0, 1.0))
-    held = Compressed.gather([(inputs, labels)], arch)
+    held = gather([(inputs, labels)], arch)
     factor = np.array([[1.0, 0.3], [-0.4, 0.8]])
 
     def exact(factor, temperature):
@@ -288,7 +289,7 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows(monkeypatch):
     settings = {"architecture": arch, "temperature": TEMPERATURE}
     models = (
         ba.Model(path_inputs=inputs, labels=labels, **settings),
-        ba.Model(compressed=Compressed.gather((inputs, labels), arch), **settings),
+        ba.Model(compressed=gather((inputs, labels), arch), **settings),
     )
     found = []
     for model in models:
@@ -310,16 +311,16 @@ def test_classes_are_those_of_single_examples():
 
 
 def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(gather_module, "BLOCK_BYTES", 1000)
     inputs, labels, _ = data
     np.save(tmp_path / "inputs.npy", inputs)
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
-    assert same(Compressed.gather((mapped, labels), ARCH), gathered)
-    assert same(Compressed.gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
+    assert same(gather((mapped, labels), ARCH), gathered)
+    assert same(gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
     group = zarr.create_group(tmp_path / "data.zarr")
     for name, array in (("inputs", inputs), ("labels", labels)):
         group.create_array(name, data=array, chunks=(20, *array.shape[1:]))
-    assert same(Compressed.gather((group["inputs"], group["labels"]), ARCH), gathered)
+    assert same(gather((group["inputs"], group["labels"]), ARCH), gathered)
 
 
 def test_dask_gathers_its_arrays_and_bags(data, gathered):
@@ -329,16 +330,16 @@ def test_dask_gathers_its_arrays_and_bags(data, gathered):
     inputs, labels, _ = data
     with dask.config.set(scheduler="synchronous"):
         pair = array.from_array(inputs, chunks=(13, 2, 3)), array.from_array(labels, chunks=20)
-        assert same(Compressed.gather(pair, ARCH), gathered)
-        assert same(Compressed.gather([pair[0], labels], ARCH), gathered)
+        assert same(gather(pair, ARCH), gathered)
+        assert same(gather([pair[0], labels], ARCH), gathered)
         columns = array.from_array(np.stack([labels, labels], axis=1), chunks=(20, 1))
-        assert Compressed.gather((pair[0], columns), ARCH).outputs == 2
+        assert gather((pair[0], columns), ARCH).outputs == 2
         with pytest.raises(ValueError, match="Dask arrays of known shapes"):
-            Compressed.gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
+            gather((pair[0][pair[1] > 0], pair[1][pair[1] > 0]), ARCH)
         batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
-        assert same(Compressed.gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
+        assert same(gather(bag.from_sequence(batches, npartitions=4), ARCH), gathered)
         with pytest.raises(ValueError, match="store must be None with Dask"):
-            Compressed.gather(pair, ARCH, store="there")
+            gather(pair, ARCH, store="there")
 
 
 def slow_batch(seed):
@@ -358,16 +359,16 @@ def test_a_killed_worker_costs_time_alone(after):
         processes = list(client.run(os.getpid).values())
         killer = threading.Timer(after, os.kill, (processes[0], signal.SIGKILL))
         killer.start()
-        found = Compressed.gather(bag.from_sequence(range(60), npartitions=30).map(slow_batch), ARCH)
+        found = gather(bag.from_sequence(range(60), npartitions=30).map(slow_batch), ARCH)
         assert processes[0] not in client.run(os.getpid).values()
     killer.join()
     assert found.examples == 3000
-    assert same(found, Compressed.gather(map(slow_batch, range(60)), ARCH))
+    assert same(found, gather(map(slow_batch, range(60)), ARCH))
 
 
 def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch):
-    monkeypatch.setattr(compressed, "BLOCK_BYTES", 1000)
-    monkeypatch.setattr(compressed, "STORE_SECONDS", 0.0)
+    monkeypatch.setattr(gather_module, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(gather_module, "STORE_SECONDS", 0.0)
     inputs, labels, _ = data
     batches = [(inputs[i : i + 9], labels[i : i + 9]) for i in range(0, EXAMPLES, 9)]
     store = tmp_path / "statistics.zarr.zip"
@@ -377,21 +378,21 @@ def test_an_interrupted_gathering_goes_on(data, gathered, tmp_path, monkeypatch)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Compressed.gather(interrupted(), ARCH, store=store)
+        gather(interrupted(), ARCH, store=store)
     part = Compressed.open(store)
     assert 0 < part.examples < EXAMPLES
     other_batches = [(inputs[i : i + 7], labels[i : i + 7]) for i in range(0, EXAMPLES, 7)]
-    assert same(Compressed.gather(other_batches, ARCH, store=store), gathered)
+    assert same(gather(other_batches, ARCH, store=store), gathered)
     assert same(Compressed.open(store), gathered)
-    assert same(Compressed.gather(batches, ARCH, store=store), gathered)
+    assert same(gather(batches, ARCH, store=store), gathered)
     others = [(inputs, np.where(np.arange(EXAMPLES) < 80, labels, -labels))], [(inputs[:30], labels[:30])], batches[1:]
     for other in others:
         with pytest.raises(ValueError, match="store must hold what was gathered of these batches"):
-            Compressed.gather(other, ARCH, store=store)
+            gather(other, ARCH, store=store)
     assert same(Compressed.open(store), gathered)
     gathered.save(tmp_path / "saved")
     with pytest.raises(ValueError, match=r"which was saved: open it, and add by \+"):
-        Compressed.gather(batches, ARCH, store=tmp_path / "saved")
+        gather(batches, ARCH, store=tmp_path / "saved")
 
 
 def test_what_is_saved_is_opened_and_nothing_else_is(gathered, tmp_path):
@@ -454,7 +455,7 @@ def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
 )
 def test_bad_batches_are_named(batches, message):
     with pytest.raises(ValueError, match=message):
-        Compressed.gather(batches, ARCH)
+        gather(batches, ARCH)
 
 
 def test_what_does_not_go_together_is_refused(data, gathered):
@@ -476,8 +477,8 @@ def test_what_does_not_go_together_is_refused(data, gathered):
     with pytest.raises(ValueError, match=r"compressed must be made by Dataset\.gather, got int"):
         ba.Model(compressed=3, **settings)
     with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
-        Compressed.gather([(inputs, labels)], 3)
-    narrower = Compressed.gather([(inputs[:, :, :2], labels)], ARCH)
+        gather([(inputs, labels)], 3)
+    narrower = gather([(inputs[:, :, :2], labels)], ARCH)
     with pytest.raises(ValueError, match="same paths, features and outputs to be added"):
         gathered + narrower
     with pytest.raises(TypeError):
@@ -490,12 +491,12 @@ def test_arrays_may_be_given_by_name(data, gathered, tmp_path):
     for name, array in zip(("path_inputs", "labels"), data, strict=False):
         group.create_array(name, data=array)
     for named in (np.load(tmp_path / "examples.npz"), group):
-        assert same(Compressed.gather(named, ARCH), gathered)
+        assert same(gather(named, ARCH), gathered)
 
 
 def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):
     """Whatever the number of batches: examples that were taken in are let go."""
-    monkeypatch.setattr(compressed, "BLOCK_BYTES", 2**18)
+    monkeypatch.setattr(gather_module, "BLOCK_BYTES", 2**18)
 
     def batches(count):
         for seed in range(count):
@@ -504,7 +505,7 @@ def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):
 
     def peak(count, **store):
         tracemalloc.start()
-        Compressed.gather(batches(count), ARCH, **store)
+        gather(batches(count), ARCH, **store)
         most = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         return most

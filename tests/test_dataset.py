@@ -75,7 +75,7 @@ def test_a_model_says_what_it_was_given():
     dataset = ba.Dataset(path_inputs=INPUTS, labels=LABELS)
     with pytest.raises(ValueError, match="labels must not be given together with dataset"):
         ba.Model(dataset=dataset, labels=LABELS, architecture=ARCH, temperature=1.0)
-    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got dict"):
+    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got \{\}"):
         ba.Model(dataset={}, architecture=ARCH, temperature=1.0)
     with pytest.raises(ValueError, match=r"temperature must be that of the likelihood, 0\.5, or left out, got 0\.3"):
         ba.Model(dataset=dataset, architecture=ARCH, likelihood=ba.Gaussian(0.5), temperature=0.3)
@@ -93,7 +93,7 @@ def test_parts_that_replace_others_are_held_against_what_stays():
     for changes in ({"compressed": other.compressed}, {"dataset": other}):
         with pytest.raises(ValueError, match="path_inputs must have 2 paths"):
             gathered.replace(**changes)
-    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got int"):
+    with pytest.raises(ValueError, match=r"dataset must be a bayesattn\.Dataset, got 3"):
         model.replace(dataset=3)
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from bayesattn.checks.diagnostics import FEWEST_DRAWS, Diagnostics, diagnose, moments, summary
+from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
+from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import doubts_about
 
 

@@ -15,6 +15,7 @@ from bayesattn._util.checks import owned
 from bayesattn._util.random import fingerprint
 from bayesattn.compressed import Compressed
 from bayesattn.exchangeable.finite import FiniteLatent
+from bayesattn.gather import gather
 from bayesattn.models import LatentModel, Tokens
 from tests.posteriors import tiny_model
 from tests.tensor import Tensor
@@ -206,7 +207,7 @@ def test_arrays_handed_out_cannot_be_written_to(copied):
     things = [
         model_of(test_path_inputs=INPUTS, test_labels=LABELS, tokens=tokens),
         LatentModel(features=INPUTS[:, 0].copy(), values=INPUTS[:, 1].copy(), noise=1.0, prior=1.0),
-        Compressed.gather((INPUTS, LABELS), ARCH),
+        gather((INPUTS, LABELS), ARCH),
         FiniteLatent(np.array([0.5, 0.5]), np.eye(2)),
     ]
     counts = []
@@ -251,8 +252,8 @@ def test_arrays_that_are_owned_are_not_copied_again():
 )
 def test_labels_in_any_form_that_has_one_meaning(form):
     np.testing.assert_array_equal(model_of(form(LABELS)).labels, LABELS)
-    gathered = Compressed.gather([(Tensor(INPUTS), form(LABELS))], ARCH)
-    np.testing.assert_array_equal(gathered.triangle, Compressed.gather((INPUTS, LABELS), ARCH).triangle)
+    gathered = gather([(Tensor(INPUTS), form(LABELS))], ARCH)
+    np.testing.assert_array_equal(gathered.triangle, gather((INPUTS, LABELS), ARCH).triangle)
 
 
 @pytest.mark.parametrize(
@@ -416,7 +417,7 @@ def test_numbers_of_classes_get_a_warning(labels):
     with pytest.warns(UserWarning, match=f"labels are .*bayesattn.one_hot.*outputs = {values}$"):
         model_of(labels)
     with pytest.warns(UserWarning, match=r"^labels of batches\[0\] are .*one_hot"):
-        Compressed.gather([(INPUTS, labels), (INPUTS, LABELS)], ARCH)
+        gather([(INPUTS, labels), (INPUTS, LABELS)], ARCH)
     model = model_of(test_path_inputs=INPUTS)
     with pytest.warns(UserWarning, match="^test_labels are .*one_hot"):
         model.replace(test_labels=labels)
@@ -429,7 +430,7 @@ def test_numbers_of_classes_get_a_warning(labels):
 )
 def test_values_of_a_function_get_no_warning(labels):
     model_of(labels)
-    Compressed.gather((INPUTS, labels), ARCH)
+    gather((INPUTS, labels), ARCH)
 
 
 def test_labels_of_classes_are_asked_for_by_name():

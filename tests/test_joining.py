@@ -10,8 +10,9 @@ import xarray as xr
 import bayesattn as ba
 from bayesattn import plots, runs
 from bayesattn._util.random import fingerprint
-from bayesattn.checks import accuracy, pruning
+from bayesattn.checks import mean_predictor, pruning
 from bayesattn.checks.predicted import Predicted
+from bayesattn.models.arviz import axes, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.plots.run import Names, names_of
 from tests.posteriors import tiny_model
@@ -61,7 +62,7 @@ def numbers(draws, model, everything=True):
         return found
     return found | {
         "weights": float(sum(ba.collapsed.weights(draws, model, thin=20).sum().to_array())),
-        "readouts": accuracy.readout_batches(model, draws).tolist(),
+        "readouts": mean_predictor.readout_batches(model, draws).tolist(),
         "log_likelihood": ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"].values.tolist(),
     }
 
@@ -224,7 +225,7 @@ def test_draws_of_another_model_are_refused_by_all_that_take_both(model, several
             lambda draws: ba.predict(draws, model.test_path_inputs, model=other),
             lambda draws: ba.with_groups(draws, "prior", model=other),
             lambda draws: ba.collapsed.weights(draws, other),
-            lambda draws: accuracy.readout_batches(other, draws),
+            lambda draws: mean_predictor.readout_batches(other, draws),
             lambda draws: pruning.posterior_readout(other, draws),
         ):
             with pytest.raises(ValueError, match=message):
@@ -255,7 +256,9 @@ def test_axes_are_put_right_by_name(model, several):
     assert len(found.pop("summary")) == len(wanted.pop("summary"))
     assert json.dumps(found) == json.dumps(wanted)
     both = tree.isel(path=[1, 0], other_path=[1, 0])
-    np.testing.assert_array_equal(accuracy.readout_batches(model, both), accuracy.readout_batches(model, tree))
+    np.testing.assert_array_equal(
+        mean_predictor.readout_batches(model, both), mean_predictor.readout_batches(model, tree)
+    )
     array = tree["posterior"]["order_parameter"].transpose("draw", "other_path", "chain", "path")
     np.testing.assert_array_equal(pruning.posterior_readout(model, array), pruning.posterior_readout(model, tree))
 
@@ -375,7 +378,7 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
         output_names=names,
     )
     drawn = {"posterior": {"prediction": rng.normal(size=(2, 60, 8, 2))}}
-    tree = arviz_base.from_dict(drawn | made.groups(), dims=made.dims())
+    tree = arviz_base.from_dict(drawn | data_groups(made), dims=axes(made))
     tree.attrs[ATTRIBUTE] = json.dumps(described(made))
     by_class = plots.run_figure(tree, ["prediction"]).axes[1]
     assert [tick.get_text() for tick in by_class.get_xticklabels()] == ["cat", "dog"]

@@ -17,6 +17,7 @@ from bayesattn import cli, plots, runs, sweep, tasks
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from bayesattn.models import load, trees
 from bayesattn.plots import style
 from bayesattn.report import report
@@ -61,17 +62,15 @@ ENTRIES = {
     "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
     "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
     "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
-    "compressed.Compressed.gather": (
+    "gather.gather": (
         "store",
-        lambda path, _: Compressed.gather(
+        lambda path, _: gather(
             [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
         ),
     ),
     "compressed.Compressed.save": (
         "file",
-        lambda path, _: Compressed.gather(
-            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture
-        ).save(path),
+        lambda path, _: gather([(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture).save(path),
     ),
     "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
     "dataset.Dataset.gather": (
@@ -227,7 +226,7 @@ def test_home_is_where_runs_figures_and_files_of_home_are(tmp_path, monkeypatch,
     assert [row["run"] for row in runs.overview("~/runs")] == ["a"]
     run.to_netcdf("~/draws.nc")
     plots.save(plots.style.Figure(), "~/figures/a.png")
-    gathered = Compressed.gather([(model.path_inputs, model.labels)], model.architecture)
+    gathered = gather([(model.path_inputs, model.labels)], model.architecture)
     gathered.save("~/statistics.zip")
     assert Compressed.open("~/statistics.zip").examples == len(model.labels)
     np.savez(home / "data.npz", path_inputs=model.path_inputs, labels=model.labels)

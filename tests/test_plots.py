@@ -17,7 +17,8 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import cli, plots, runs
 from bayesattn.checks import pruning
-from bayesattn.checks.accuracy import Accuracy, Alignment, Gain
+from bayesattn.checks.accuracy import Accuracy, Gain
+from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.ranks import chain_band, chain_ecdfs
 from bayesattn.plots import style
 from bayesattn.plots.diagnostics import scalars

@@ -1,6 +1,7 @@
 """How sampling shows that it goes on: on a terminal, in Jupyter, in a log file; and that it changes nothing."""
 
 import io
+import itertools
 import re
 import sys
 import time
@@ -13,6 +14,7 @@ from rich.console import Console
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn._util import progress as _progress
+from bayesattn._util import watched
 from bayesattn._util.progress import NOTEBOOK_COLUMNS, Bars
 from tests.posteriors import tiny_model
 from tests.screens import Terminal
@@ -191,3 +193,30 @@ def test_what_is_printed_into_a_file_meanwhile_goes_there(monkeypatch):
         bars.add("work", 3)
         print("data")
     assert printed.getvalue() == "data\n"
+
+
+def test_work_that_turns_out_to_be_slow_gets_a_bar(capfd, monkeypatch):
+    assert watched.SLOW_SECONDS == 2
+    monkeypatch.setattr(watched, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(_progress, "LINE_SECONDS", 0.02)
+    assert list(watched.watched(range(5), "quick")) == [0, 1, 2, 3, 4]
+    assert capfd.readouterr() == ("", "")
+    done = []
+    for item in watched.watched(range(8), "slow", "parts"):
+        time.sleep(0.03)
+        done.append(item)
+    assert done == [*range(8)]
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert all(re.match(r"bayesattn: slow: \d/8 parts, ", line) for line in lines)
+    # The last of two parts is no longer than what is over.
+    for _ in watched.watched(range(2), "nearly done"):
+        time.sleep(0.03)
+    assert capfd.readouterr() == ("", "")
+    steps = watched.watched(itertools.count(), "without an end")
+    for step in steps:
+        time.sleep(0.03)
+        if step == 4:
+            break
+    steps.close()
+    assert "bayesattn: without an end: elapsed " in capfd.readouterr().err

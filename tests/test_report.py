@@ -19,6 +19,7 @@ from bayesattn import exchangeable, report, runs
 from bayesattn.checks import validation
 from bayesattn.models import LatentModel
 from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
+from bayesattn.report import figures, tables
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 
@@ -48,7 +49,7 @@ class Elements(HTMLParser):
 @pytest.fixture(scope="module")
 def page(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    runs.sample(tiny_model(), folder / "N3<", **JOB)
+    runs.sample(tiny_model(heads=(2,)), folder / "N3<", **JOB)
     latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
     runs.sample(latent, folder / "latent", parameterisation="latent", **JOB)
     return report.report([folder / "N3<", folder / "latent"], folder / "report.html")
@@ -84,6 +85,8 @@ def test_page_says_what_was_run_and_found(page):
         "Energy",
         "effective sample size of bulk and tails",
         "predictions on the test examples",
+        "Head scores: how much each head matters",
+        "Strongest correlations of paths in U",
         "theory against draws at N = 3",
         "exact posterior",
     ):
@@ -139,7 +142,7 @@ def test_latent_draws_agree_or_not_or_cannot_tell(chains, shift, holds, said):
     sampled = exact.mean + deviation * (shift + np.random.default_rng(0).normal(size=(chains, 300, 1, 1)))
     dims = ("chain", "draw", "value_feature", "feature")
     draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"latent": (dims, np.asarray(sampled))})})
-    verdict, found, [row] = report._held_latent(model, draws, 0.01)
+    verdict, found, [row] = tables.latent_table(model, draws, 0.01)
     assert found is holds
     assert said in verdict
     assert row["agrees"] == ("no" if shift else "yes")
@@ -151,12 +154,12 @@ def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
     draws = xr.DataTree.from_dict(
         {"posterior": xr.Dataset({"latent": (("chain", "draw", "value_feature", "feature"), sampled)})}
     )
-    verdict, holds, [row] = report._held_latent(model, draws, 0.01)
+    verdict, holds, [row] = tables.latent_table(model, draws, 0.01)
     assert holds is None
     assert "R-hat of z is not defined: draw more" in verdict
     assert row["draws"].endswith("± n/a")
     assert row["agrees"] == "n/a"
-    unknown = dict.fromkeys(("error", "rhat", "ess"), np.full((1, 1), np.nan))
+    unknown = dict.fromkeys(("error", "rhat", "ess", "tail_ess", "pareto_k"), np.full((1, 1), np.nan))
     drawn = dict.fromkeys(("saddle", "corrected", "order_parameter"), np.eye(1))
     found = SimpleNamespace(
         model=SimpleNamespace(row_names=["0"]),
@@ -167,15 +170,16 @@ def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
         **unknown,
         **drawn,
     )
-    [row] = report._held(found)[2]
+    [row] = tables.theory_table(found)[2]
     assert (row["R-hat"], row["ESS"], row["agrees"]) == ("n/a", "n/a", "n/a")
+    assert (row["tail ESS"], row["Pareto k"]) == ("n/a", "n/a")
 
 
 @pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
 def test_three_outcomes_of_the_theory(verdict, holds):
     """Only what fails is said to fail: draws that cannot tell leave the page undecided."""
     matrix = np.eye(1)
-    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "agrees")
+    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "tail_ess", "pareto_k", "agrees")
     found = SimpleNamespace(
         model=SimpleNamespace(row_names=["0"]),
         width=3,
@@ -184,7 +188,7 @@ def test_three_outcomes_of_the_theory(verdict, holds):
         diagnostics=SimpleNamespace(chains=4),
         **dict.fromkeys(names, matrix),
     )
-    text, shown, rows = report._held(found)
+    text, shown, rows = tables.theory_table(found)
     assert (rows[0]["R-hat"], rows[0]["ESS"], rows[0]["agrees"]) == ("1.000", "1", "yes")
     assert shown is holds
     assert text == f"Does the theory hold at N = 3? {verdict}: said."
@@ -202,7 +206,7 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
         drawn.append(figure)
         return figure
 
-    shown = report.picture(make, "a figure", "a line")
+    shown = figures.embedded(make, "a figure", "a line")
     assert shown.light != shown.dark
     light, dark = drawn
     np.testing.assert_array_equal(light.axes[0].get_position(), dark.axes[0].get_position())
@@ -212,7 +216,7 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
             luminance(color) for color in (figure.axes[0].get_facecolor(), figure.axes[0].lines[0].get_color())
         )
         assert (max(paper, line) + 0.05) / (min(paper, line) + 0.05) > 3
-    for colors, paper in ((ON_LIGHT, "white"), (ON_DARK, report.PAPER)):
+    for colors, paper in ((ON_LIGHT, "white"), (ON_DARK, figures.PAPER)):
         for color in (colors.blue, colors.orange, colors.grey):
             shades = sorted((luminance(color), luminance(paper)))
             assert (shades[1] + 0.05) / (shades[0] + 0.05) > 3, color
@@ -220,11 +224,11 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
 
 def test_alternatives_name_what_is_shown():
     diagnosis = SimpleNamespace(overall=lambda: "R-hat is 1", bfmi=1.0)
-    words = report._words("log posterior, U[$x$]", diagnosis, latent=False)
+    words = figures.captions("log posterior, U[$x$]", diagnosis, latent=False)
     assert words["trace"][1] == "Traces of log posterior, U[$x$]. R-hat is 1."
     assert "log posterior" not in words["U"][1]
     assert "interval of its diagonal entries" in words["U"][1]
-    assert "the latent z as a matrix" in report._words("", diagnosis, latent=True)["U"][1]
+    assert "the latent z as a matrix" in figures.captions("", diagnosis, latent=True)["U"][1]
 
 
 def luminance(color):
@@ -241,7 +245,7 @@ def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():
 def test_theory_is_solved_once_for_runs_of_one_posterior(page, tmp_path, monkeypatch):
     folder, solved = page.parent / "N3<", []
     monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
-    runs.sample(tiny_model(), tmp_path / "again", **JOB | {"seed": 4})
+    runs.sample(tiny_model(heads=(2,)), tmp_path / "again", **JOB | {"seed": 4})
     text = report.report([folder, tmp_path / "again"], tmp_path / "both.html").read_text()
     # Not even once: the page of the fixture has left it with the run.
     assert len(solved) == 0
@@ -288,7 +292,7 @@ def test_runs_of_other_data_have_figures_of_their_own():
     other = model.replace(path_inputs=2 * model.path_inputs)
     models = [model, model.replace(width=5), other.replace(width=7), model.replace(temperature=1.0)]
     found = [SimpleNamespace(model=each, width=each.architecture.widths[0]) for each in models]
-    assert [[each.width for each in group] for group in report._alike(found)] == [[3, 5], [7], [3]]
+    assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3]]
 
 
 def test_runs_that_differ_in_seeds_alone_are_put_together(tmp_path):

@@ -16,6 +16,8 @@ from bayesattn.checks.validation import Predicted
 from bayesattn.classes import class_accuracy, class_scores
 from bayesattn.kernels.conditionals import Prediction
 from bayesattn.models import LatentModel
+from bayesattn.models.arviz import data_groups
+from bayesattn.models.description import described, restored
 from bayesattn.theory.finite_width import FiniteWidth
 from tests.posteriors import tiny_model
 
@@ -162,7 +164,7 @@ def test_diagnostics_and_accuracies_print_no_floods(model, draws):
     accuracy = accuracy_of(model, of_theory, np.stack([right, right, right]))
     assert lines_of(accuracy)[0] == "Accuracy on 3 test examples"
     said = " ".join(repr(accuracy).split())
-    assert "draws 100 % ± 0 by the number of draws, ± 17 by that of examples" in said
+    assert "draws (100 ± 0) % by the number of draws, ± 17 by that of examples" in said
     assert "GP limit 0 % of all paths" in said
     assert accuracy.gains["all paths"].verdict() in said
 
@@ -266,7 +268,8 @@ def test_digits_of_other_numbers_match_too():
 
 def test_summary_is_a_frame_of_the_entries_of_u(validation):
     frame = validation.summary()
-    assert list(frame.columns) == ["saddle", "corrected", "draws", "error", "difference", "z", "rhat", "ess", "agrees"]
+    theory = ["saddle", "corrected", "draws", "error", "difference", "z"]
+    assert list(frame.columns) == [*theory, "rhat", "ess", "tail_ess", "pareto_k", "agrees"]
     assert len(frame) == 10
     row = frame.loc["U[head0 -> head1, head0 -> head0]"]
     assert row["draws"] == validation.order_parameter[1, 0]
@@ -282,8 +285,9 @@ def test_a_validation_plots_itself(validation):
 def test_heads_without_names_are_numbered_from_1_and_from_0_in_what_earlier_versions_stored(model):
     unnamed = model.replace(head_names=None)
     assert unnamed.path_names == ["1 -> 1", "1 -> 2", "2 -> 1", "2 -> 2"]
-    arrays = {name: array for group in unnamed.groups().values() for name, array in group.items()}
-    table, about = unnamed.table(), unnamed.about()
-    assert ba.Model.restored(table, about, arrays).path_names == unnamed.path_names
-    earlier = ba.Model.restored(table, about | {"head_names": None}, arrays)
+    arrays = {name: array for group in data_groups(unnamed).values() for name, array in group.items()}
+    description = described(unnamed)
+    assert restored(description, arrays).path_names == unnamed.path_names
+    names = description["about_model"] | {"head_names": None}
+    earlier = restored(description | {"about_model": names}, arrays)
     assert earlier.path_names == ["0 -> 0", "0 -> 1", "1 -> 0", "1 -> 1"]

@@ -17,7 +17,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.runs import provenance, sampling, store
 from bayesattn.samplers import SAMPLERS
-from bayesattn.samplers import run as block_runner
+from bayesattn.samplers import blocks as block_runner
 from tests import killed_run
 from tests.killed_run import BLOCK, CHUNK
 from tests.posteriors import tiny_model

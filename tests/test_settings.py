@@ -14,7 +14,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn import runs
-from bayesattn.checks import accuracy, validation
+from bayesattn.checks import mean_predictor, validation
 from tests.posteriors import tiny_model
 
 ROOT = Path(__file__).parents[1]
@@ -80,7 +80,7 @@ def results(model):
         "finite_width": tuple(ba.theory.finite_width(model)),
         "predicted": validation.predicted(model),
         "validate": ba.validate(model, draws).to_dict(),
-        "gp_mean": accuracy.gp_mean(model),
+        "gp_mean": mean_predictor.gp_mean(model),
         "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
         "cme_attention": ba.exchangeable.cme_attention(keys[0], keys[1], inputs[1], ridge=1e-6, kernel="gaussian"),
         "softmax_attention": ba.exchangeable.softmax_attention(keys[0], keys[1], inputs[1], bandwidth=0.1),

@@ -48,7 +48,8 @@ def test_progress_is_that_of_each_sampling(model, monkeypatch):
         told.append(progress)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(study, "sample", sampled)
+    for module in (study.validation, study.pruning):
+        monkeypatch.setattr(module, "sample", sampled)
     for begin in (
         lambda: study.validate(model, (8,), progress=False),
         lambda: study.validate(model, (8,), progress=False, sampling=str),

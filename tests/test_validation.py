@@ -463,9 +463,9 @@ def test_gp_limit_of_a_group_is_a_network_of_those_paths(hidden_markov_model):
         architecture=ba.Architecture((1, 1), (10,) * 3, (1.0,) * 4),
         temperature=model.temperature,
     )
-    np.testing.assert_allclose(ba.accuracy.gp_kernel(model, [2]), ba.accuracy.gp_kernel(alone), rtol=1e-12)
+    np.testing.assert_allclose(ba.alignment.gp_kernel(model, [2]), ba.alignment.gp_kernel(alone), rtol=1e-12)
     expected = ba.theory.predict([[1.0]], alone)
-    np.testing.assert_allclose(ba.accuracy.gp_mean(model, [2]), expected.mean, rtol=1e-9)
+    np.testing.assert_allclose(ba.mean_predictor.gp_mean(model, [2]), expected.mean, rtol=1e-9)
 
 
 def test_figure_shows_what_it_says(reference_validation):

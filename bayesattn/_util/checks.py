@@ -157,6 +157,12 @@ def reals(name: str, value: Any) -> Any:
         return np.asarray(array, dtype=np.float64)
 
 
+def require_kind(name: str, value: Any, kind: type) -> None:
+    """Raise ValueError unless `value` is of one of this package's classes."""
+    if not isinstance(value, kind):
+        raise ValueError(f"{name} must be a bayesattn.{kind.__name__}, got {shown(value)}")
+
+
 def number(name: str, value: Any, expected: str = "a finite number") -> float:
     """`value` as a float; raises ValueError unless it is a finite number, of which strings and truth values are none."""
     if is_traced(value):

@@ -1,4 +1,4 @@
-"""Does finite width beat the GP limit? Accuracy of the mean predictor, and alignment of its kernel, with their errors."""
+"""Does finite width beat the GP limit? Accuracy of the mean predictor, with its errors."""
 
 import dataclasses
 import math
@@ -6,21 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-import arviz_stats
-import jax
 import numpy as np
-import xarray as xr
-from jaxtyping import Array, Float
+from jaxtyping import Float
 from scipy import stats
-from threadpoolctl import threadpool_limits
 
-from bayesattn import theory
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, rounded, with_error
-from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.models import Model, trees
-from bayesattn.theory.arguments import gaussian_density
-from bayesattn.theory.predictor import outputs_at, readouts, right
+from bayesattn._util.text import UNKNOWN, Described, rounded, with_error
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of
+from bayesattn.models import Model
+from bayesattn.theory.predictor import right
 
 if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
@@ -28,14 +22,7 @@ if TYPE_CHECKING:
 LEVEL = 0.01
 """Of each comparison with the GP limit alone: how often it may call predictors or kernels different that are equal."""
 SIGNIFICANT_ERRORS = float(stats.norm.isf(LEVEL / 2))
-PREDICTOR_DRAWS = 1000
-BATCHES = 4
-"""Of each chain."""
 RESAMPLES, RESAMPLING_BLOCKS = 1000, 50
-MOST_ALIGNED = 2000
-ALIGNED_DRAWS = 100
-"""Draws of U whose kernels are aligned with the labels: each takes the eigenvectors of a matrix of P rows."""
-ALIGNED_EIGENVECTORS = 100
 ALL_PATHS = "all paths"
 
 Outcome = Literal["higher", "lower", "cannot tell"]
@@ -79,7 +66,7 @@ class Gain:
     @property
     def outcome(self) -> Outcome:
         """Whether accuracy is higher or lower, at a level of 1 % by McNemar's test and by `error`."""
-        return _outcome(self.difference, self.error) if self.p_value <= LEVEL else "cannot tell"
+        return outcome_of(self.difference, self.error) if self.p_value <= LEVEL else "cannot tell"
 
     def verdict(self, limit: str = "the GP limit") -> str:
         """The outcome in words, with its error."""
@@ -93,7 +80,7 @@ class Gain:
     def to_dict(self) -> dict[str, Any]:
         """Counts, errors, p-value and outcome, for JSON."""
         derived = ("test_error", "error", "p_value", "outcome")
-        return _plain(dataclasses.asdict(self) | {name: getattr(self, name) for name in derived})
+        return plain_values(dataclasses.asdict(self) | {name: getattr(self, name) for name in derived})
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,13 +113,13 @@ class Accuracy(Described):
             name: {limit: gain.to_dict() for limit, gain in getattr(self, name).items()}
             for name in ("gains", "theory_gains")
         }
-        return _plain(dataclasses.asdict(self) | {"test_error": self.test_error} | gains)
+        return plain_values(dataclasses.asdict(self) | {"test_error": self.test_error} | gains)
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        error, test_error = 100 * self.error, 100 * self.test_error
+        test_error = 100 * self.test_error
         limits = {ALL_PATHS: self.gp} | self.gp_of_groups
         rows = {
-            "draws": f"{percent(self.draws, self.error, self.examples)} % ± {rounded(error, error)} by the number of draws,"
+            "draws": f"({percent_with_error(self.draws, self.error, self.examples)}) % by the number of draws,"
             f" ± {rounded(test_error, test_error)} by that of examples",
             "theory": f"{percent(self.theory, 0, self.examples)} % at the saddle point,"
             f" {percent(self.corrected, 0, self.examples)} % with the first order in 1/N",
@@ -142,50 +129,15 @@ class Accuracy(Described):
         return f"Accuracy on {self.examples} test examples", rows
 
 
-@dataclass(frozen=True, eq=False)
-class Alignment:
-    """Alignment of the kernel with the labels: over draws of U with its Monte Carlo error, by theory, and in the GP limit.
-
-    The numbers are kernel-target alignments (`theory.kernel_target_alignment`): Y is spread over several of the leading
-    eigenvectors, which change places from draw to draw, and the kernel-target alignment counts them all, each by its
-    eigenvalue. `eigenvectors`, `eigenvectors_error` and `gp_eigenvectors` are the alignments |u_k . Y| / |Y| of the leading
-    ones (`theory.alignment`), mean and Monte Carlo error over the draws, and in the GP limit.
-    """
-
-    draws: float
-    error: float
-    theory: float
-    gp: float
-    eigenvectors: Float[np.ndarray, " eigenvector"]
-    eigenvectors_error: Float[np.ndarray, " eigenvector"]
-    gp_eigenvectors: Float[np.ndarray, " eigenvector"]
-
-    @property
-    def outcome(self) -> Outcome:
-        """Whether the alignment is higher or lower than in the GP limit, at a level of 1 %."""
-        return _outcome(self.draws - self.gp, self.error)
-
-    def verdict(self) -> str:
-        """The outcome in words, with its error."""
-        words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be told apart from"}
-        return (
-            f"kernel-target alignment {with_error(self.draws, self.error)} {words[self.outcome]}"
-            f" {rounded(self.gp, self.error)} in the GP limit"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain numbers and lists, for JSON."""
-        return _plain(dataclasses.asdict(self) | {"outcome": self.outcome})
-
-
-def _outcome(difference: float, error: float) -> Outcome:
+def outcome_of(difference: float, error: float) -> Outcome:
+    """Whether a difference is significant at a level of 1 %, by its error."""
     # Written so that NaN cannot tell.
     if not abs(difference) > SIGNIFICANT_ERRORS * error:
         return "cannot tell"
     return "higher" if difference > 0 else "lower"
 
 
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arrays as lists, and None for what is not known."""
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     return {
@@ -212,8 +164,23 @@ def percent(share: float, error: float, examples: int) -> str:
     >>> percent(0.834, 3e-5, 1000), percent(0.834, 0.012, 1000), percent(5 / 6, 0.0, 6)
     ('83.4', '83.4', '83')
     """
+    return rounded(100 * share, _place(error, examples))
+
+
+def percent_with_error(share: float, error: float, examples: int) -> str:
+    """`percent`, with its error to the same place: 0 where it is smaller than that.
+
+    >>> percent_with_error(0.834, 0.012, 1000), percent_with_error(0.35, 0.0016, 20)
+    ('83.4 ± 1.2', '35 ± 0')
+    """
+    shown = rounded(100 * error, _place(error, examples)) if math.isfinite(error) else UNKNOWN
+    return f"{percent(share, error, examples)} ± {shown}"
+
+
+def _place(error: float, examples: int) -> float:
+    """A number whose second digit stands where the last of an accuracy in percent does."""
     places = max(0, math.ceil(math.log10(examples)) - 2)
-    return rounded(100 * share, float(np.fmax(100 * error, 10.0 ** (1 - places))))
+    return float(np.fmax(100 * error, 10.0 ** (1 - places)))
 
 
 def binomial_error(share: float, examples: int) -> float:
@@ -333,115 +300,3 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
         "gp": gp_mean(model),
     }
     return accuracy_of(model, by_theory, outputs_of(model, validation.readouts))
-
-
-@with_own_settings
-def alignment_over_draws(
-    model: Model,
-    saddle: Float[np.ndarray | Array, "path path"],
-    order_parameters: Any,
-) -> Alignment | None:
-    """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
-
-    Labels that are all zero have none; of a compressed dataset, whose kernel is that of other examples, and of more labels
-    than `MOST_ALIGNED`, whose kernel's eigenvectors each draw would need, it is not known.
-
-    Args:
-        model: the posterior.
-        saddle: U at the saddle point.
-        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at; or what
-            `bayesattn.sample` returned, a run or its folder.
-
-    Raises ValueError at draws of another model.
-    """
-    labels, likelihood = model.labels.ravel(), gaussian_density(model)
-    if model.compressed is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
-        return None
-
-    def aligned(kernel: Any) -> np.ndarray:
-        """Kernel-target alignment, then that of the leading eigenvectors."""
-        leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
-        return np.append(theory.kernel_target_alignment(kernel, labels), leading)
-
-    order_parameters = _order_parameters(order_parameters, model)
-    chains, draws = order_parameters.shape[:2]
-    kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
-    # BLAS threads, which wait for each other, take several times as long for eigenvectors of a hundred examples.
-    with threadpool_limits(1, user_api="blas"):
-        values = [[aligned(_kernel(likelihood, u)) for u in chain] for chain in order_parameters[:, kept]]
-    alignments = xr.DataArray(values, dims=("chain", "draw", "quantity"))
-    mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
-    gp = aligned(gp_kernel(model))
-    by_theory = theory.kernel(saddle, model.path_inputs, model.path_inputs, model.architecture)
-    return Alignment(
-        draws=float(mean[0]),
-        error=float(error[0]),
-        theory=float(theory.kernel_target_alignment(by_theory, labels)),
-        gp=float(gp[0]),
-        eigenvectors=mean[1:],
-        eigenvectors_error=error[1:],
-        gp_eigenvectors=gp[1:],
-    )
-
-
-@with_own_settings
-def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
-    """K at infinite width on the training examples, of the network or of a group of its paths alone."""
-    return np.asarray(_kernel(gaussian_density(model), _gp_of_group(model, paths)))
-
-
-@jax.jit
-def _kernel(likelihood: GaussianProcess, order_parameter: Any) -> Float[Array, "label label"]:
-    return likelihood.kernel_of(order_parameter)
-
-
-def _gp_of_group(model: Model, paths: Any) -> np.ndarray:
-    """U in the GP limit of a network that has these paths only: 0 for all others, and normalised by their number."""
-    arch = model.architecture
-    gp = np.asarray(theory.gp_order_parameter(arch))
-    if paths is None:
-        return gp
-    kept = np.isin(np.arange(arch.paths), paths)
-    return gp * np.repeat(kept, arch.outputs) * (np.prod(arch.heads) / kept.sum())
-
-
-@with_own_settings
-def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_label"]:
-    """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
-    return mean_predictor(model, _gp_of_group(model, paths))
-
-
-@with_own_settings
-def mean_predictor(
-    model: Model, order_parameter: Float[np.ndarray | Array, "row row"]
-) -> Float[np.ndarray, " test_label"]:
-    """Mean of f on the test examples given U, all outputs of the first example first."""
-    of_one = readouts(order_parameter[None], model)
-    return outputs_of(model, np.asarray(of_one))[0]
-
-
-def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -> Float[np.ndarray, "batch test_label"]:
-    """f on the test examples with each of several readouts."""
-    return outputs_at(by_batch, model.test_path_inputs)
-
-
-@with_own_settings
-def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "batch row feature"]:
-    """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
-
-    Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs. What
-    `bayesattn.sample` returned, a run or its folder will do for the draws; ValueError is raised at those of another model.
-    """
-    order_parameters = _order_parameters(order_parameters, model)
-    chains, draws = order_parameters.shape[:2]
-    batches = min(BATCHES, draws)
-    per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
-    kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
-    chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-    per_draw = np.asarray(readouts(chosen, model))
-    return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
-
-
-def _order_parameters(draws: Any, model: Model) -> Float[np.ndarray, "chain draw row row"]:
-    """As they are, finite or not, of an array; of draws those of this model."""
-    return draws if isinstance(draws, np.ndarray) else trees.order_parameters(draws, model)

@@ -24,8 +24,8 @@ from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uni
 from bayesattn.models import PARAMETERISATIONS, Model, Path, collapsed
 from bayesattn.models.conditional import conditional_of
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
+from bayesattn.samplers.blocks import plan
 from bayesattn.samplers.program import Program, kernel, options_for
-from bayesattn.samplers.run import plan
 from bayesattn.tasks import TokenDataset
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100

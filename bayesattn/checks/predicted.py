@@ -7,7 +7,7 @@ from jaxtyping import Float
 
 from bayesattn import theory
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.accuracy import gp_mean, mean_predictor
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
 from bayesattn.models import Model
 
 Matrix = Float[np.ndarray, "row row"]

@@ -16,17 +16,14 @@ from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import positive
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, with_error
-from bayesattn.checks.accuracy import (
-    Accuracy,
-    Alignment,
-    accuracy_of,
-    alignment_over_draws,
-    outputs_of,
-    readout_batches,
-)
+from bayesattn._util.text import Described
+from bayesattn.checks import statements
+from bayesattn.checks.accuracy import Accuracy, accuracy_of
+from bayesattn.checks.alignment import Alignment, alignment_over_draws
 from bayesattn.checks.comparison import Compared, along_directions, joint_p_of, level_of_each, next_order
-from bayesattn.checks.diagnostics import Diagnostics, diagnose, from_below_diagonal, moments, on_and_below_diagonal
+from bayesattn.checks.diagnostics import Diagnostics, diagnose
+from bayesattn.checks.mean_predictor import outputs_of, readout_batches
+from bayesattn.checks.mixing import from_below_diagonal, moments, on_and_below_diagonal
 from bayesattn.checks.predicted import Matrix, Predicted, predicted, size_of
 from bayesattn.checks.scaling import Slope, scaling
 from bayesattn.checks.verdict import (
@@ -39,7 +36,6 @@ from bayesattn.checks.verdict import (
     VERDICTS,
     doubts_about,
     overall,
-    percent,
 )
 from bayesattn.models import Model
 from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order_parameters_in
@@ -65,8 +61,6 @@ __all__ = [
     "scaling",
     "validate",
 ]
-MOST_NAMED = 5
-"""Entries that differ, named one by one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -83,6 +77,7 @@ class Validation(Described):
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
     mean predictor itself and the principal directions in which batches of draws differ; None without test examples.
+    `rhat`, `ess`, `tail_ess` and `pareto_k` are those of each entry's draws, as `bayesattn.diagnostics.summary` has them.
     `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which a theory is said to
     hold, `level` the probability of saying of a right theory that it does not hold.
     `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
@@ -98,6 +93,8 @@ class Validation(Described):
     relative_variance: Matrix
     rhat: Matrix
     ess: Matrix
+    tail_ess: Matrix
+    pareto_k: Matrix
     readouts: Float[np.ndarray, "batch row feature"] | None
     diagnostics: Diagnostics
     accuracy: Accuracy | None
@@ -164,7 +161,7 @@ class Validation(Described):
     @property
     def bound(self) -> float:
         """To within which the theory holds: the greatest confidence bound of a relative difference of U or predictor."""
-        return float(max(np.max(family.bound) for family in self._families))
+        return float(max(np.max(family.bound) for family in self.families))
 
     @property
     def verdict(self) -> str:
@@ -183,105 +180,29 @@ class Validation(Described):
     @property
     def decided_by(self) -> str:
         """What explains most of the least difference that would have been a failure: "allowance" or "Monte Carlo error"."""
-        allowance, noise = self._visible()
+        allowance, noise = self.visible()
         return "allowance" if allowance > noise else "Monte Carlo error"
 
     def failures(self) -> list[str]:
         """What disagrees, a sentence each."""
-        entries, draws = self.entries, self.order_parameter[np.tril_indices(len(self.corrected))]
-        apart = np.flatnonzero(~entries.agrees)
-        sentences = [
-            f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
-            f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
-            for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED]
-        ]
-        if len(apart) > MOST_NAMED:
-            sentences.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
-        if not self.joint_p >= entries.level:
-            below = int(np.sum(entries.difference < 0))
-            sentences.append(
-                f"the entries of U differ jointly, {below} of {len(entries.names)} below the theory: p = {self.joint_p:.1g},"
-                f" expected at least {entries.level:.2g}"
-            )
-        if self.directions is not None:
-            along = self.directions
-            sentences += [
-                f"mean predictors differ along {along.names[direction]} by"
-                f" {with_error(along.difference[direction], along.error[direction])}, of which"
-                f" {along.allowance[direction]:.2g} are allowed"
-                for direction in np.flatnonzero(~along.agrees)
-            ]
-        return sentences
+        return statements.failures(self)
 
     def doubts(self) -> list[str]:
         """Why the draws cannot tell, a sentence each; none where the theory holds or does not."""
-        if doubts := doubts_about("U", self.diagnostics.chains, self.rhat, self.ess):
-            return doubts
-        if self.verdict != CANNOT_TELL:
-            return []
-        family = max(self._families, key=lambda compared: np.max(compared.bound))
-        worst = int(np.argmax(family.bound))
-        difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
-        error, allowance, noise = (
-            values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
-        )
-        said = (
-            f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
-            f" {percent(bound)}, and the margin is {percent(self.margin)}"
-        )
-        # The lower confidence bound lies beyond the margin.
-        if 2 * difference - bound > self.margin and allowance > noise:
-            return [
-                f"{said}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"
-            ]
-        return [f"{said}: draw more"]
+        return statements.doubts(self)
 
     def statement(self) -> str:
         """The verdict and what it could have seen, in one sentence."""
-        if not self.usable:
-            return f"{CANNOT_TELL}: {'; '.join(self.doubts())}"
-        if self.verdict == DOES_NOT_HOLD:
-            return f"{DOES_NOT_HOLD}: {'; '.join([*self.failures(), self._cause()])}"
-        tested = f"joint test of {len(self.entries.names)} entries: p = {self.joint_p:.2g}"
-        return f"{self.verdict}: {'; '.join([*self.doubts(), self._seen(), tested])}"
-
-    def _cause(self) -> str:
-        """Whether the next order in 1/N may be why the theory does not hold, which is no refutation of it."""
-        first = float(np.max(np.abs(self.expected) / size_of(self.corrected)))
-        off = float(max(np.max(np.abs(family.difference) / family.size) for family in self._families))
-        said = (
-            f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: what is missing is"
-        )
-        if off < first:
-            return f"{said} less, which the next order can be; it would be a quarter or less at twice the width"
-        return f"{said} more, {percent(off)}, which the next order of a series that converges is not"
-
-    def _seen(self) -> str:
-        """The greatest difference that the draws leave open, and the least that would have been a failure anywhere."""
-        allowance, noise = self._visible()
-        of = "|U| and the mean predictor" if self.directions else "|U|"
-        said = (
-            f"largest difference still compatible: {percent(self.bound)} of {of}, smallest that this run would have flagged:"
-            f" {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out, {percent(noise)} for"
-            " Monte Carlo error)"
-        )
-        if self.bound <= allowance + noise:
-            return said
-        family = max(self._families, key=lambda compared: np.max(compared.bound))
-        worst = int(np.argmax(family.bound))
-        found = abs(family.difference[worst]) / family.size[worst]
-        return (
-            f"{said}, which is less, since {family.names[worst]} was found {percent(found)} off and may by Monte Carlo error"
-            f" be {percent(self.bound - found)} further off"
-        )
+        return statements.statement(self)
 
     @property
-    def _families(self) -> list[Compared]:
+    def families(self) -> list[Compared]:
+        """All that is compared: entries of U, and the mean predictor where there are test examples."""
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
-    def _visible(self) -> tuple[float, float]:
+    def visible(self) -> tuple[float, float]:
         """The least relative difference that is a failure of any quantity: the allowance's part, and Monte Carlo error's."""
-        families = self._families
+        families = self.families
         family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
         worst = int(np.argmax((family.allowance + family.noise) / family.size))
         allowance, noise = (values[worst] / family.size[worst] for values in (family.allowance, family.noise))
@@ -292,14 +213,16 @@ class Validation(Described):
 
         Columns: `saddle` (theory at the saddle point), `corrected` (to first order in 1/N), `draws` (their mean), `error`
         (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (difference in errors, whatever the theory
-        leaves out), `rhat` and `ess` of the entry, and `agrees`, whether theory and draws do by that entry.
+        leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry (`bayesattn.diagnostics.summary`), and `agrees`,
+        whether theory and draws do by that entry.
         """
         import pandas as pd
 
         pairs, entries = np.tril_indices(len(self.corrected)), self.entries
         drawn = {"saddle": self.saddle, "corrected": self.corrected, "draws": self.order_parameter, "error": self.error}
         columns = {name: matrix[pairs] for name, matrix in drawn.items()}
-        columns |= {"difference": entries.difference, "z": entries.z, "rhat": self.rhat[pairs], "ess": self.ess[pairs]}
+        columns |= {"difference": entries.difference, "z": entries.z}
+        columns |= {name: getattr(self, name)[pairs] for name in ("rhat", "ess", "tail_ess", "pareto_k")}
         return pd.DataFrame(columns | {"agrees": entries.agrees}, index=pd.Index(entries.names, name="entry"))
 
     def plot(self) -> "Figure":
@@ -321,7 +244,17 @@ class Validation(Described):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as plain numbers and lists, for JSON."""
-        matrices = ("order_parameter", "error", "saddle", "corrected", "allowance", "rhat", "ess")
+        matrices = (
+            "order_parameter",
+            "error",
+            "saddle",
+            "corrected",
+            "allowance",
+            "rhat",
+            "ess",
+            "tail_ess",
+            "pareto_k",
+        )
         return {
             "model": self.model.name,
             "widths": list(self.model.architecture.widths),
@@ -389,7 +322,7 @@ def validate(
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)
     along = (sampled * direction).sum(("path", "other_path"))
     entries = on_and_below_diagonal(sampled)
-    of_entries, of_direction = moments(entries), moments(along)
+    of_entries, of_direction = moments(entries, tails=True), moments(along)
 
     def matrix(name: str) -> np.ndarray:
         return from_below_diagonal(of_entries[name], paths)
@@ -406,6 +339,8 @@ def validate(
         relative_variance=np.broadcast_to(relative_variance, corrected.shape),
         rhat=matrix("rhat"),
         ess=matrix("ess"),
+        tail_ess=matrix("tail_ess"),
+        pareto_k=matrix("pareto_k"),
         readouts=by_batch,
         diagnostics=diagnose(tree),
         accuracy=accuracy,

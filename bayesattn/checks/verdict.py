@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn.checks.comparison import Compared
-from bayesattn.checks.diagnostics import moments
+from bayesattn.checks.mixing import moments
 from bayesattn.models.trees import Draws, opened
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")

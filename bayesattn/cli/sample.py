@@ -43,8 +43,8 @@ from bayesattn.models import Model
 from bayesattn.models.collapsed import compressed
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
+from bayesattn.samplers.blocks import cores
 from bayesattn.samplers.pilot import estimate, gradients_a_step
-from bayesattn.samplers.run import cores
 
 LEAST_ESS = 3
 """Entries of U between different paths that are shown."""
@@ -178,7 +178,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
 
 def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
     biased = "bias" in rows[0]
-    table = new_table("entry", "mean", "sd", "R-hat", "ESS", *(["step bias"] if biased else []))
+    table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}
     off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
     fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
@@ -186,11 +186,12 @@ def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> N
     chosen = [row for row in rows if show_all or row in own or row in fewest]
     for row in chosen:
         cells = [with_error(row["mean"], row["error"])]
-        cells += [cell(row[name], form) for name, form in (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"))]
+        forms = (("sd", ".3g"), ("rhat", ".3f"), ("ess", ".0f"), ("tail_ess", ".0f"))
+        cells += [cell(row[name], form) for name, form in forms]
         cells += [with_error(row["bias"], row["bias_error"])] if biased else []
         table.add_row(f"{numbers[row['path']]},{numbers[row['other_path']]}", *cells)
     print_table(f"{case.name}, N = {case.architecture.widths[0]}: order parameter U", table)
-    say("±: Monte Carlo error; R-hat, ESS: of the draws of that entry")
+    say("±: Monte Carlo error; R-hat, ESS, tail ESS: of the draws of that entry")
     say_paths(case.row_names, [numbers[row[axis]] for row in chosen for axis in ("path", "other_path")])
     if len(chosen) < len(rows):
         say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")

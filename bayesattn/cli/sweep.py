@@ -22,7 +22,7 @@ from bayesattn.cli.screen import (
     screen,
     working,
 )
-from bayesattn.samplers.run import cores
+from bayesattn.samplers.blocks import cores
 
 
 def sweep(

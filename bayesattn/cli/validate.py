@@ -12,7 +12,7 @@ from bayesattn._util.checks import positive
 from bayesattn._util.files import user_path
 from bayesattn._util.text import cell, rounded, with_error
 from bayesattn.checks import study, validation
-from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, Gain, binomial_error, percent, percent_with_error
 from bayesattn.checks.study import ValidationStudy
 from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence, by_validation, rivals
 from bayesattn.checks.validation import LEVEL, MARGIN, Compared, Validation
@@ -200,7 +200,7 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
 
 
 def _print_entries(results: list[Validation], show_all: bool) -> None:
-    headings = ("N", "entry", "saddle", "1/N theory", "draws", "z", "R-hat", "ESS")
+    headings = ("N", "entry", "saddle", "1/N theory", "draws", "z", "R-hat", "ESS", "tail ESS")
     table, left_out, numbered = new_table(*headings), 0, set[int]()
     for result in results:
         entries, pairs = result.entries, np.tril_indices(len(result.corrected))
@@ -219,13 +219,14 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
                 cell(float(entries.z[entry]), "+.1f") + ("!" if differs else " "),
                 cell(float(result.rhat[at]), ".3f"),
                 cell(float(result.ess[at]), ".0f"),
+                cell(float(result.tail_ess[at]), ".0f"),
                 style="red" if differs else None,
             )
             width = ""
     print_table("Order parameter U", table)
     say(
         "z: draws less 1/N theory, in Monte Carlo errors (±); !: more than what the theory leaves out and Monte Carlo"
-        " error explain; R-hat, ESS: of the draws of that entry"
+        " error explain; R-hat, ESS, tail ESS: of the draws of that entry"
     )
     say_paths(results[0].model.row_names, numbered)
     if left_out:
@@ -255,13 +256,12 @@ def _print_accuracy(shares: list[Accuracy], cases: list[Model], title: str) -> N
     table = new_table("N", "T", "GP limit", "saddle", "1/N theory", "draws ± Monte Carlo", "± test set")
     against = new_table("N", "GP limit of", "draws", "McNemar p", "saddle", "draws are", text=("GP limit of",))
     for share, case in zip(shares, cases, strict=True):
-        width, error = str(case.architecture.widths[0]), 100 * share.error
-        gp, saddle, corrected, drawn = (
-            percent(number, share.error, share.examples)
-            for number in (share.gp, share.theory, share.corrected, share.draws)
+        width = str(case.architecture.widths[0])
+        gp, saddle, corrected = (
+            percent(number, share.error, share.examples) for number in (share.gp, share.theory, share.corrected)
         )
         of_test_set = 100 * share.test_error
-        cells = (gp, saddle, corrected, f"{drawn} ± {rounded(error, error)}")
+        cells = (gp, saddle, corrected, percent_with_error(share.draws, share.error, share.examples))
         table.add_row(width, f"{case.temperature:g}", *cells, f"± {rounded(of_test_set, of_test_set)}")
         for limit, gain in share.gains.items():
             cells = (_points(gain), f"{gain.p_value:.1g}", _points(share.theory_gains[limit]), OUTCOMES[gain.outcome])

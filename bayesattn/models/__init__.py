@@ -1,6 +1,6 @@
 """Posteriors, and the parameterisations in which they can be sampled."""
 
-from bayesattn.model import Model, Tokens
+from bayesattn.model import Model
 from bayesattn.models import collapsed
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
@@ -8,16 +8,9 @@ from bayesattn.models.load import load_model, load_task, must_train, ready_model
 from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
+from bayesattn.models.registry import CENTRAL, PARAMETERISATIONS
 from bayesattn.models.token import Token
-
-PARAMETERISATIONS: dict[str, type[Parameterisation]] = {
-    "token": Token,
-    "path": Path,
-    "collapsed": Collapsed,
-    "latent": Latent,
-}
-CENTRAL = ("order_parameter", "latent")
-"""Primary variable of each kind of model: the bias of a sampler is stated for it."""
+from bayesattn.tokens import Tokens
 
 __all__ = [
     "CENTRAL",

@@ -8,27 +8,27 @@ probability. Where labels are classes, those of order parameters have the prior'
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpyro
-import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
 from bayesattn._util.checks import one_of
 from bayesattn.kernels import GaussianProcess, sample_labels
+from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models import latent_outputs
 from bayesattn.models.parameterisation import LABELS, Parameterisation, Sites, arrays_of, observe
+from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
-from bayesattn.theory import bartlett
+from bayesattn.theory import bartlett, cost
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
@@ -77,52 +77,6 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
 def compressed(model: Model) -> GaussianProcess:
     """Kernels that chains evaluate: those of few examples with the same likelihood, where there are many."""
     return kernels.compressed(model.kernels, model.architecture) if model.likelihood.conjugate else model.kernels
-
-
-class BartlettPrior(dist.Distribution):
-    """Prior of whitened Bartlett coordinates."""
-
-    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("widths", "whitening")
-    pytree_aux_fields = ("shapes",)
-
-    def __init__(self, shapes: Structure, widths, whitening: Whitening, *, validate_args=None):
-        self.shapes, self.widths, self.whitening = shapes, widths, whitening
-        super().__init__((), (whitening.centre.shape[-1],), validate_args=validate_args)
-
-    def sample(self, key, sample_shape=()):
-        """Draws from the prior."""
-        assert key is not None
-        keys = jax.random.split(key, sample_shape) if sample_shape else key
-        draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
-        return jnp.vectorize(lambda k: self.whitening.whitened(draw(k)), signature="()->(n)")(keys)
-
-    def log_prob(self, value):
-        """Log density of whitened coordinates."""
-        point = self.whitening.point(value)
-        return bartlett.log_prior(point, self.shapes, self.widths) + self.whitening.log_volume()
-
-
-class StandardNormal(dist.Distribution):
-    """Prior of whitened coordinates whose points are standard normal."""
-
-    support = dist.constraints.real_vector  # pyright: ignore[reportAssignmentType]
-    pytree_data_fields = ("whitening",)
-
-    def __init__(self, whitening: Whitening, *, validate_args=None):
-        self.whitening = whitening
-        super().__init__((), (whitening.centre.shape[-1],), validate_args=validate_args)
-
-    def sample(self, key, sample_shape=()):
-        """Draws from the prior."""
-        assert key is not None
-        points = jax.random.normal(key, (*sample_shape, *self.event_shape))
-        return jnp.vectorize(self.whitening.whitened, signature="(n)->(n)")(points)
-
-    def log_prob(self, value):
-        """Log density of whitened coordinates."""
-        point = self.whitening.point(value)
-        return -(point @ point + len(point) * jnp.log(2 * jnp.pi)) / 2 + self.whitening.log_volume()
 
 
 class Collapsed(Parameterisation):
@@ -176,6 +130,24 @@ class Collapsed(Parameterisation):
         )
 
     prepare = staticmethod(prepare)  # pyright: ignore[reportAssignmentType]
+
+    @classmethod
+    def bytes_needed(cls, model: Model, chains: int) -> int:
+        """Least memory, in bytes: kernels, their gradients of each chain, and where there are outputs their Hessian."""
+        arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
+        conjugate = model.likelihood.conjugate
+        seen = compressed_examples(examples, paths * features, arch.outputs) if conjugate else examples
+        form, shapes = cheapest_form(seen, features, arch), structure(model)
+        # Each chain has a gradient of its own, of which that of the search of the mode is one.
+        rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs
+        needed = cost.bytes_needed(seen * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
+        needed += 8 * 2 * (examples - seen) * paths * features
+        if not conjugate:
+            # The scale of the outputs, its inverse, and the Hessian from which it is computed.
+            sizes = (shapes[0].columns * features, examples * arch.outputs, arch.outputs)
+            latents = latent_outputs.number_of_latents(*sizes)
+            needed += 8 * (3 * latents**2 if latents <= latent_outputs.MOST_LATENTS else 0)
+        return needed + 8 * (model.dataset.path_entries - model.path_inputs.size + (chains - 1) * 2 * rows**2)
 
     def with_prepared(self, prepared: Mapping[str, Any]) -> "Collapsed":
         """The same posterior in other coordinates."""

@@ -1,39 +1,90 @@
-"""A model as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
+"""A posterior as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
 
 import tomllib
-import warnings
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from functools import singledispatch
+from typing import Any
 
 import numpy as np
 import tomli_w
 
 from bayesattn._util.random import fingerprint
+from bayesattn.architecture import Architecture
+from bayesattn.compressed import Compressed
+from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.likelihoods import BY_NAME
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
-
-if TYPE_CHECKING:
-    import xarray as xr
+from bayesattn.posterior import Posterior
+from bayesattn.tokens import Tokens
 
 ATTRIBUTE = "bayesattn"
-"""Of the root of a tree of draws: under it stands what `described` gives."""
-_KINDS = {kind.__name__: kind for kind in (Model, LatentModel)}
+"""Attribute of the root of a tree of draws: what `described` gives."""
 
 
-def described(model: Model | LatentModel, tokens: bool = False) -> dict[str, Any]:
+def described(model: Posterior, tokens: bool = False) -> dict[str, Any]:
     """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups hold tokens too."""
     return {
         "kind": type(model).__name__,
         "model": tomli_w.dumps(plain_table(model.table())),
-        "about_model": model.about(tokens),
+        "about_model": names_of(model, tokens),
         "fingerprint": fingerprint(model),
     }
 
 
-def restored(description: Mapping[str, Any], arrays: Mapping[str, Any]) -> Model | LatentModel:
+def restored(description: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
     """The model that was described, with the arrays of its groups; KeyError, TypeError or ValueError if none was."""
-    kind = _KINDS[description["kind"]]
-    return kind.restored(tomllib.loads(description["model"]), description["about_model"], arrays)
+    return RESTORE[description["kind"]](tomllib.loads(description["model"]), description["about_model"], arrays)
+
+
+@singledispatch
+def names_of(model: Posterior, tokens: bool = False) -> dict[str, Any]:
+    """What, besides `table` and the arrays of the groups, makes the model; plain values."""
+    return {"name": model.name}
+
+
+@names_of.register
+def _(model: Model, tokens: bool = False) -> dict[str, Any]:
+    return {
+        "head_names": model.head_names or model.architecture.numbered_heads(),
+        "path_groups": {name: list(paths) for name, paths in model.path_groups.items()},
+        "name": model.name,
+        "task": model.task,
+        "readout": model.tokens.readout if model.tokens and tokens else None,
+        **({} if model.output_names is None else {"output_names": list(model.output_names)}),
+    } | ({} if model.compressed is None else {"unseen": model.compressed.residual._asdict()})
+
+
+def _network(table: Mapping[str, Any], names: Mapping[str, Any], arrays: Mapping[str, Any]) -> Model:
+    arch, tokens = Architecture.of_table(table["architecture"]), None
+    if names["readout"]:
+        matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(arch.depth)]
+        mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
+        tokens = Tokens(arrays["token_inputs"], matrices, names["readout"], mask)
+    wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
+    data = {name: arrays[name] for name in wanted if name in arrays}
+    if "unseen" in names:
+        inputs, labels = data.pop("path_inputs"), data.pop("labels")
+        data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**names["unseen"]))
+    return Model(
+        **data,
+        likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
+        architecture=arch,
+        tokens=tokens,
+        # Earlier versions stored no names where none were given, and numbered heads from 0.
+        head_names=names["head_names"] or arch.numbered_heads(first=0),
+        output_names=names.get("output_names"),
+        **{key: names[key] for key in ("path_groups", "name", "task")},
+    )
+
+
+def _latent(table: Mapping[str, Any], names: Mapping[str, Any], arrays: Mapping[str, Any]) -> LatentModel:
+    given = {name: arrays[name] for name in LatentModel.data_names if name in arrays}
+    return LatentModel(**given, noise=table["noise"], prior=table["prior"], name=names["name"])
+
+
+RESTORE = {"Model": _network, "LatentModel": _latent}
+"""How a model is made again, by the name of its class."""
 
 
 def plain_table(value: Any) -> Any:
@@ -43,13 +94,3 @@ def plain_table(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain_table(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value
-
-
-def tree_of(groups: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]) -> "xr.DataTree":
-    """ArviZ's tree of arrays that begin with axes (chain, draw)."""
-    import arviz_base  # which imports Matplotlib
-
-    with warnings.catch_warnings():
-        # It takes fewer draws than chains for a mistake, of each variable.
-        warnings.filterwarnings("ignore", message="Found chain dimension to be longer than draw dimension")
-        return arviz_base.from_dict(dict(groups), coords=dict(coords), dims=dict(dims))

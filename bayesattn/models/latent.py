@@ -4,7 +4,6 @@ v_i = z phi(k_i) + noise, with noise ~ N(0, sigma^2 I) and entries of z ~ N(0, t
 (`bayesattn.exchangeable.posterior`); here it is sampled, as any other posterior of this package is.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,14 +14,13 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
-from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive
-from bayesattn._util.random import fingerprint
-from bayesattn._util.text import Described
-from bayesattn.models.parameterisation import Parameterisation, Sites
+from bayesattn._util.checks import finite_array, owned, positive
+from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites
+from bayesattn.posterior import Posterior
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class LatentModel(OwnsArrays, Described):
+class LatentModel(Posterior):
     """The posterior p(z | tokens); `bayesattn.sample(model, parameterisation="latent")` draws from it.
 
     Args:
@@ -42,7 +40,6 @@ class LatentModel(OwnsArrays, Described):
     parameterisations: ClassVar[tuple[str, ...]] = ("latent",)
     posterior_names: ClassVar[tuple[str, ...]] = ("values", "features")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "query_features")
-    """Arrays that decide the posterior, and the draws."""
 
     features: Any
     values: Any
@@ -81,39 +78,6 @@ class LatentModel(OwnsArrays, Described):
         """Settings that, with the arrays, make the model."""
         return {"noise": self.noise, "prior": self.prior}
 
-    def dims(self) -> dict[str, list[str]]:
-        """Names of the axes of each variable in ArviZ's groups, without chain and draw."""
-        return {
-            "latent": ["value_feature", "feature"],
-            "prediction": ["query", "value_feature"],
-            "values": ["token", "value_feature"],
-            "features": ["token", "feature"],
-            "query_features": ["query", "feature"],
-        }
-
-    def coords(self) -> dict[str, list[str]]:
-        """Axes have no names along them."""
-        return {}
-
-    def groups(self, tokens: bool = False) -> dict[str, dict[str, np.ndarray]]:
-        """ArviZ's observed_data and constant_data."""
-        names = ("features", "query_features", "noise", "prior")
-        constant = {"fingerprint": fingerprint(self)} | {name: getattr(self, name) for name in names}
-        return {
-            "observed_data": {"values": self.values},
-            "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
-        }
-
-    def about(self, tokens: bool = False) -> dict[str, Any]:
-        """What, besides `table` and the arrays of `groups`, makes the model; plain values."""
-        return {"name": self.name}
-
-    @classmethod
-    def restored(cls, table: Mapping[str, Any], about: Mapping[str, Any], arrays: Mapping[str, Any]) -> "LatentModel":
-        """The model of which `table`, `about` and the arrays of `groups` were stored."""
-        given = {name: arrays[name] for name in cls.data_names if name in arrays}
-        return cls(**given, noise=table["noise"], prior=table["prior"], name=about["name"])
-
 
 class Latent(Parameterisation):
     """Latent z under its prior, values under the noise.
@@ -142,6 +106,11 @@ class Latent(Parameterisation):
             jnp.asarray(model.noise),
             jnp.asarray(model.prior),
         )
+
+    @classmethod
+    def bytes_needed(cls, model: LatentModel, chains: int) -> int:
+        """Least memory, in bytes: features, and the vectors of each chain."""
+        return 8 * (chains * COPIES * model.values.shape[1] * model.features.shape[1] + model.features.size)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from jaxtyping import Array, Key
 
 from bayesattn.likelihoods import Likelihood, Outputs
 
+COPIES = 8
+"""Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
 Sites = dict[str, Array]
 """Values of a chain's NumPyro sites."""
 LABELS = "labels"
@@ -28,6 +30,12 @@ class Parameterisation(eqx.Module):
 
     minibatches: ClassVar[bool] = False
     """Whether labels are independent given the sites, so that examples can be drawn in minibatches."""
+    needs_tokens: ClassVar[bool] = False
+    """Whether the tokens themselves and their attention decide the draws."""
+    memory_advice: ClassVar[str] = (
+        "use fewer paths or, for many examples, a compressed dataset (bayesattn.Dataset.gather)"
+    )
+    """What to do where memory is short."""
     simulates: ClassVar[bool] = True
     """Whether prior and labels can be drawn, as calibration does."""
 
@@ -49,6 +57,11 @@ class Parameterisation(eqx.Module):
     def prepare(cls, model: Any) -> dict[str, Array]:
         """Arrays that are computed once before sampling begins; nothing by default."""
         return {}
+
+    @classmethod
+    @abc.abstractmethod
+    def bytes_needed(cls, model: Any, chains: int) -> int:
+        """Least memory, in bytes, that so many chains at a time take, without the draws that are kept."""
 
     def with_prepared(self, prepared: Mapping[str, Any]) -> "Parameterisation":
         """The same posterior with other arrays of `prepare`."""

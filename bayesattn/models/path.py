@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
-from bayesattn.models.parameterisation import Parameterisation, Sites, arrays_of, observe
+from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites, arrays_of, observe
 from bayesattn.network import effective_weights, network, path_readouts
 
 
@@ -32,6 +32,7 @@ class Path(Parameterisation):
     """
 
     minibatches: ClassVar[bool] = True
+    memory_advice: ClassVar[str] = "use parameterisation 'collapsed', whose size does not grow with the width"
 
     path_inputs: Float[Array, "example path feature"]
     labels: Float[Array, "*labels"]
@@ -49,6 +50,12 @@ class Path(Parameterisation):
     def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Path":
         """The posterior of a model; its weights are its sites."""
         return cls(**cls._fields(model))
+
+    @classmethod
+    def bytes_needed(cls, model: Model, chains: int) -> int:
+        """Least memory, in bytes: data, and the vectors of each chain, as long as there are weights."""
+        weights = model.architecture.number_of_weights(model.path_inputs.shape[2])
+        return 8 * (model.dataset.path_entries + chains * COPIES * weights)
 
     @staticmethod
     def _fields(model: Model) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Token parameterisation: the network as defined, token by token (THEORY section 1)."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -22,6 +22,8 @@ class Token(Path):
         read: share of each token in the readout, (P, 1, T) or (1, 1, T).
     """
 
+    needs_tokens: ClassVar[bool] = True
+
     inputs: Float[Array, "example token feature"]
     matrices: list[Float[Array, "example _ token token"]]
     read: Float[Array, "example_or_one _ token"]
@@ -41,6 +43,14 @@ class Token(Path):
             matrices=[jnp.asarray(matrix) for matrix in model.tokens.matrices],
             read=jnp.asarray(attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
         )
+
+    @classmethod
+    def bytes_needed(cls, model: Model, chains: int) -> int:
+        """Least memory, in bytes: that of the path parameterisation, and the attention matrices."""
+        matrices = 0
+        if model.tokens is not None:
+            matrices = model.examples * sum(model.architecture.heads) * model.tokens.inputs.shape[1] ** 2
+        return super().bytes_needed(model, chains) + 8 * matrices
 
     def function(self, sites: Sites) -> Outputs:
         """f on the training examples."""

@@ -7,8 +7,6 @@ they lose attributes or take those of the first tree for all.
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
@@ -18,10 +16,10 @@ import tomli_w
 from jaxtyping import Float
 
 from bayesattn._util.checks import finite_array, positive_integer, shown
-from bayesattn._util.random import fingerprint
-from bayesattn.model import Model, architecture_of
-from bayesattn.models.description import ATTRIBUTE, plain_table, restored
-from bayesattn.models.latent import LatentModel
+from bayesattn.model import Model
+from bayesattn.models.arviz import DATA
+from bayesattn.models.description import ATTRIBUTE
+from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -29,17 +27,12 @@ if TYPE_CHECKING:
     from bayesattn.runs import Run
 
 Draws = Union["xr.DataTree", "Run", str, Path]
-DATA = ("observed_data", "constant_data")
 OF_CHAINS = ("chain", "draw")
 ORDER_PARAMETER_AXES = (*OF_CHAINS, "path", "other_path")
 OF_DRAWS = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
 """Variables that functions of this package read, draw by draw."""
-DECIDING = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
-"""Variables in groups of data that decide a posterior."""
 JOINED = "joined"
 """In a tree's description: seed and chain that each of its chains comes from, where trees were put together."""
-UNSAID = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
-"""What a table of settings leaves out."""
 AXES = (
     *(*OF_CHAINS, "example", "test_example", "output", "token", "head", "query", "key", "path", "path_of_inputs"),
     *("other_path", "value_feature", "readout_width", "width", "feature"),
@@ -77,7 +70,7 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
     tree = _in_order(tree)
     if model is not None:
         require_model(tree, model)
-    own: Any = model if model is not None else _model_in(tree) if run is None else run.model
+    own: Any = model if model is not None else model_in(tree) if run is None else run.model
     if not isinstance(own, Model):
         raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
     return own, tree
@@ -96,13 +89,6 @@ def _tree_and_run(draws: Any) -> tuple["xr.DataTree", Any]:
     if not isinstance(draws, run_class):
         raise ValueError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
     return draws.draws(), draws
-
-
-def dataset(tree: "xr.DataTree", group: str) -> "xr.Dataset":
-    """A group of a tree; an empty one where there is none."""
-    import xarray
-
-    return tree[group].to_dataset() if group in tree.children else xarray.Dataset()
 
 
 def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
@@ -239,110 +225,6 @@ def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
-@dataclass(frozen=True, eq=False)
-class Origin:
-    """What is known of the model that draws are of: by what a tree says and holds, or by the model itself."""
-
-    about: Mapping[str, Any]
-    data: Mapping[str, Any]
-    model: Any = None
-
-    @classmethod
-    def of_tree(cls, tree: "xr.DataTree") -> "Origin":
-        """By a tree's attribute and groups of data, which are read when they are looked at."""
-        return cls(described_in(tree), {str(k): v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
-
-    @classmethod
-    def of_model(cls, model: Any) -> "Origin":
-        """By the model."""
-        names = (*type(model).posterior_names, "temperature", "noise", "prior")
-        data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
-        return cls({"kind": type(model).__name__}, data, model)
-
-    @cached_property
-    def fingerprints(self) -> set[str]:
-        """Those that it says it has: one, none, or several of trees that were changed."""
-        if self.model is not None:
-            return {fingerprint(self.model)}
-        said = [self.about.get("fingerprint"), self.data["fingerprint"].item() if "fingerprint" in self.data else None]
-        return {str(each) for each in said if each is not None}
-
-    @cached_property
-    def table(self) -> dict[str, Any]:
-        """Settings of the model, without those that decide no posterior; none where they are not known."""
-        try:
-            about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
-        except (KeyError, TypeError, ValueError):
-            return {}
-        about.pop("task", None)
-        return about.pop("architecture", {}) | about
-
-    def difference(self, other: "Origin") -> str | None:
-        """What tells another model from this one, in words: "temperature = 0.5, not 0.1"; None if nothing is known to."""
-        known = self.fingerprints and other.fingerprints
-        if known and len(self.fingerprints | other.fingerprints) == 1:
-            return None
-        kinds = [origin.about.get("kind") for origin in (self, other)]
-        if None not in kinds and kinds[0] != kinds[1]:
-            return f"kind = {kinds[1]}, not {kinds[0]}"
-        for name in {**self.table, **other.table} if self.table and other.table else ():
-            ours, theirs = (origin.table.get(name, UNSAID.get(name)) for origin in (self, other))
-            if ours != theirs:
-                return f"{name} = {theirs}, not {ours}"
-        both = [name for name in DECIDING if name in self.data and name in other.data]
-        for name in both:
-            ours, theirs = (np.asarray(origin.data[name]) for origin in (self, other))
-            if not close(ours, theirs):
-                return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
-        # Other processors may compute path inputs with another last bit.
-        alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        decided = {"labels", "path_inputs"} <= {*both} or {"values", "features"} <= {*both}
-        return "other data, temperature or architecture" if known and not (alike and decided) else None
-
-
-def close(ours: Any, theirs: Any) -> bool:
-    """Whether arrays are the same, but for the last bits that other processors may compute."""
-    if ours is None or theirs is None:
-        return ours is theirs
-    return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
-
-
-def require_model(tree: "xr.DataTree", model: Any) -> None:
-    """Raise ValueError, naming what differs, where a tree is known to be of another model."""
-    if not isinstance(model, Model | LatentModel):
-        raise ValueError(f"model must be a bayesattn.Model, got {shown(model)}")
-    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
-        raise ValueError(f"model must be the one that draws are of, got one with {difference}")
-
-
-def described_in(tree: "xr.DataTree") -> dict[str, Any]:
-    """What a tree's attribute says of its model; nothing where it has none that can be read."""
-    try:
-        about: Any = tree.attrs.get(ATTRIBUTE)
-        return dict(json.loads(about) if isinstance(about, str) else about)
-    except (TypeError, ValueError):
-        return {}
-
-
-def _model_in(tree: "xr.DataTree") -> Any:
-    """The model that a tree says it is of, and holds the data of."""
-    about = described_in(tree)
-    try:
-        arrays = {str(name): array.values for group in DATA for name, array in dataset(tree, group).data_vars.items()}
-        model = restored(about, arrays)
-        # Runs of earlier versions have none.
-        said = Origin(about, arrays).fingerprints
-        if said and said != {fingerprint(model)}:
-            raise ValueError("other data")
-        return model
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
-            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
-            " over the model"
-        ) from None
-
-
 def order_parameters(draws: Any, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of draws of a model, its rows in the model's order.
 
@@ -408,13 +290,3 @@ def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Model) -
         if named and names != [*rows]:
             drawn = drawn.sel({axis: [*rows]})
     return drawn
-
-
-def own_row_names(tree: "xr.DataTree") -> list[str] | None:
-    """Names of the rows of U by what a tree says of its model; None where it says nothing."""
-    about = described_in(tree)
-    try:
-        arch, names = architecture_of(tomllib.loads(about["model"])["architecture"]), about["about_model"]
-        return arch.row_names(names["head_names"] or arch.numbered_heads(first=0), names.get("output_names"))
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None

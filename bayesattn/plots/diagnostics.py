@@ -8,9 +8,11 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
 
-from bayesattn.checks.diagnostics import ENOUGH_ESS, GOOD_BFMI, Scalar
+from bayesattn.checks.diagnostics import ENOUGH_ESS, GOOD_BFMI
+from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.ranks import BAND_LEVEL, PLACES
-from bayesattn.models.trees import Draws, dataset, opened
+from bayesattn.models.arviz import dataset
+from bayesattn.models.trees import Draws, opened
 from bayesattn.plots.style import palette, short, whole_numbers
 
 SHOWN_ENTRIES = 4

@@ -11,11 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bayesattn._util.checks import one_of
+from bayesattn.architecture import Architecture
 from bayesattn.checks.accuracy import share_right
-from bayesattn.checks.diagnostics import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
-from bayesattn.model import architecture_of
+from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.models import CENTRAL
-from bayesattn.models.trees import OF_DRAWS, Draws, dataset, described_in, opened
+from bayesattn.models.arviz import dataset
+from bayesattn.models.origin import described_in
+from bayesattn.models.trees import OF_DRAWS, Draws, opened
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
 
@@ -97,7 +99,7 @@ def names_of(draws: xr.DataTree) -> Names:
     """Names that a tree knows; none where it says nothing of its model, or is of none with heads."""
     about = described_in(draws)
     try:
-        arch, names = architecture_of(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
         outputs = names.get("output_names")
         if arch.outputs > 1:
             return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)

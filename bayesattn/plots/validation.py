@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from bayesattn._util.text import rounded, with_error
-from bayesattn.checks.accuracy import Alignment
+from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis

@@ -20,9 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
-from bayesattn.models import LatentModel, Model
+from bayesattn.models import PARAMETERISATIONS
 from bayesattn.models.description import plain_table
-from bayesattn.models.trees import close
+from bayesattn.models.origin import close
+from bayesattn.posterior import Posterior
 from bayesattn.runs.folder import RunError
 from bayesattn.samplers import DRAWS_VERSION, Job
 
@@ -49,7 +50,7 @@ SHOWN = ("test_labels",)
 """Arrays that decide no draw, but what is said of them."""
 
 
-def model_table(model: Model | LatentModel) -> dict[str, Any]:
+def model_table(model: Posterior) -> dict[str, Any]:
     """The resolved model, in the form of a model file where there is one."""
     return plain_table(model.table())
 
@@ -64,24 +65,17 @@ def to_toml(table: dict[str, Any]) -> str:
     return tomli_w.dumps(table)
 
 
-def identity(model: Model | LatentModel, job: Job) -> str:
+def identity(model: Posterior, job: Job) -> str:
     """SHA-256 of data, model, settings and names: all that decides a run but its environment and number of draws."""
-    settings, table = job_table(job), model_table(model) | {"task": {}, "shown": [shown_names(model)]}
+    settings, table = job_table(job), model_table(model) | {"task": {}, "shown": [plain_table(model.shown_names)]}
     del settings["draws"]
     arrays = [getattr(model, name, None) for name in (*model.data_names, *SHOWN)]
-    if isinstance(model, Model) and model.tokens is not None and job.parameterisation == "token":
-        arrays += [model.tokens.inputs, *model.tokens.matrices]
+    if PARAMETERISATIONS[job.parameterisation].needs_tokens and (tokens := getattr(model, "tokens", None)):
+        arrays += [tokens.inputs, *tokens.matrices]
     digest = hashlib.sha256(json.dumps([table, settings], sort_keys=True).encode())
     for array in arrays:
         digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
-
-
-def shown_names(model: Model | LatentModel) -> dict[str, Any]:
-    """Names that results are shown under."""
-    return (
-        plain_table({"path": model.path_names, "groups": dict(model.path_groups)}) if isinstance(model, Model) else {}
-    )
 
 
 def environment() -> dict[str, Any]:
@@ -114,7 +108,7 @@ def _flags() -> str:
     return " ".join(f"{name}={value}" for name, value in has.items() if value != FLAGS[name])
 
 
-def require_same(run: Run, model: Model | LatentModel, job: Job) -> None:
+def require_same(run: Run, model: Posterior, job: Job) -> None:
     """Raise RunError, naming the first difference, unless a run is of this model and these settings.
 
     More draws than it has are no difference.
@@ -144,11 +138,11 @@ def require_same_environment(run: Run) -> None:
         )
 
 
-def _model_settings(model: Model | LatentModel) -> dict[str, Any]:
+def _model_settings(model: Posterior) -> dict[str, Any]:
     """Entries of a model's table, without [task], those of [architecture] among the others."""
     table = model_table(model)
     table.pop("task", None)
-    return table.pop("architecture", {}) | table | {"names": shown_names(model)}
+    return table.pop("architecture", {}) | table | {"names": plain_table(model.shown_names)}
 
 
 @cache

@@ -14,7 +14,7 @@ from bayesattn._util.random import key_of
 from bayesattn.runs import checkpoint, store
 from bayesattn.runs.folder import RunError
 from bayesattn.runs.run import Run
-from bayesattn.samplers.run import Chains, Outputs, write_region
+from bayesattn.samplers.blocks import Chains, Outputs, write_region
 
 
 class Recorder:

@@ -20,13 +20,13 @@ from zarr.storage import LocalStore
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.text import Described
-from bayesattn.models import LatentModel, Model
 from bayesattn.models.description import restored
+from bayesattn.posterior import Posterior
 from bayesattn.runs import checkpoint, folder, log, provenance, store
 from bayesattn.runs.folder import FOLDER, RunBusy, RunError
 from bayesattn.runs.store import AGAIN, KEY
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import Chains, units
+from bayesattn.samplers.blocks import Chains, units
 
 if TYPE_CHECKING:
     from bayesattn.checks.diagnostics import Diagnostics
@@ -68,7 +68,7 @@ class Run(Described):
             raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with; {AGAIN}")
         return model
 
-    def _stored_model(self) -> Model | LatentModel:
+    def _stored_model(self) -> Posterior:
         arrays: dict[str, np.ndarray] = {}
         tree = self.root()
         for group in ("observed_data", "constant_data"):

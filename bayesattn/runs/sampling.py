@@ -8,20 +8,21 @@ from typing import Any
 
 from bayesattn._util.progress import callback, compiling
 from bayesattn._util.settings import with_own_settings
-from bayesattn.models import LatentModel, Model
+from bayesattn.posterior import Posterior
 from bayesattn.runs import folder, store
 from bayesattn.runs.folder import RunBusy, RunError
 from bayesattn.runs.provenance import environment, require_same, require_same_environment
 from bayesattn.runs.recorder import Recorder
 from bayesattn.runs.run import Run
 from bayesattn.samplers import Job, Progress
+from bayesattn.samplers.blocks import Plan, advance, plan
 from bayesattn.samplers.goal import Goal, entries
-from bayesattn.samplers.run import Plan, advance, plan, shown_as
+from bayesattn.samplers.run import shown_as
 
 
 @with_own_settings
 def sample(
-    model: Model | LatentModel,
+    model: Posterior,
     out: str | Path,
     *,
     progress: Callable[[Progress], None] | bool | None = None,
@@ -63,7 +64,7 @@ def sample(
 
 
 def _sampled(
-    model: Model | LatentModel,
+    model: Posterior,
     job: Job,
     out: Path,
     progress: Callable[[Progress], None],
@@ -95,7 +96,7 @@ def _sampled(
 
 
 def _drawn(
-    model: Model | LatentModel,
+    model: Posterior,
     job: Job,
     out: Path,
     progress: Callable[[Progress], None],

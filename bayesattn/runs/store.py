@@ -25,12 +25,14 @@ from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from bayesattn._util.files import replace_file, sync, sync_folder
-from bayesattn.models import LatentModel, Model
+from bayesattn.models import PARAMETERISATIONS
+from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.posterior import Posterior
 from bayesattn.runs import checkpoint, provenance
 from bayesattn.runs.folder import FOLDER, UNFINISHED, RunBusy, RunError, beside, clear, is_free, locked, remove
 from bayesattn.samplers import Job
-from bayesattn.samplers.run import Plan, bytes_per_draw, units
+from bayesattn.samplers.blocks import Plan, bytes_per_draw, units
 
 if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
@@ -131,7 +133,7 @@ def checksum(description: Mapping[str, Any], metadata: Metadata) -> int:
     return zlib.crc32(json.dumps([description, metadata], sort_keys=True).encode())
 
 
-def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None:
+def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
     """Make a run without draws in a hidden folder beside `out`, which a rename turns into it.
 
     Does nothing if another process has made one meanwhile; raises RunBusy if one is about to.
@@ -164,10 +166,10 @@ def create(out: Path, model: Model | LatentModel, job: Job, ready: Plan) -> None
                 remove(new)
 
 
-def require_room(out: Path, model: Model | LatentModel, draws: int) -> None:
+def require_room(out: Path, model: Posterior, draws: int) -> None:
     """Raise OSError unless the disk has room for draws of so many bytes and the data of the model."""
     folder = next(folder for folder in out.parents if folder.exists())
-    data = sum(values.nbytes for variables in model.groups().values() for values in variables.values())
+    data = sum(values.nbytes for variables in data_groups(model).values() for values in variables.values())
     free = shutil.disk_usage(folder).free
     if draws + data > free:
         needed = f"the run needs {(draws + data) / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
@@ -260,28 +262,28 @@ def damage(run: Run) -> str | None:
     return None
 
 
-def _write_groups(root: zarr.Group, model: Model | LatentModel, job: Job, ready: Plan) -> None:
+def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> None:
     """Write ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
-    dims = model.dims()
-    coords = model.coords() | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
+    dims = axes(model)
+    coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
     usual: dict[str, Any] = {
         "compressors": [ZstdCodec(level=1), Crc32cCodec()],
         "chunk_key_encoding": {"name": "default", "separator": "."},
         "config": {"write_empty_chunks": True},
     }
 
-    def add(group: zarr.Group, name: str, values: Any, axes: list[str]) -> None:
+    def add(group: zarr.Group, name: str, values: Any, along: list[str]) -> None:
         values = np.asarray(values)
         text = values.dtype.kind == "U"
         dtype = "string" if text else values.dtype
-        array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=axes, **usual)
+        array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=along, **usual)
         array[...] = values.astype(np.dtypes.StringDType()) if text else values
 
     def add_coords(group: zarr.Group, sizes: Mapping[str, int]) -> None:
         for dim, size in sizes.items():
             add(group, dim, coords.get(dim, np.arange(size)), [dim])
 
-    for name, variables in model.groups(tokens=job.parameterisation == "token").items():
+    for name, variables in data_groups(model, PARAMETERISATIONS[job.parameterisation].needs_tokens).items():
         group, sizes = root.create_group(name), {}
         for variable, values in variables.items():
             add(group, variable, values, dims.get(variable, []))

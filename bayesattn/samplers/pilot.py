@@ -6,10 +6,11 @@ import time
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from bayesattn.models import LatentModel, Model, collapsed
+from bayesattn.models import collapsed
+from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature
+from bayesattn.samplers.blocks import advance, bytes_per_draw, plan
 from bayesattn.samplers.job import Job
-from bayesattn.samplers.run import advance, bytes_per_draw, plan
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.cost import cost_of_mode, seconds_of
 from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
@@ -37,9 +38,9 @@ def gradients_a_step(job: Job) -> int:
     return fixed or (GRADIENTS_A_STEP if job.sampler in ("nuts", "hmc") else 1)
 
 
-def estimate(model: Model | LatentModel, job: Job) -> Pilot:
+def estimate(model: Any, job: Job) -> Pilot:
     """`pilot`, but of many coordinates by the time of a gradient: to prepare the chain takes minutes there."""
-    if job.parameterisation != "collapsed" or not isinstance(model, Model):
+    if job.parameterisation != "collapsed":
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
     if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
@@ -54,7 +55,7 @@ def estimate(model: Model | LatentModel, job: Job) -> Pilot:
     return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)
 
 
-def pilot(model: Model | LatentModel, job: Job) -> Pilot:
+def pilot(model: Posterior, job: Job) -> Pilot:
     """By the last block of a few seconds of warm-up of one chain; nothing is kept."""
     short = dataclasses.replace(job, chains=1, warmup=10**6, draws=job.thin)
     clock = _Stopwatch()

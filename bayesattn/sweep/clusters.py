@@ -10,7 +10,7 @@ from typing import Any
 import jax
 
 from bayesattn._util.files import user_path
-from bayesattn.samplers.run import cores
+from bayesattn.samplers.blocks import cores
 from bayesattn.sweep.plan import Cluster, Sweep
 
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}

@@ -23,6 +23,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from scipy import special
 
+from bayesattn._util.watched import watched
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.theory.bartlett import mirrored, sample_prior
 from bayesattn.theory.mixture import Component, Mixture, mixture
@@ -88,7 +89,7 @@ def anneal(
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(size**-0.25)
     estimates, signs = {}, mirrored(shapes, problem.order)
     nowhere = mixture([Component(0.0, np.zeros(size), np.eye(size))], signs)
-    for level in itertools.count():
+    for level in watched(itertools.count(), "annealing"):
         cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
         log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
         while _effective_share(log_weights) < LEAST_SHARE:
@@ -136,7 +137,7 @@ def bridge(
     points = start.sample(np.random.default_rng(np.asarray(jax.random.key_data(start_key))), ISLANDS * count)
     log_evidence, variance, step = np.zeros(ISLANDS), 0.0, np.float64(points.shape[1] ** -0.25)
     left = 1.0
-    for level in itertools.count():
+    for level in watched(itertools.count(), "bridge"):
         log_ratios = np.asarray(_log_ratios(points, start, problem, shapes))
         log_ratios = np.where(np.isfinite(log_ratios), log_ratios, -np.inf)
         part = left

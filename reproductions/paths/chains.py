@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from bayesattn.checks import study
-from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, gp_mean, share_right
+from bayesattn.checks.accuracy import ALL_PATHS, Accuracy, binomial_error, gain, share_right
+from bayesattn.checks.mean_predictor import gp_mean
 from bayesattn.checks.validation import Validation
 from bayesattn.models import Model, load_model
 from bayesattn.models.load import load_validate_table

@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 
 from bayesattn import theory
-from bayesattn.checks.accuracy import Accuracy, gp_kernel, gp_mean, mean_predictor
+from bayesattn.checks.accuracy import Accuracy
+from bayesattn.checks.alignment import gp_kernel
 from bayesattn.checks.comparison import Compared, level_of_each
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM
 from reproductions.claims import LEVEL, Claim, Curve, Mean, above_zero

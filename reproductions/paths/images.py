@@ -9,7 +9,9 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn.checks import pruning, validation
-from bayesattn.checks.accuracy import ALL_PATHS, gp_kernel, gp_mean, mean_predictor, share_right
+from bayesattn.checks.accuracy import ALL_PATHS, share_right
+from bayesattn.checks.alignment import gp_kernel
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
 from bayesattn.checks.pruning import Comparison, Readout, right_without
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from bayesattn import theory
-from bayesattn.checks.accuracy import ALL_PATHS, gp_mean, mean_predictor, share_right
+from bayesattn.checks.accuracy import ALL_PATHS, share_right
+from bayesattn.checks.mean_predictor import gp_mean, mean_predictor
 from bayesattn.models import Model, load_model
 from bayesattn.theory.predictor import readouts
 from reproductions.claims import Claim, Curve, Findings, Mean, Panel, above_zero, exponent, mean_of

@@ -4,7 +4,7 @@ import pytest
 
 from bayesattn import runs
 from bayesattn.runs import store
-from bayesattn.samplers import run as block_runner
+from bayesattn.samplers import blocks as block_runner
 from tests.killed_run import BLOCK, CHUNK
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter

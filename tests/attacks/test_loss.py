@@ -24,8 +24,8 @@ from bayesattn import runs
 from bayesattn.models import LatentModel
 from bayesattn.runs import checkpoint as checkpoints
 from bayesattn.runs import folder, provenance, store
+from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import job as job_module
-from bayesattn.samplers import run as block_runner
 from tests.attacks.conftest import JOB
 from tests.disk import Disk, failing
 from tests.posteriors import tiny_model

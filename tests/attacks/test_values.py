@@ -10,6 +10,7 @@ import pytest
 import bayesattn as ba
 from bayesattn import attention, dataset
 from bayesattn.models import bytes_needed
+from bayesattn.models.description import names_of
 from bayesattn.samplers import SAMPLERS, Job
 from bayesattn.tasks import HiddenMarkov, OneShot
 from bayesattn.tasks.training import Training
@@ -313,7 +314,7 @@ def test_weights_that_memory_cannot_hold(model, parameterisation, width):
     with pytest.raises(ValueError, match=r"must fit into memory, .* use parameterisation 'collapsed'"):
         ba.models.require_memory(wide, parameterisation, chains=10**3)
     if width == 10_000_000:
-        refused(lambda: ba.sample(wide, parameterisation=parameterisation), "widths (10000000, 10000000)")
+        refused(lambda: ba.sample(wide, parameterisation=parameterisation), "at N = 10000000")
 
 
 def test_the_bytes_that_a_model_needs_are_those_of_its_weights():
@@ -361,8 +362,8 @@ def test_attention_is_made_when_it_is_asked_for(monkeypatch):
     [matrix] = model.tokens.matrices
     assert matrix.shape == (6, 1, 5, 5)
     assert len(made) == 1
-    assert model.about()["readout"] is None
-    assert model.about(tokens=True)["readout"] == "last"
+    assert names_of(model)["readout"] is None
+    assert names_of(model, tokens=True)["readout"] == "last"
 
 
 def test_what_has_been_checked_is_not_checked_again(model, monkeypatch):

@@ -10,11 +10,11 @@ import bayesattn as ba
 from bayesattn.checks import calibration
 from bayesattn.checks.accuracy import share_right
 from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.conditionals import leave_one_out
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
-from bayesattn.model import Tokens
-from bayesattn.models import collapsed, path, token
+from bayesattn.models import Tokens, collapsed, path, token
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
@@ -308,7 +308,7 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     many = np.random.default_rng(1).normal(size=(60, 9, 3))
     labels = np.random.default_rng(2).normal(size=(60, 2))
     whole = model.replace(path_inputs=many, labels=labels)
-    gathered = Compressed.gather((many, labels), model.architecture)
+    gathered = gather((many, labels), model.architecture)
     held = ba.Model(compressed=gathered, architecture=model.architecture, temperature=model.temperature)
     u = factor @ factor.T
     known = [jax.jit(lambda one: (one.log_density_of(u), one.readout_of(u)))(of.kernels) for of in (held, whole)]

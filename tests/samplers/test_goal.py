@@ -8,8 +8,8 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import goal as goals
-from bayesattn.samplers import run as block_runner
 from bayesattn.samplers.goal import Goal, least_ess
 from tests.killed_run import BLOCK
 from tests.posteriors import tiny_model

@@ -14,7 +14,7 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import collapsed, path
 from bayesattn.samplers import BIASED, SAMPLERS, Job, langevin
-from bayesattn.samplers import run as block_runner
+from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers.langevin import AdjustedMclmc, Barker, Mala, Mclmc, Ula, Underdamped
 from bayesattn.samplers.program import _strong, kernel, options_for
 from tests.posteriors import exact_scalar_posterior, tiny_model, z_score

@@ -14,8 +14,8 @@ from bayesattn._util.random import branch
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job
-from bayesattn.samplers import run as block_runner
-from bayesattn.samplers.run import plan
+from bayesattn.samplers import blocks as block_runner
+from bayesattn.samplers.blocks import plan
 from tests.posteriors import exact_scalar_posterior, tiny_model, two_sample_z_score, z_score
 
 RUN = {"chains": 4, "warmup": 400, "draws": 1000}

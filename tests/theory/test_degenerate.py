@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.compressed import Compressed
+from bayesattn.gather import gather
 from tests.conftest import model_of
 from tests.posteriors import z_score
 
@@ -52,7 +52,7 @@ def test_what_is_lost_in_rounding_is_not_called_evidence():
 
 
 def test_a_cause_counts_all_examples():
-    statistics = Compressed.gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
+    statistics = gather((np.concatenate([TWICE] * 20), np.tile(np.concatenate([Y[:6], Y[:6]]), 20)), ARCH)
     model = ba.Model(compressed=statistics, architecture=ARCH, temperature=1e-15)
     with pytest.raises(ba.theory.NotConverged, match="K has rank 6 for 240 labels"):
         ba.theory.solve(model)

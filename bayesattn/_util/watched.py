@@ -1,0 +1,31 @@
+"""A bar for loops that turn out to be slow."""
+
+import time
+from collections.abc import Iterable, Iterator, Sized
+from contextlib import ExitStack
+from typing import TypeVar
+
+SLOW_SECONDS = 2.0
+"""Work that has taken this long, and needs as long again, gets a bar."""
+Item = TypeVar("Item")
+
+
+def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator[Item]:
+    """The items one by one, with a bar as soon as two seconds have passed and as many are left at the same speed.
+
+    Items without a length have a bar without an end.
+    """
+    total = len(items) if isinstance(items, Sized) else None
+    began, bar = time.monotonic(), None
+    with ExitStack() as shown:
+        for done, item in enumerate(items):
+            elapsed = time.monotonic() - began
+            if bar is None and elapsed > SLOW_SECONDS and (not total or elapsed * (total - done) > SLOW_SECONDS * done):
+                from bayesattn._util.progress import Bars  # with Rich, which short work does without
+
+                bar = shown.enter_context(Bars()).add(description, total, unit)
+            if bar is not None:
+                bar.update(done)
+            yield item
+        if bar is not None:
+            bar.update(total)

@@ -1,0 +1,124 @@
+"""Alignment of the kernel with the labels, at finite width against the GP limit."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+import arviz_stats
+import jax
+import numpy as np
+import xarray as xr
+from jaxtyping import Array, Float
+from threadpoolctl import threadpool_limits
+
+from bayesattn import theory
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import rounded, with_error
+from bayesattn._util.watched import watched
+from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
+from bayesattn.checks.mean_predictor import drawn_order_parameters, gp_of_group
+from bayesattn.kernels.gaussian_process import GaussianProcess
+from bayesattn.models import Model
+from bayesattn.theory.arguments import gaussian_density
+
+MOST_ALIGNED = 2000
+ALIGNED_DRAWS = 100
+"""Draws of U whose kernels are aligned with the labels: each takes the eigenvectors of a matrix of P rows."""
+ALIGNED_EIGENVECTORS = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Alignment:
+    """Alignment of the kernel with the labels: over draws of U with its Monte Carlo error, by theory, and in the GP limit.
+
+    The numbers are kernel-target alignments (`theory.kernel_target_alignment`): Y is spread over several of the leading
+    eigenvectors, which change places from draw to draw, and the kernel-target alignment counts them all, each by its
+    eigenvalue. `eigenvectors`, `eigenvectors_error` and `gp_eigenvectors` are the alignments |u_k . Y| / |Y| of the leading
+    ones (`theory.alignment`), mean and Monte Carlo error over the draws, and in the GP limit.
+    """
+
+    draws: float
+    error: float
+    theory: float
+    gp: float
+    eigenvectors: Float[np.ndarray, " eigenvector"]
+    eigenvectors_error: Float[np.ndarray, " eigenvector"]
+    gp_eigenvectors: Float[np.ndarray, " eigenvector"]
+
+    @property
+    def outcome(self) -> Outcome:
+        """Whether the alignment is higher or lower than in the GP limit, at a level of 1 %."""
+        return outcome_of(self.draws - self.gp, self.error)
+
+    def verdict(self) -> str:
+        """The outcome in words, with its error."""
+        words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be told apart from"}
+        return (
+            f"kernel-target alignment {with_error(self.draws, self.error)} {words[self.outcome]}"
+            f" {rounded(self.gp, self.error)} in the GP limit"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain numbers and lists, for JSON."""
+        return plain_values(dataclasses.asdict(self) | {"outcome": self.outcome})
+
+
+@with_own_settings
+def alignment_over_draws(
+    model: Model,
+    saddle: Float[np.ndarray | Array, "path path"],
+    order_parameters: Any,
+) -> Alignment | None:
+    """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
+
+    Labels that are all zero have none; of a compressed dataset, whose kernel is that of other examples, and of more labels
+    than `MOST_ALIGNED`, whose kernel's eigenvectors each draw would need, it is not known.
+
+    Args:
+        model: the posterior.
+        saddle: U at the saddle point.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at; or what
+            `bayesattn.sample` returned, a run or its folder.
+
+    Raises ValueError at draws of another model.
+    """
+    labels, likelihood = model.labels.ravel(), gaussian_density(model)
+    if model.compressed is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
+        return None
+
+    def aligned(kernel: Any) -> np.ndarray:
+        """Kernel-target alignment, then that of the leading eigenvectors."""
+        leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
+        return np.append(theory.kernel_target_alignment(kernel, labels), leading)
+
+    order_parameters = drawn_order_parameters(order_parameters, model)
+    chains, draws = order_parameters.shape[:2]
+    kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
+    # BLAS threads, which wait for each other, take several times as long for eigenvectors of a hundred examples.
+    with threadpool_limits(1, user_api="blas"):
+        chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
+        values = [aligned(_kernel(likelihood, u)) for u in watched(chosen, "aligning kernels", "draws")]
+    alignments = xr.DataArray(np.reshape(values, (chains, len(kept), -1)), dims=("chain", "draw", "quantity"))
+    mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
+    gp = aligned(gp_kernel(model))
+    by_theory = theory.kernel(saddle, model.path_inputs, model.path_inputs, model.architecture)
+    return Alignment(
+        draws=float(mean[0]),
+        error=float(error[0]),
+        theory=float(theory.kernel_target_alignment(by_theory, labels)),
+        gp=float(gp[0]),
+        eigenvectors=mean[1:],
+        eigenvectors_error=error[1:],
+        gp_eigenvectors=gp[1:],
+    )
+
+
+@with_own_settings
+def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
+    """K at infinite width on the training examples, of the network or of a group of its paths alone."""
+    return np.asarray(_kernel(gaussian_density(model), gp_of_group(model, paths)))
+
+
+@jax.jit
+def _kernel(likelihood: GaussianProcess, order_parameter: Any) -> Float[Array, "label label"]:
+    return likelihood.kernel_of(order_parameter)

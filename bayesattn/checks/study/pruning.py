@@ -1,0 +1,114 @@
+"""Which heads of a network can go? What `bayesattn prune` does and prints."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bayesattn import plots
+from bayesattn._util.checks import shown
+from bayesattn._util.files import finite
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, rounded
+from bayesattn.checks import pruning
+from bayesattn.checks.pruning import Comparison
+from bayesattn.checks.study.arguments import MOST_SHOWN, checked_job, checked_model, with_watched_examples
+from bayesattn.checks.temperature import by_evidence, candidates
+from bayesattn.models import Model
+from bayesattn.samplers import Progress, sample
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, repr=False)
+class PruningStudy(Described):
+    """Heads removed from networks trained from several seeds, and from the posteriors of their values.
+
+    Args:
+        comparisons: of each seed.
+    """
+
+    comparisons: list[Comparison]
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {
+            network: "; ".join(
+                f"accuracy {100 * of.networks[network].accuracy:.3g} %,"
+                f" rank correlation {rounded(of.correlation(network, 'theory'), 0.1)}"
+                for of in self.comparisons[:MOST_SHOWN]
+            )
+            for network in self.comparisons[0].networks
+        }
+        return f"PruningStudy of {len(self.comparisons)} x {self.comparisons[0].model.name!r}", rows
+
+    def figure(self) -> "Figure":
+        """Head scores against what is lost with each head, and accuracy as heads go."""
+        return plots.pruning_figure(self.comparisons)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; a number that is not finite is None."""
+        return finite({"results": [comparison.to_dict() for comparison in self.comparisons]})
+
+
+@with_own_settings
+def prune(
+    models: Iterable[tuple[Model, Mapping[str, Any] | None]],
+    *,
+    choose_temperature: bool = False,
+    choosing: Callable[[int], Any] | None = None,
+    sampling: Callable[[int], Callable[[Progress], None]] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
+    **settings: Any,
+) -> PruningStudy:
+    """Score the heads of networks by theory and by draws, and remove them in that order and in others.
+
+    Args:
+        models: a model and all weights of its trained network, or None, for each seed; made one after the other.
+        choose_temperature: take the temperature of greatest evidence instead of the model's, where there are validation
+            examples.
+        choosing: called with the number of a model, from 0, before its temperature is chosen.
+        sampling: called with it before the model is drawn, gives what is called after each block of draws.
+        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
+        settings: those of `bayesattn.samplers.Job`.
+
+    Raises:
+        ValueError: no models, one without test examples, of several outputs, with skips or of classes, weights that do not
+            fit, settings that make no sense.
+        NotConverged: a solver failed.
+    """
+    job, comparisons, first = checked_job(settings), [], None
+    for number, (model, weights) in enumerate(_pairs(models)):
+        first = (model, weights) if first is None else first
+        if model.architecture.heads != first[0].architecture.heads or (weights is None) != (first[1] is None):
+            raise ValueError(
+                f"models[{number}] must have the heads of the first one, and weights of a trained network if that has some"
+            )
+        # What does not fit is found before any draw.
+        pruning.require_prunable(model)
+        if weights is not None:
+            features = pruning.trained_readout(weights, model.architecture).shape[1]
+            if features != model.path_inputs.shape[2]:
+                raise ValueError(
+                    f"V_0 must have as many features as path_inputs, {model.path_inputs.shape[2]}, got {features}"
+                )
+        if choose_temperature and model.validation_labels is not None:
+            if choosing is not None:
+                choosing(number)
+            model = model.replace(temperature=by_evidence(candidates(model, seed=job.seed)).temperature)
+        draws = sample(with_watched_examples(model), progress=sampling(number) if sampling else progress, **settings)
+        drawn = draws["posterior"]["order_parameter"].values
+        comparisons.append(pruning.compare(model, drawn, weights, job.seed))
+    if not comparisons:
+        raise ValueError("models must hold at least one model, got none")
+    return PruningStudy(comparisons)
+
+
+def _pairs(models: Any) -> Iterator[tuple[Model, Any]]:
+    """Each model with its weights, as they are asked for."""
+    wanted = "models must be pairs of a model and the weights of its trained network, or None"
+    if isinstance(models, str | Model) or not isinstance(models, Iterable):
+        raise ValueError(f"{wanted}, got {shown(models)}")
+    for number, pair in enumerate(models):
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise ValueError(f"{wanted}, got {shown(pair)}")
+        yield checked_model(f"models[{number}][0]", pair[0]), pair[1]

@@ -1,0 +1,199 @@
+"""Does the theory hold of a network, at several widths? What `bayesattn validate` does and prints."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bayesattn import plots
+from bayesattn._util.checks import positive, positive_integer, shown
+from bayesattn._util.files import finite
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, with_error
+from bayesattn.checks import validation
+from bayesattn.checks.accuracy import Accuracy, accuracy_on
+from bayesattn.checks.study.arguments import MOST_SHOWN, checked_job, checked_model, with_watched_examples
+from bayesattn.checks.temperature import Candidate, by_evidence, candidates
+from bayesattn.checks.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
+from bayesattn.checks.verdict import HOLDS
+from bayesattn.models import Model
+from bayesattn.samplers import Progress, sample
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.problem import refuse_many
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
+"""Exponent in the width of what the theory to first order leaves out, and errors by which a slope may miss it."""
+Curve = dict[int, list[Candidate]]
+"""By width, what theory says at each of some temperatures."""
+
+
+@dataclass(frozen=True, repr=False)
+class ValidationStudy(Described):
+    """Theory against draws at several widths.
+
+    Args:
+        validations: draws against theory, at each width.
+        curve: theory alone by width, at the temperatures tried; empty if it was not asked for.
+        elsewhere: by name, accuracy on further test examples at each width.
+        theory_seconds: wall time of the curve.
+    """
+
+    validations: list[Validation]
+    curve: Curve
+    elsewhere: dict[str, list[Accuracy]]
+    theory_seconds: float
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        results = self.validations
+        rows = {f"N = {result.width}": result.statement() for result in results[:MOST_SHOWN]}
+        if len(results) > MOST_SHOWN:
+            rows["widths"] = ", ".join(f"N = {result.width}: {result.verdict}" for result in results[MOST_SHOWN:])
+        if remainder := self.remainder():
+            rows["remainder"] = remainder
+        return f"ValidationStudy of {results[0].model.name!r}: {self.verdict}", rows
+
+    @property
+    def verdict(self) -> str:
+        """Of all widths together, at the level of `bayesattn.checks.validation.LEVEL`."""
+        return overall(self.validations)
+
+    @property
+    def bound(self) -> float | None:
+        """Largest difference, relative to U and to the predictor, that is not excluded; None if chains did not mix."""
+        usable = all(result.usable for result in self.validations)
+        return max(result.bound for result in self.validations) if usable else None
+
+    @property
+    def scaling(self) -> dict[str, Slope | None]:
+        """Fits of the draws' deviation from saddle point and theory to first order against width; None where not seen."""
+        return {of: scaling(self.validations, of) for of in ("relative_deviation", "relative_remaining")}
+
+    def remainder(self) -> str | None:
+        """Whether what the theory to first order in 1/N misses falls as the next order would; None where not seen.
+
+        The next order falls as N^-2 at a fixed load P / N, and faster where the examples stay the same.
+        """
+        if (fit := self.scaling["relative_remaining"]) is None:
+            return None
+        said = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
+        if fit.slope - NEXT_ORDER <= SLOPE_ERRORS * fit.error:
+            return f"{said}, as the next order does, N^({NEXT_ORDER}) or faster"
+        return f"{said}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
+
+    def figure(self) -> "Figure":
+        """Theory and draws against width."""
+        return plots.validation_figure(self.validations, self.curve)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON; a number that is not finite is None."""
+        return finite(self._to_dict())
+
+    def _to_dict(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict,
+            "holds": self.verdict == HOLDS,
+            "bound": self.bound,
+            "margin": self.validations[0].margin,
+            "level": LEVEL,
+            "scaling": {of: slope and slope._asdict() for of, slope in self.scaling.items()},
+            "theory": [
+                {"width": width, "temperatures": [candidate._asdict() for candidate in tried]}
+                for width, tried in self.curve.items()
+            ],
+            "theory_seconds": round(self.theory_seconds, 1),
+            "also_on": [
+                {name: accuracies[place].to_dict() for name, accuracies in self.elsewhere.items()}
+                for place in range(len(self.validations))
+            ],
+            "results": [result.to_dict() for result in self.validations],
+        }
+
+
+@with_own_settings
+def validate(
+    model: Model,
+    widths: Sequence[int],
+    *,
+    choose_temperature: bool = False,
+    theory_widths: Sequence[int] = (),
+    also_on: Mapping[str, Model] | None = None,
+    margin: float = MARGIN,
+    solving: Callable[[int], Any] | None = None,
+    sampling: Callable[[int], Callable[[Progress], None]] | None = None,
+    progress: Callable[[Progress], None] | bool | None = None,
+    **settings: Any,
+) -> ValidationStudy:
+    """Draw the posterior of a network at several widths and compare each with the theory.
+
+    Args:
+        model: whose own width does not matter.
+        widths: of all layers, at which it is drawn.
+        choose_temperature: take at each width the temperature of greatest evidence instead of the model's.
+        theory_widths: further widths at which the theory alone is solved.
+        also_on: by name, models whose test examples accuracy is asked for too.
+        margin: difference, relative to U and to the predictor, within which the theory is to hold.
+        solving: called with a width before its theory is solved: of the curve, and of the width that was drawn.
+        sampling: called with a width before it is drawn, gives what is called after each block of draws.
+        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
+        settings: those of `bayesattn.samplers.Job`.
+
+    Raises:
+        ValueError: no widths, one twice, examples elsewhere that do not fit, settings that make no sense, labels that are
+            classes.
+        NotConverged: a solver failed.
+    """
+    # All that can be known to be wrong is found before any theory is solved.
+    widths, theory_widths = _widths("widths", widths), _widths("theory_widths", theory_widths)
+    if not widths:
+        raise ValueError("widths must hold at least one width, got none")
+    if len({*widths}) < len(widths):
+        raise ValueError(f"widths must differ, got {', '.join(map(str, widths))}")
+    checked_model("model", model).require_gaussian()
+    cases = [model.replace(width=width) for width in widths]
+    _require_examples("also_on", also_on, model)
+    positive("margin", margin)
+    refuse_many("an expansion to first order in 1/N", layer_shapes(cases[0].architecture, full=True))
+    job = checked_job(settings)
+    start, curve = time.perf_counter(), {}
+    if choose_temperature or len(theory_widths):
+        given: dict[str, Any] = {} if choose_temperature else {"temperatures": [model.temperature]}
+        for width in sorted({*widths, *theory_widths}):
+            if solving is not None:
+                solving(width)
+            curve[width] = candidates(model.replace(width=width), **given, seed=job.seed)
+    if choose_temperature:
+        chosen = {width: by_evidence(curve[width]).temperature for width in widths}
+        cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
+    theory_seconds = time.perf_counter() - start
+    validations, elsewhere = [], {name: [] for name in also_on or {}}
+    for case, width in zip(cases, widths, strict=True):
+        draws = sample(with_watched_examples(case), progress=sampling(width) if sampling else progress, **settings)
+        if solving is not None:
+            solving(width)
+        # A level for all widths together.
+        validations.append(validation.validate(case, draws, margin=margin, level=LEVEL / len(cases)))
+        same = {"architecture": case.architecture, "temperature": case.temperature}
+        for name, other in (also_on or {}).items():
+            elsewhere[name].append(accuracy_on(other.replace(**same), validations[-1]))
+    return ValidationStudy(validations, curve, elsewhere, theory_seconds)
+
+
+def _widths(name: str, values: Any) -> list[int]:
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+        raise ValueError(f"{name} must be a list of widths, got {shown(values)}")
+    return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(values)]
+
+
+def _require_examples(name: str, models: Any, model: Model) -> None:
+    """Raise ValueError unless they are models, by name, whose test examples the network can be asked about."""
+    if models is not None and not isinstance(models, Mapping):
+        raise ValueError(f"{name} must be models by name, got {shown(models)}")
+    for title, other in (models or {}).items():
+        checked_model(f"{name}[{title!r}]", other)
+        if other.test_labels is None:
+            raise ValueError(f"{name}[{title!r}] must have test examples with labels, got a model without")
+        if (got := other.path_inputs.shape[1:]) != (wanted := model.path_inputs.shape[1:]):
+            raise ValueError(f"{name}[{title!r}] must have path_inputs of {wanted} paths and features, got {got}")

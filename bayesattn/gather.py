@@ -1,0 +1,225 @@
+"""Batches of examples, in memory, from a generator or on Dask, as blocks of a bounded size."""
+
+import functools
+import hashlib
+import os
+import time
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn._util.checks import finite_array, readable, require_kind, shown
+from bayesattn._util.files import user_path
+from bayesattn.architecture import Architecture
+from bayesattn.compressed import Compressed, read_store, triangle_of, write_store
+from bayesattn.kernels.path_inputs import checked_path_inputs
+from bayesattn.labels import doubtful_labels
+
+BLOCK_BYTES = 2**23
+"""Of examples that are taken into R at a time, or four times as many rows as R has, if those are more."""
+LARGE_BLOCK_BYTES = 2**29
+"""Beyond it as many rows as R has are taken at a time."""
+STORE_SECONDS = 30.0
+"""Between two times that a store is written."""
+FAN = 8
+"""Parts that Dask adds up at a time."""
+
+
+class Rows(NamedTuple):
+    """Rows [X Y] of some examples, and (Pi, N_0, m)."""
+
+    rows: Float[np.ndarray, "example column"]
+    shape: tuple[int, int, int]
+
+    def compressed(self) -> Compressed:
+        """Compressed form of these examples alone."""
+        return Compressed(triangle_of(self.rows), len(self.rows), *self.shape)
+
+
+def gather(batches: Any, arch: Architecture, store: str | Path | None = None) -> Compressed:
+    """Compressed form of all examples, each read once: arguments and errors are those of `bayesattn.Dataset.gather`."""
+    require_kind("arch", arch, Architecture)
+    batches = _by_place(batches)
+    if _of_dask(batches):
+        if store is not None:
+            raise ValueError("store must be None with Dask, which itself does again what a lost worker had done")
+        gathered = _on_dask(batches, arch)
+    elif store is None:
+        gathered = functools.reduce(_with, _blocks(_checked(_pairs(batches), arch)), None)
+    else:
+        gathered = _kept(user_path("store", store), batches, arch)
+    if gathered is None:
+        raise ValueError("batches must hold at least one example, got none")
+    return gathered
+
+
+def _by_place(batches: Any) -> Any:
+    """A pair of arrays that were given by their names."""
+    if not hasattr(batches, "keys"):
+        return batches
+    names = sorted(map(str, batches.keys()))
+    if not {"path_inputs", "labels"} <= {*names}:
+        raise ValueError(f"batches must hold path_inputs and labels by these names, got {', '.join(names) or 'none'}")
+    return batches["path_inputs"], batches["labels"]
+
+
+def _pairs(batches: Any) -> Iterator[tuple[str, Any]]:
+    """Pairs of inputs and labels, none of them large, with the names that errors give them."""
+    if _is_pair(batches):
+        yield from _parts("batches", batches)
+        return
+    if not isinstance(batches, Iterable):
+        raise ValueError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
+    for number, batch in enumerate(batches):
+        name = f"batches[{number}]"
+        if not isinstance(batch, tuple | list) or len(batch) != 2:
+            raise ValueError(f"{name} must be a pair (path_inputs, labels), got {shown(batch)}")
+        yield from _parts(name, batch)
+
+
+def _is_pair(batches: Any) -> bool:
+    """Whether it is one pair of arrays, and not two batches."""
+    if not isinstance(batches, tuple | list) or len(batches) != 2:
+        return False
+    try:
+        return np.ndim(batches[0]) == 3
+    except ValueError:  # Of arrays of different shapes, as a batch has.
+        return False
+
+
+def _parts(name: str, batch: Any) -> Iterator[tuple[str, Any]]:
+    inputs, labels = map(_sliceable, batch)
+    if len(inputs.shape) != 3:
+        raise ValueError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
+    count, *sizes = inputs.shape
+    if labels.shape[:1] != (count,):
+        raise ValueError(f"labels of {name} must be as many as its path_inputs, {count}, got shape {labels.shape}")
+    step = max(1, BLOCK_BYTES // (8 * max(1, int(np.prod(sizes)))))
+    for start in range(0, count, step):
+        yield name, (inputs[start : start + step], labels[start : start + step])
+
+
+def _sliceable(part: Any) -> Any:
+    """An array whose rows are taken by their place; those on disk stay there, those of a table go by its index."""
+    return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
+
+
+def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[Rows]:
+    """Rows of one pair after the other, all of one shape."""
+    shape = None
+    for name, pair in pairs:
+        inputs = checked_path_inputs(f"path_inputs of {name}", pair[0], arch)
+        dims = (len(inputs), "outputs") if np.ndim(pair[1]) > 1 else (len(inputs),)
+        labels = finite_array(f"labels of {name}", pair[1], dims).reshape(len(inputs), -1)
+        found = (inputs.shape[1], inputs.shape[2], labels.shape[1])
+        if shape is None and labels.shape[1] == 1 and (doubt := doubtful_labels(f"labels of {name}", labels[:, 0])):
+            warnings.warn(doubt, stacklevel=2)
+        if found != (shape := shape or found):
+            raise ValueError(
+                f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {found[1:]}"
+            )
+        yield Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
+
+
+def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
+    """Rows of some parts at a time: few large steps are faster than many small ones."""
+    held: list[np.ndarray] = []
+    shape = None
+    for rows, shape in parts:
+        held.append(rows)
+        columns = rows.shape[1]
+        some, many = (size // (8 * columns) for size in (BLOCK_BYTES, LARGE_BLOCK_BYTES))
+        if sum(map(len, held)) >= max(some, columns, min(4 * columns, many)):
+            block, held = Rows(np.concatenate(held), shape), []
+            yield block
+            del block  # Or it stays while the next is gathered.
+    if shape is not None and sum(map(len, held)):
+        yield Rows(np.concatenate(held), shape)
+
+
+def _of_dask(batches: Any) -> bool:
+    several = batches if isinstance(batches, tuple | list) and len(batches) == 2 else (batches,)
+    return any(type(part).__module__.startswith(("dask.array", "dask.bag")) for part in several)
+
+
+def _on_dask(batches: Any, arch: Architecture) -> Compressed | None:
+    """A tree of sums: what a lost worker had gathered is gathered again, and nothing is counted twice."""
+    from dask import delayed
+
+    if isinstance(batches, tuple | list):
+        from dask import array
+
+        inputs, labels = map(array.asarray, batches)
+        if np.isnan(inputs.shape + labels.shape).any():
+            raise ValueError(
+                "batches must be Dask arrays of known shapes, got unknown ones: call compute_chunk_sizes()"
+            )
+        if inputs.shape[:1] != labels.shape[:1]:
+            raise ValueError(
+                f"labels of batches must be as many as its path_inputs, {inputs.shape[:1]}, got {labels.shape}"
+            )
+        whole = inputs.rechunk(dict.fromkeys(range(1, inputs.ndim), -1))
+        columns = labels.rechunk({0: whole.chunks[0], **dict.fromkeys(range(1, labels.ndim), -1)})
+        pairs = zip(whole.to_delayed().ravel(), columns.to_delayed().ravel(), strict=True)
+        parts = [delayed(_of_pairs)([pair], arch) for pair in pairs]
+    else:
+        parts = [delayed(_of_pairs)(partition, arch) for partition in batches.to_delayed()]
+    while len(parts) > 1:
+        parts = [delayed(_of_parts)(parts[start : start + FAN]) for start in range(0, len(parts), FAN)]
+    return parts[0].compute()
+
+
+def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Compressed | None:
+    return functools.reduce(_with, _blocks(_checked(_pairs(list(batches)), arch)), None)
+
+
+def _of_parts(parts: Iterable[Compressed | None]) -> Compressed | None:
+    return sum(part for part in parts if part is not None) or None
+
+
+def _with(gathered: Compressed | None, rows: "Rows") -> Compressed:
+    return rows.compressed() if gathered is None else gathered + rows.compressed()
+
+
+def _kept(file: Path, batches: Any, arch: Architecture) -> Compressed | None:
+    """`gather` with a store, which knows the SHA-256 of the rows that it holds."""
+    gathered, digest = read_store(file) if os.path.lexists(file) else (None, "")
+    if gathered is not None and not digest:
+        raise ValueError(f"store must be one that `gather` wrote, got {file}, which was saved: open it, and add by +")
+    left, sha = gathered.examples if gathered else 0, hashlib.sha256()
+
+    def new() -> Iterator[Rows]:
+        """Rows beyond those that the store holds."""
+        nonlocal left
+        for rows, shape in _checked(_pairs(batches), arch):
+            known, rest = rows[:left], rows[left:]
+            if len(known):
+                sha.update(known.tobytes())
+                left -= len(known)
+                if not left and sha.hexdigest() != digest:
+                    raise ValueError(
+                        f"store must hold what was gathered of these batches, got {file}, of other examples"
+                    )
+            if len(rest):  # A view, even of no rows, keeps the batch in memory.
+                yield Rows(rest, shape)
+
+    written = time.monotonic()
+    for block in _blocks(new()):
+        gathered = _with(gathered, block)
+        sha.update(block.rows.tobytes())
+        del block
+        if time.monotonic() - written > STORE_SECONDS:
+            write_store(file, gathered, sha.hexdigest())
+            written = time.monotonic()
+    if gathered is not None and left:
+        raise ValueError(
+            f"store must hold what was gathered of these batches, got {file}, of {gathered.examples} examples, {left} more"
+            " than batches have"
+        )
+    if gathered is not None:
+        write_store(file, gathered, sha.hexdigest())
+    return gathered

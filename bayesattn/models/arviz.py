@@ -1,0 +1,124 @@
+"""ArviZ's groups: the data of a posterior as variables with named axes, and draws as a tree."""
+
+import warnings
+from collections.abc import Mapping
+from functools import singledispatch
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bayesattn._util.random import fingerprint
+from bayesattn.model import Model
+from bayesattn.models.latent import LatentModel
+from bayesattn.posterior import Posterior
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+DATA = ("observed_data", "constant_data")
+"""Groups of a posterior's data."""
+Groups = dict[str, dict[str, np.ndarray]]
+"""Group -> variable -> array."""
+
+
+@singledispatch
+def axes(model: Posterior) -> dict[str, list[str]]:
+    """Names of the axes of each variable, without chain and draw."""
+    raise TypeError(f"no axes are registered for a {type(model).__name__}")
+
+
+@singledispatch
+def data_groups(model: Posterior, tokens: bool = False) -> Groups:
+    """observed_data and constant_data; the latter with the tokens and their attention if asked for."""
+    raise TypeError(f"no groups are registered for a {type(model).__name__}")
+
+
+@singledispatch
+def axis_names(model: Posterior) -> dict[str, list[str]]:
+    """Names along axes; none by default."""
+    return {}
+
+
+@axes.register
+def _(model: Model) -> dict[str, list[str]]:
+    # Of several outputs the axes of U, "path" and "other_path", count paths and outputs, those of path inputs paths alone.
+    arch = model.architecture
+    output = ["output"] * (arch.rows > arch.paths)
+    path = "path_of_inputs" if output else "path"
+    return {
+        "order_parameter": ["path", "other_path"],
+        "prediction": ["test_example", *output],
+        "readout": ["path", "feature"],
+        "labels": ["example", *output],
+        "path_inputs": ["example", path, "feature"],
+        "test_path_inputs": ["test_example", path, "feature"],
+        "test_labels": ["test_example", *output],
+        "bartlett": ["coordinate"],
+        "token_inputs": ["example", "token", "feature"],
+        "token_mask": ["example", "token"],
+        **{
+            f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
+            for layer in range(arch.depth)
+        },
+        **arch.weight_dims(),
+    }
+
+
+@axis_names.register
+def _(model: Model) -> dict[str, list[str]]:
+    return {"path": model.row_names, "other_path": model.row_names}
+
+
+@data_groups.register
+def _(model: Model, tokens: bool = False) -> Groups:
+    constant: dict[str, Any] = {"fingerprint": fingerprint(model), "path_inputs": model.path_inputs}
+    constant |= {} if model.temperature is None else {"temperature": model.temperature}
+    for name in ("test_path_inputs", "test_labels"):
+        if getattr(model, name) is not None:
+            constant[name] = getattr(model, name)
+    if tokens and model.tokens is not None:
+        constant["token_inputs"] = model.tokens.inputs
+        constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(model.tokens.matrices)}
+        constant |= {} if model.tokens.mask is None else {"token_mask": model.tokens.mask}
+    return {
+        "observed_data": {"labels": np.asarray(model.labels)},
+        "constant_data": {name: np.asarray(value) for name, value in constant.items()},
+    }
+
+
+@axes.register
+def _(model: LatentModel) -> dict[str, list[str]]:
+    return {
+        "latent": ["value_feature", "feature"],
+        "prediction": ["query", "value_feature"],
+        "values": ["token", "value_feature"],
+        "features": ["token", "feature"],
+        "query_features": ["query", "feature"],
+    }
+
+
+@data_groups.register
+def _(model: LatentModel, tokens: bool = False) -> Groups:
+    names = ("features", "query_features", "noise", "prior")
+    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name) for name in names}
+    return {
+        "observed_data": {"values": model.values},
+        "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
+    }
+
+
+def tree_of(groups: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]) -> "xr.DataTree":
+    """ArviZ's tree of arrays that begin with axes (chain, draw)."""
+    import arviz_base  # which imports Matplotlib
+
+    with warnings.catch_warnings():
+        # It takes fewer draws than chains for a mistake, of each variable.
+        warnings.filterwarnings("ignore", message="Found chain dimension to be longer than draw dimension")
+        return arviz_base.from_dict(dict(groups), coords=dict(coords), dims=dict(dims))
+
+
+def dataset(tree: "xr.DataTree", group: str) -> "xr.Dataset":
+    """A group of a tree; an empty one where there is none."""
+    import xarray
+
+    return tree[group].to_dataset() if group in tree.children else xarray.Dataset()

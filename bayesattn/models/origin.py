@@ -1,0 +1,142 @@
+"""Which model draws are of: what a tree of draws says and holds, compared with a model."""
+
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bayesattn._util.checks import shown
+from bayesattn._util.random import fingerprint
+from bayesattn.architecture import Architecture
+from bayesattn.model import Model
+from bayesattn.models.description import ATTRIBUTE, plain_table, restored
+from bayesattn.models.latent import LatentModel
+from bayesattn.posterior import Posterior
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+from bayesattn.models.arviz import DATA, dataset
+
+DECIDING = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
+"""Variables in groups of data that decide a posterior."""
+UNSAID = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
+"""What a table of settings leaves out."""
+
+
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """What is known of the model that draws are of: by what a tree says and holds, or by the model itself."""
+
+    about: Mapping[str, Any]
+    data: Mapping[str, Any]
+    model: Any = None
+
+    @classmethod
+    def of_tree(cls, tree: "xr.DataTree") -> "Origin":
+        """By a tree's attribute and groups of data, which are read when they are looked at."""
+        return cls(described_in(tree), {str(k): v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
+
+    @classmethod
+    def of_model(cls, model: Any) -> "Origin":
+        """By the model."""
+        names = (*type(model).posterior_names, "temperature", "noise", "prior")
+        data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
+        return cls({"kind": type(model).__name__}, data, model)
+
+    @cached_property
+    def fingerprints(self) -> set[str]:
+        """Those that it says it has: one, none, or several of trees that were changed."""
+        if self.model is not None:
+            return {fingerprint(self.model)}
+        said = [self.about.get("fingerprint"), self.data["fingerprint"].item() if "fingerprint" in self.data else None]
+        return {str(each) for each in said if each is not None}
+
+    @cached_property
+    def table(self) -> dict[str, Any]:
+        """Settings of the model, without those that decide no posterior; none where they are not known."""
+        try:
+            about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
+        except (KeyError, TypeError, ValueError):
+            return {}
+        about.pop("task", None)
+        return about.pop("architecture", {}) | about
+
+    def difference(self, other: "Origin") -> str | None:
+        """What tells another model from this one, in words: "temperature = 0.5, not 0.1"; None if nothing is known to."""
+        known = self.fingerprints and other.fingerprints
+        if known and len(self.fingerprints | other.fingerprints) == 1:
+            return None
+        kinds = [origin.about.get("kind") for origin in (self, other)]
+        if None not in kinds and kinds[0] != kinds[1]:
+            return f"kind = {kinds[1]}, not {kinds[0]}"
+        for name in {**self.table, **other.table} if self.table and other.table else ():
+            ours, theirs = (origin.table.get(name, UNSAID.get(name)) for origin in (self, other))
+            if ours != theirs:
+                return f"{name} = {theirs}, not {ours}"
+        both = [name for name in DECIDING if name in self.data and name in other.data]
+        for name in both:
+            ours, theirs = (np.asarray(origin.data[name]) for origin in (self, other))
+            if not close(ours, theirs):
+                return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
+        # Other processors may compute path inputs with another last bit.
+        alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
+        decided = {"labels", "path_inputs"} <= {*both} or {"values", "features"} <= {*both}
+        return "other data, temperature or architecture" if known and not (alike and decided) else None
+
+
+def close(ours: Any, theirs: Any) -> bool:
+    """Whether arrays are the same, but for the last bits that other processors may compute."""
+    if ours is None or theirs is None:
+        return ours is theirs
+    return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
+
+
+def require_model(tree: "xr.DataTree", model: Any) -> None:
+    """Raise ValueError, naming what differs, where a tree is known to be of another model."""
+    if not isinstance(model, Posterior):
+        raise ValueError(f"model must be a bayesattn.Model, got {shown(model)}")
+    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+        raise ValueError(f"model must be the one that draws are of, got one with {difference}")
+
+
+def described_in(tree: "xr.DataTree") -> dict[str, Any]:
+    """What a tree's attribute says of its model; nothing where it has none that can be read."""
+    try:
+        about: Any = tree.attrs.get(ATTRIBUTE)
+        return dict(json.loads(about) if isinstance(about, str) else about)
+    except (TypeError, ValueError):
+        return {}
+
+
+def model_in(tree: "xr.DataTree") -> Any:
+    """The model that a tree says it is of, and holds the data of."""
+    about = described_in(tree)
+    try:
+        arrays = {str(name): array.values for group in DATA for name, array in dataset(tree, group).data_vars.items()}
+        model = restored(about, arrays)
+        # Runs of earlier versions have none.
+        said = Origin(about, arrays).fingerprints
+        if said and said != {fingerprint(model)}:
+            raise ValueError("other data")
+        return model
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
+            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
+            " over the model"
+        ) from None
+
+
+def own_row_names(tree: "xr.DataTree") -> list[str] | None:
+    """Names of the rows of U by what a tree says of its model; None where it says nothing."""
+    about = described_in(tree)
+    try:
+        arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        return arch.row_names(names["head_names"] or arch.numbered_heads(first=0), names.get("output_names"))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None

@@ -1,0 +1,159 @@
+"""Verdict and tables of one run: theory against draws, head scores and correlations of paths."""
+
+from functools import singledispatch
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from bayesattn import exchangeable
+from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
+from bayesattn.checks.mixing import moments
+from bayesattn.checks.validation import Validation
+from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
+from bayesattn.head_posterior import heads, path_correlations
+from bayesattn.models import LatentModel, Model
+from bayesattn.plots.run import MOST_PATHS
+from bayesattn.theory.problem import MOST_COORDINATES
+
+SHOWN_ENTRIES = 4
+"""Paths up to which all entries of U are in the table."""
+SHOWN_CORRELATIONS = 6
+"""Pairs of paths in the table of correlations, the strongest."""
+ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
+Row = dict[str, str]
+Verdict = tuple[str, bool | None, list[Row]]
+"""What is said, whether the theory holds (None: cannot tell), and the rows of its table."""
+
+
+def theory_table(validation: Validation) -> Verdict:
+    """Verdict and table of U, theory against draws."""
+    names, agrees_with_theory = validation.model.row_names, validation.agrees
+    rows = []
+    for row, column in zip(*np.tril_indices(len(names)), strict=True):
+        error = float(validation.error[row, column])
+        agrees = _agrees(agrees_with_theory[row, column], error)
+        if len(names) > SHOWN_ENTRIES and row != column and agrees != "no":
+            continue
+        rows.append(
+            {
+                "entry of U": names[row] if row == column else f"{names[row]}, {names[column]}",
+                "saddle point": rounded(float(validation.saddle[row, column]), error),
+                "first order in 1/N": rounded(float(validation.corrected[row, column]), error),
+                "draws": with_error(float(validation.order_parameter[row, column]), error),
+                "R-hat": cell(validation.rhat[row, column], ".3f"),
+                "ESS": cell(validation.ess[row, column], ".0f"),
+                "tail ESS": cell(validation.tail_ess[row, column], ".0f"),
+                "Pareto k": cell(validation.pareto_k[row, column], ".2f"),
+                "agrees": agrees,
+            }
+        )
+    said = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
+    return said, ANSWERS[validation.verdict], rows
+
+
+@singledispatch
+def draws_table(model: Any, draws: xr.DataTree, level: float) -> Verdict:
+    """Verdict and table of draws that the theory to first order in 1/N does not serve."""
+    raise TypeError(f"a report has no table for a {type(model).__name__}")
+
+
+@draws_table.register
+def network_table(model: Model, draws: xr.DataTree, level: float) -> Verdict:
+    """Greatest diagonal entries of U by the draws, of a model that the theory to first order in 1/N does not serve."""
+    reason = (
+        f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
+        if model.likelihood.conjugate
+        else "it is for the Gaussian likelihood, and these labels are classes"
+    )
+    said = f"Draws were not held against the theory: {reason}."
+    if "order_parameter" not in draws["posterior"]:
+        return said, None, []
+    own = xr.DataArray(
+        np.einsum("cdpp->cdp", draws["posterior"].to_dataset()["order_parameter"].values),
+        dims=("chain", "draw", "path"),
+    )
+    of = moments(own)
+    greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
+    return (
+        said,
+        None,
+        [
+            {
+                "entry of U": model.row_names[path],
+                "draws": with_error(float(of["mean"][path]), float(of["error"][path])),
+            }
+            for path in greatest
+        ],
+    )
+
+
+@draws_table.register
+def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdict:
+    """Verdict and table of z, closed form against draws; differences are in units of the posterior's deviation."""
+    exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
+    found = latent_verdict(np.asarray(exact.mean), np.asarray(exact.covariance), draws, level)
+    rows = []
+    for value, feature in np.ndindex(*found.mean.shape):
+        error = float(found.error[value, feature])
+        rows.append(
+            {
+                "entry of z": f"{value + 1}, {feature + 1}",
+                "exact mean": f"{found.mean[value, feature]:.4g}",
+                "exact deviation": f"{found.deviation[feature]:.4g}",
+                "draws": with_error(float(found.draws[value, feature]), error),
+                "agrees": _agrees(found.agrees[value, feature], error),
+            }
+        )
+    said = {
+        CANNOT_TELL: f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(found.doubts)}.",
+        DOES_NOT_HOLD: "The draws do not agree with the exact posterior.",
+        HOLDS: f"The draws agree with the exact posterior to within {found.bound:.2g} of its standard deviations.",
+    }
+    return said[found.verdict], ANSWERS[found.verdict], rows
+
+
+def _agrees(agrees: Any, error: float) -> str:
+    """Yes, no, or unknown where there is no Monte Carlo error."""
+    return ("yes" if agrees else "no") if np.isfinite(error) else UNKNOWN
+
+
+def heads_table(model: Any, draws: xr.DataTree) -> list[Row]:
+    """Posterior of each head's score; no rows where the draws hold no U or there is a single head."""
+    if "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
+        return []
+    found = heads(draws, model)
+    return [
+        {
+            "head": f"{name} (layer {layer})",
+            "score": with_error(found.scores[head], found.error[head]),
+            **_spread(found, head),
+            "least of all": f"{found.probability_least[head]:.2f}",
+        }
+        for head, (layer, name) in enumerate(found.names)
+    ]
+
+
+def correlations_table(model: Any, draws: xr.DataTree) -> list[Row]:
+    """Strongest correlations of paths in U; no rows where the draws hold no U or there is a single path."""
+    if "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
+        return []
+    found = path_correlations(draws, model)
+    pairs = np.tril_indices(len(found.names), -1)
+    strongest = np.argsort(-np.abs(found.mean[pairs]), kind="stable")[:SHOWN_CORRELATIONS]
+    return [
+        {
+            "paths": f"{found.names[row]}, {found.names[column]}",
+            "correlation": with_error(float(found.mean[row, column]), float(found.error[row, column])),
+            **_spread(found, (row, column)),
+        }
+        for row, column in (tuple(axis[pair] for axis in pairs) for pair in strongest)
+    ]
+
+
+def _spread(found: Any, entry: Any) -> Row:
+    """Posterior standard deviation and interval of an entry."""
+    return {
+        "posterior sd": cell(found.sd[entry], ".2g"),
+        "94 % interval": f"{found.lower[entry]:.3g} to {found.upper[entry]:.3g}",
+    }

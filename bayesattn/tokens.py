@@ -1,0 +1,58 @@
+"""Training tokens and their attention, for the token parameterisation alone."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from bayesattn import attention
+from bayesattn._util.checks import OwnsArrays, one_of, owned
+from bayesattn.tasks import TokenDataset
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens(OwnsArrays):
+    """What the token parameterisation needs beyond path inputs: training tokens and their attention.
+
+    `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
+    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is
+    any. `renormalise` is that of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
+    """
+
+    inputs: Float[np.ndarray, "example token feature"]
+    attention: Sequence[Any] | Callable[[], Sequence[Any]]
+    readout: str
+    mask: Any = None
+    renormalise: float | None = None
+
+    @property
+    def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
+        """Attention matrices of each layer, made anew at each call where they are made."""
+        layers = self.attention() if callable(self.attention) else self.attention
+        return [np.asarray(matrix) for matrix in layers]
+
+    @classmethod
+    def of(cls, data: TokenDataset) -> "Tokens":
+        """Training tokens of a task's dataset; attention is computed anew at each call from copies of its arrays."""
+        inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
+        inputs, mask = owned(inputs), None if mask is None else owned(mask)
+        heads = attention.checked_heads(data.weights, inputs.shape[2])
+        weights = [tuple(map(owned, layer)) if isinstance(layer, tuple) else owned(layer) for layer in heads]
+        patterns = partial(attention.matrices, inputs, weights, data.nonlinearity, data.causal, mask)
+        return cls(inputs, patterns, data.readout, mask)
+
+    def checked(self, examples: int, features: int, heads: tuple[int, ...]) -> "Tokens":
+        """The same with arrays of its own; raises ValueError where they do not fit the examples, features and heads."""
+        one_of("tokens.readout", self.readout, attention.READOUTS)
+        inputs, mask = attention.checked_tokens("tokens.inputs", self.inputs, self.mask, (examples, "tokens", features))
+        inputs, mask = owned(inputs), None if mask is None else owned(mask)
+        if callable(self.attention):
+            return Tokens(inputs, self.attention, self.readout, mask)
+        matrices = attention.checked_matrices(self.attention, examples, inputs.shape[1], mask, self.renormalise)
+        if tuple(matrix.shape[1] for matrix in matrices) != heads:
+            got = [matrix.shape[1] for matrix in matrices]
+            raise ValueError(f"tokens.attention must have {heads} heads per layer, got {got}")
+        return Tokens(inputs, [owned(matrix) for matrix in matrices], self.readout, mask)
