@@ -16,6 +16,7 @@ else:
 
 if TYPE_CHECKING:
     from bayesattn import attention, exchangeable, models, runs, samplers, tasks, theory
+    from bayesattn._util.errors import BayesattnError
     from bayesattn.architecture import Architecture
     from bayesattn.checks import calibration, diagnostics
     from bayesattn.checks.validation import Validation, validate
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "BayesattnError",
     "Categorical",
     "Dataset",
     "Gaussian",
@@ -62,6 +64,7 @@ __all__ = [
 ]
 _HOMES = {
     "Architecture": "architecture",
+    "BayesattnError": "_util.errors",
     "Categorical": "likelihoods",
     "Dataset": "dataset",
     "Gaussian": "likelihoods",

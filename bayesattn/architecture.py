@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from bayesattn._util.checks import entries, names, number, positive, positive_integer, shown
+from bayesattn._util.checks import Checked, entries, names, number, positive, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 
 SKIP = "skip"
 WIDEST = 10**12
@@ -53,7 +54,7 @@ class Architecture:
         for name in ("heads", "widths", "variances"):
             given = entries(name, getattr(self, name), expected)
             if not given:
-                raise ValueError(f"{name} must be {expected}, got {given!r}")
+                raise BayesattnError(f"{name} must be {expected}, got {given!r}")
             set_field(self, name, given)
         depth = len(self.heads)
         skips = () if self.skips is None else entries("skips", self.skips, expected)
@@ -64,7 +65,7 @@ class Architecture:
             ("skips", depth, "rho_1..rho_L"),
         ):
             if len(getattr(self, name)) != length:
-                raise ValueError(
+                raise BayesattnError(
                     f"{name} must have {length} entries ({meaning}) for {depth} layers of heads,"
                     f" got {len(getattr(self, name))}: {getattr(self, name)!r}"
                 )
@@ -77,7 +78,7 @@ class Architecture:
         set_field(self, "outputs", positive_integer("outputs", self.outputs))
         for layer, (skip, below, above) in enumerate(zip(self.skips, self.widths, self.widths[1:], strict=False)):
             if skip and below != above:
-                raise ValueError(
+                raise BayesattnError(
                     f"widths must be equal on both sides of a skip, got {below} and {above} of layer {layer + 1}, whose"
                     f" skip is {skip:g}"
                 )
@@ -87,21 +88,26 @@ class Architecture:
         return f"Architecture({', '.join(f'{name}={value!r}' for name, value in self.table.items())})"
 
     @classmethod
-    def of_table(cls, table: Mapping[str, Any]) -> "Architecture":
+    def of_table(cls, table: PlainMapping) -> "Architecture":
         """The architecture of a table such as `table` gives; fields that it lacks have their defaults."""
         given = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
         return cls(*given, outputs=table.get("outputs", 1))
 
     @property
-    def table(self) -> dict[str, Any]:
+    def table(self) -> PlainDict:
         """What tells it from others: heads, widths and variances, with `extensions`."""
         return {"heads": self.heads, "widths": self.widths, "variances": self.variances} | self.extensions
 
     @property
-    def extensions(self) -> dict[str, Any]:
+    def extensions(self) -> PlainDict:
         """Skips, if there are any, and outputs, if there is more than one."""
         skips = {"skips": self.skips} if any(self.skips) else {}
-        return skips | ({"outputs": self.outputs} if self.outputs > 1 else {})
+        return skips | ({"outputs": self.outputs} if self.output_axes else {})
+
+    @property
+    def output_axes(self) -> tuple[int, ...]:
+        """Shape that outputs give to what users see: (m,) of several, () of one."""
+        return (self.outputs,) if self.outputs > 1 else ()
 
     @property
     def depth(self) -> int:
@@ -181,25 +187,25 @@ class Architecture:
             numbered.append(f"{name} ({met[name]})" if counts[name] > 1 else name)
         return numbered
 
-    def checked_head_names(self, head_names: Any) -> tuple[tuple[str, ...], ...]:
+    def checked_head_names(self, head_names: Checked) -> tuple[tuple[str, ...], ...]:
         """Names of the heads of each layer; raises ValueError where they are none, or not as many as there are heads."""
         layers = entries("head_names", head_names, "a list of names for each layer", most_axes=2)
         checked = tuple(names(f"head_names[{layer}]", heads) for layer, heads in enumerate(layers))
         if tuple(map(len, checked)) != self.heads:
-            raise ValueError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, checked))}")
+            raise BayesattnError(f"head_names must name {self.heads} heads per layer, got {tuple(map(len, checked))}")
         return checked
 
-    def checked_path_groups(self, groups: Any) -> dict[str, tuple[int, ...]]:
+    def checked_path_groups(self, groups: Checked) -> dict[str, tuple[int, ...]]:
         """Groups of paths by name; raises ValueError where they hold anything but numbers of paths."""
         if not isinstance(groups, Mapping):
-            raise ValueError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
+            raise BayesattnError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
         checked = {}
         for name, members in groups.items():
             key = f"path_groups[{name!r}]"
             given = entries(key, members, "a list of paths, by index")
             checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(given))
             if max(checked[name], default=0) >= self.paths:
-                raise ValueError(f"{key} must hold paths below {self.paths}, got {checked[name]}")
+                raise BayesattnError(f"{key} must hold paths below {self.paths}, got {checked[name]}")
         return checked
 
     def row_names(
@@ -207,13 +213,11 @@ class Architecture:
     ) -> list[str]:
         """Names of U's rows: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
         paths = self.path_names(head_names)
-        if self.outputs == 1 and output_names is None:
-            return paths
         if output_names is None:
             output_names = [f"output {number + 1}" for number in range(self.outputs)]
         if len(output_names := names("output_names", output_names)) != self.outputs:
-            raise ValueError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
-        return [f"{path}: {output}" for path in paths for output in output_names] if self.outputs > 1 else paths
+            raise BayesattnError(f"output_names must name {self.outputs} outputs, got {len(output_names)}")
+        return [f"{path}: {output}" for path in paths for output in output_names] if self.output_axes else paths
 
     def way_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[list[str]]:
         """Names of the ways through each layer: "skip", if it has one, and its heads, by number where they have no names."""
@@ -234,7 +238,7 @@ class Architecture:
 
     def weight_dims(self) -> dict[str, list[str]]:
         """Names of the axes of each weight."""
-        dims = {"V_0": ["width_1", "feature"], "a": ["output"] * (self.outputs > 1) + ["readout_width"]}
+        dims = {"V_0": ["width_1", "feature"], "a": ["output"] * len(self.output_axes) + ["readout_width"]}
         for layer in range(1, self.depth + 1):
             outward = f"width_{layer + 1}" if layer < self.depth else "readout_width"
             dims[f"V_{layer}"] = [f"head_{layer}", outward, f"width_{layer}"]
@@ -245,7 +249,7 @@ class Architecture:
         return dataclasses.replace(self, widths=(width,) * (self.depth + 1))
 
 
-def _not_negative(name: str, value: Any) -> float:
+def _not_negative(name: str, value: Checked) -> float:
     if (value := number(name, value, "a number of at least 0")) < 0:
-        raise ValueError(f"{name} must be a number of at least 0, got {value:g}")
+        raise BayesattnError(f"{name} must be a number of at least 0, got {value:g}")
     return value

@@ -28,6 +28,7 @@ from bayesattn._util.checks import (
     shown,
     truth,
 )
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 
 READOUTS = ("last", "first", "mean")
@@ -50,12 +51,12 @@ QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "
 
 @with_own_settings
 def path_inputs(
-    inputs: Any,
+    inputs: Checked,
     weights: Checked,
     readout: str = "last",
     nonlinearity: str = "softmax",
     causal: bool = False,
-    mask: Any = None,
+    mask: Checked = None,
     skips: Checked = None,
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi of an attention network (THEORY section 2), without any normalisation.
@@ -101,7 +102,7 @@ def path_inputs(
 
 @with_own_settings
 def matrices(
-    inputs: Any, weights: Checked, nonlinearity: str = "softmax", causal: bool = False, mask: Any = None
+    inputs: Checked, weights: Checked, nonlinearity: str = "softmax", causal: bool = False, mask: Checked = None
 ) -> list[Float[Array, "example head query key"]]:
     """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`.
 
@@ -118,10 +119,10 @@ def matrices(
 
 @with_own_settings
 def paths_from_matrices(
-    inputs: Any,
+    inputs: Checked,
     matrices: Checked,
     readout: str = "last",
-    mask: Any = None,
+    mask: Checked = None,
     skips: Checked = None,
     *,
     renormalise: Checked = None,
@@ -162,18 +163,18 @@ def paths_from_matrices(
     return found if readout != EACH else _positions(_by_position(found, tokens), mask)
 
 
-def checked_skips(skips: Any, layers: int) -> tuple[bool, ...]:
+def checked_skips(skips: Checked, layers: int) -> tuple[bool, ...]:
     """Whether each layer has a skip connection; raises ValueError for anything but true or false for each."""
     if skips is None:
         return (False,) * layers
     expected = f"a list of true or false for each of {layers} layers"
     if len(given := entries("skips", skips, expected)) != layers:
-        raise ValueError(f"skips must be {expected}, got {shown(skips)}")
+        raise BayesattnError(f"skips must be {expected}, got {shown(skips)}")
     return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(given))
 
 
 def checked_tokens(
-    name: str, inputs: Any, mask: Any, shape: Sequence[int | str] = ("examples", "tokens", "features")
+    name: str, inputs: Checked, mask: Checked, shape: Sequence[int | str] = ("examples", "tokens", "features")
 ) -> tuple[Any, np.ndarray | None]:
     """Inputs and mask as arrays, NaN and infinity at padding as 0; raises ValueError as `path_inputs` says."""
     inputs = real_array(name, inputs, shape)
@@ -181,7 +182,7 @@ def checked_tokens(
     return finite(name, inputs, None if mask is None else ~mask[..., None]), mask
 
 
-def checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
+def checked_mask(mask: Checked, examples: int, tokens: int) -> np.ndarray | None:
     """A mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
     if mask is None:
         return None
@@ -189,12 +190,12 @@ def checked_mask(mask: Any, examples: int, tokens: int) -> np.ndarray | None:
     if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers have it.
         mask = mask.astype(bool)
     if mask.dtype != bool or mask.shape != (examples, tokens):
-        raise ValueError(
+        raise BayesattnError(
             f"mask must hold True for tokens and False for padding, of shape {(examples, tokens)},"
             f" got {mask.dtype} of shape {mask.shape}"
         )
     if not mask.any(1).all():
-        raise ValueError(
+        raise BayesattnError(
             f"mask must leave each sequence a token, got padding alone in example {np.argmin(mask.any(1))}"
         )
     return mask
@@ -212,12 +213,12 @@ def _positions(found: Float[Array, "example token path feature"], mask: np.ndarr
 
 
 def checked_matrices(
-    matrices: Any, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
+    matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
 ) -> list[np.ndarray]:
     """The attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` says."""
     layers = entries("matrices", matrices, "a list of one array per layer", most_axes=5)
     if not layers:
-        raise ValueError("matrices must hold one array per layer, got none")
+        raise BayesattnError("matrices must hold one array per layer, got none")
     tolerance = ROW_TOLERANCE if renormalise is None else _checked_tolerance(renormalise)
     checked, deviations = [], []
     for layer, matrix in enumerate(layers):
@@ -228,10 +229,10 @@ def checked_matrices(
             sums = np.where(mask[:, None, :, None], sums, 1)
             lost = np.where(mask[:, None, :, None] & ~mask[:, None, None], np.abs(matrix), 0).max()
             if lost > ROW_TOLERANCE:
-                raise ValueError(f"matrices[{layer}] must not attend to padding, got a weight of {lost:.2g} on it")
+                raise BayesattnError(f"matrices[{layer}] must not attend to padding, got a weight of {lost:.2g} on it")
         deviations.append(np.abs(sums - 1).max())
         if deviations[layer] > tolerance:
-            raise ValueError(
+            raise BayesattnError(
                 f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by"
                 f" {deviations[layer]:.2g}{_renormalise_hint(deviations[layer], renormalise)}"
             )
@@ -245,10 +246,10 @@ def checked_matrices(
     return checked
 
 
-def _checked_tolerance(renormalise: Any) -> float:
+def _checked_tolerance(renormalise: Checked) -> float:
     expected = "a number of at least 0 and below 1"
     if not 0 <= (tolerance := number("renormalise", renormalise, expected)) < 1:
-        raise ValueError(f"renormalise must be {expected}, got {tolerance:g}")
+        raise BayesattnError(f"renormalise must be {expected}, got {tolerance:g}")
     return max(tolerance, ROW_TOLERANCE)
 
 
@@ -260,16 +261,18 @@ def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
     return rounded if deviation <= MOST_ROUNDING else ""
 
 
-def checked_heads(weights: Any, features: int) -> tuple:
+def checked_heads(weights: Checked, features: int) -> tuple:
     """The heads of each layer as arrays, of queries and keys as pairs; raises ValueError as `path_inputs` says."""
     layers = entries("weights", weights, "a list of the heads of each layer", most_axes=4)
     if not layers:
-        raise ValueError("weights must hold the heads of at least one layer, got none")
+        raise BayesattnError("weights must hold the heads of at least one layer, got none")
     checked = []
     for layer, heads in enumerate(layers):
         if isinstance(heads, tuple):
             if len(heads) != 2:
-                raise ValueError(f"weights[{layer}] must be one array or a pair (Q, K), got a tuple of {len(heads)}")
+                raise BayesattnError(
+                    f"weights[{layer}] must be one array or a pair (Q, K), got a tuple of {len(heads)}"
+                )
             query = finite_array(f"weights[{layer}][0] (queries)", heads[0], ("heads", "key_features", features))
             key = finite_array(f"weights[{layer}][1] (keys)", heads[1], query.shape)
             checked.append((query, key))
@@ -282,7 +285,7 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
     return jax.tree.leaves(layer)[0].shape[0]
 
 
-def _allowed(tokens: int, causal: bool, mask: Any) -> Any:
+def _allowed(tokens: int, causal: bool, mask: Checked) -> Any:
     """Whether each query may attend to each key, shape (P, T, T) or (1, T, T), or None where all may."""
     if mask is None:
         return jnp.tril(jnp.ones((1, tokens, tokens), bool)) if causal else None
@@ -297,7 +300,7 @@ def _attention_matrices(
     inputs: Float[Array, "example token feature"],
     heads: LayerWeights | QueryKeyWeights,
     nonlinearity: str,
-    allowed: Any = None,
+    allowed: Checked = None,
 ) -> Float[Array, "example head query key"]:
     if isinstance(heads, tuple):
         query, key = (jnp.einsum("etf,hgf->ehtg", inputs, projection) for projection in heads)
@@ -321,7 +324,7 @@ def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
     return jnp.zeros(tokens).at[0 if readout == "first" else -1].set(1.0)
 
 
-def readout_rows(tokens: int, readout: str, mask: Any = None) -> Float[Array, "example_or_one row token"]:
+def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array, "example_or_one row token"]:
     """Weight of each token in the readout, of examples with padding in a row each; all positions are a row each."""
     if readout == EACH:
         return jnp.eye(tokens)[None]
@@ -353,7 +356,7 @@ def traced_path_inputs(
     readout: str,
     nonlinearity: str,
     causal: bool = False,
-    mask: Any = None,
+    mask: Checked = None,
     skips: tuple[bool, ...] | None = None,
 ) -> Float[Array, "example *position path feature"]:
     """`path_inputs` of arrays, for use inside JAX transformations: nothing is checked, and padding is a position too."""

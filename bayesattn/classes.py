@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import finite_array, labels_array, readable, shown
+from bayesattn._util.checks import Checked, finite_array, labels_array, readable, shown
 from bayesattn._util.checks import names as checked_names
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import as_html, as_text, with_error
 
 BINS = 10
@@ -104,7 +105,7 @@ def _some(texts: Sequence[str]) -> str:
     return ", ".join(texts[:SHOWN]) + (", .." if len(texts) > SHOWN else "")
 
 
-def class_scores(probabilities: Any, labels: Any) -> ClassScores:
+def class_scores(probabilities: Checked, labels: Checked) -> ClassScores:
     """Scores of probabilities of classes.
 
     Args:
@@ -116,13 +117,13 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
     """
     given = finite_array("probabilities", probabilities, np.shape(probabilities))
     if given.ndim not in (1, 2) or not len(given):
-        raise ValueError(f"probabilities must have shape (P,) or (P, m), got {given.shape}")
+        raise BayesattnError(f"probabilities must have shape (P,) or (P, m), got {given.shape}")
     outputs = 1 if given.ndim == 1 else given.shape[1]
     of_labels = checked_classes("labels", labels_array("labels", labels, len(given), outputs))
     if given.ndim == 1:
         given, of_labels = np.column_stack([1 - given, given]), np.column_stack([of_labels < 0, of_labels > 0])
     if np.min(given) < 0 or np.max(np.abs(given.sum(1) - 1)) > 1e-6:
-        raise ValueError(
+        raise BayesattnError(
             "probabilities must be at least 0 and add up to 1, got"
             f" {np.min(given):.3g} to {np.max(given):.3g}, sums {np.min(given.sum(1)):.3g} to {np.max(given.sum(1)):.3g}"
         )
@@ -146,7 +147,7 @@ def class_scores(probabilities: Any, labels: Any) -> ClassScores:
     )
 
 
-def class_accuracy(outputs: Any, labels: Any) -> ClassAccuracy:
+def class_accuracy(outputs: Checked, labels: Checked) -> ClassAccuracy:
     """Accuracy of outputs, the greatest of which decides.
 
     Args:
@@ -173,18 +174,18 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
     """Labels that are classes; raises ValueError for others."""
     if labels.ndim == 1 and not np.all(np.abs(labels) == 1):
         odd = labels[np.argmax(np.abs(labels) != 1)]
-        raise ValueError(
+        raise BayesattnError(
             f"{name} must be +1 or -1 to be classes, got {odd:g}; bayesattn.one_hot makes labels of more than two classes"
         )
     if labels.ndim == 2 and not np.all(((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)):
-        raise ValueError(
+        raise BayesattnError(
             f"{name} must be 1 at the class of each example and 0 elsewhere to be classes, as bayesattn.one_hot makes,"
             " got others"
         )
     return labels
 
 
-def one_hot(classes: Any, names: Any = None) -> OneHot:
+def one_hot(classes: Checked, names: Checked = None) -> OneHot:
     """Labels of a network that has an output for each class, of which the greatest decides.
 
     >>> one_hot(["cat", "dog", "cat"]).labels.tolist()
@@ -213,46 +214,46 @@ def one_hot(classes: Any, names: Any = None) -> OneHot:
     given = _plain_classes("classes", classes)
     known = sorted(set(given)) if names is None else _plain_classes("names", names)
     if len(set(known)) != len(known) or len(known) < 2:
-        raise ValueError(f"names must be of two or more classes, all different, got {shown(known)}")
+        raise BayesattnError(f"names must be of two or more classes, all different, got {shown(known)}")
     places = {name: place for place, name in enumerate(known)}
     for example, value in enumerate(given):
         if value not in places:
-            raise ValueError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
+            raise BayesattnError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
     return _of_categories(np.array([places[value] for value in given]), [str(name) for name in known])
 
 
 def _of_categories(codes: np.ndarray, categories: list[str]) -> OneHot:
     """Labels of examples whose categories have these places, -1 where they are missing."""
     if np.any(codes < 0):
-        raise ValueError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(categories)}, got a missing value")
+        raise BayesattnError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(categories)}, got a missing value")
     if len(set(categories)) != len(categories) or len(categories) < 2:
-        raise ValueError(f"names must be of two or more classes, all different, got {shown(categories)}")
+        raise BayesattnError(f"names must be of two or more classes, all different, got {shown(categories)}")
     return OneHot(np.eye(len(categories))[codes], checked_names("names", categories))
 
 
-def _plain_classes(name: str, classes: Any) -> list[str] | list[int]:
+def _plain_classes(name: str, classes: Checked) -> list[str] | list[int]:
     """Classes as Python's strings, truth values or numbers; raises ValueError where they are others, or of several kinds."""
     expected = f"{name} must be whole numbers or strings" + (", one for each example" if name == "classes" else "")
     given = readable(classes)
     if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
-        raise ValueError(f"{expected}, got {shown(classes)}")
+        raise BayesattnError(f"{expected}, got {shown(classes)}")
     dtype = getattr(given, "dtype", np.dtype(object))
     # Not of strings, which NumPy would make of numbers beside strings.
     array = np.asarray(given, dtype=object)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or getattr(dtype, "kind", "O") in "mM":  # Dates would become numbers.
-        raise ValueError(f"{expected}, got {dtype} of shape {array.shape}")
+        raise BayesattnError(f"{expected}, got {dtype} of shape {array.shape}")
     plain: list[Any] = [_plain_class(value) for value in array]
     for place, value in enumerate(plain):
         if value is None:
-            raise ValueError(f"{expected}, got {shown(array[place])} at {name}[{place}]")
+            raise BayesattnError(f"{expected}, got {shown(array[place])} at {name}[{place}]")
         if type(value) is not type(plain[0]):
-            raise ValueError(f"{expected}, and not both, got {shown(plain[0])} and {shown(value)}")
+            raise BayesattnError(f"{expected}, and not both, got {shown(plain[0])} and {shown(value)}")
     return plain
 
 
-def _plain_class(value: Any) -> str | int | None:
+def _plain_class(value: Checked) -> str | int | None:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | np.bool_):

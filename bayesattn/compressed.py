@@ -18,10 +18,12 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive_integer, require_memory
+from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer, require_memory
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.text import Described
 from bayesattn.kernels.gaussian_process import ResidualExamples
+from bayesattn.kernels.path_inputs import without_single_output
 
 FORMAT = 1
 COUNTS = ("examples", "paths", "features", "outputs")
@@ -51,7 +53,7 @@ class Compressed(OwnsArrays, Described):
         object.__setattr__(self, "triangle", owned(np.asarray(self.triangle)))
 
     @classmethod
-    def of(cls, path_inputs: Any, labels: Any) -> "Compressed":
+    def of(cls, path_inputs: Checked, labels: Checked) -> "Compressed":
         """Compressed form of examples in memory, of shape (P, Pi, N_0) and (P,) or (P, m)."""
         count, paths, features = path_inputs.shape
         columns = np.reshape(labels, (count, -1))
@@ -75,7 +77,7 @@ class Compressed(OwnsArrays, Described):
         return read_store(user_path("file", file))[0]
 
     @classmethod
-    def restored(cls, path_inputs: Any, labels: Any, residual: ResidualExamples) -> "Compressed":
+    def restored(cls, path_inputs: Checked, labels: Checked, residual: ResidualExamples) -> "Compressed":
         """Those that have such `path_inputs`, `labels` and `residual`."""
         held, paths, features = np.shape(path_inputs)
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
@@ -86,18 +88,18 @@ class Compressed(OwnsArrays, Described):
             rows[held, paths * features] = np.sqrt(residual.square)
         return cls(rows, held + residual.examples, paths, features, outputs)
 
-    def __add__(self, other: Any) -> "Compressed":
+    def __add__(self, other: Checked) -> "Compressed":
         if not isinstance(other, Compressed):
             return NotImplemented
         if self._shape != other._shape:
-            raise ValueError(
+            raise BayesattnError(
                 "datasets must be of the same paths, features and outputs to be added, got"
                 f" {self._shape} and {other._shape}"
             )
         triangle = triangle_of(np.concatenate([self.triangle, other.triangle]))
         return Compressed(triangle, self.examples + other.examples, *self._shape)
 
-    def __radd__(self, other: Any) -> "Compressed":
+    def __radd__(self, other: Checked) -> "Compressed":
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     @property
@@ -115,7 +117,7 @@ class Compressed(OwnsArrays, Described):
         """Labels of the examples that `path_inputs` are of; with several outputs, a column for each."""
         seen = self.paths * self.features
         labels = self.triangle[:seen, seen:]
-        return labels[:, 0] if self.outputs == 1 else labels
+        return without_single_output(labels)
 
     @property
     def residual(self) -> ResidualExamples:
@@ -135,7 +137,7 @@ class Compressed(OwnsArrays, Described):
         """X^T Y; with several outputs, a column for each."""
         seen = self.paths * self.features
         moment = self.triangle[:, :seen].T @ self.triangle[:, seen:]
-        return moment[:, 0] if self.outputs == 1 else moment
+        return without_single_output(moment)
 
     @property
     def square(self) -> float:
@@ -188,19 +190,19 @@ def read_store(file: Path) -> tuple[Compressed, str]:
             group: Any = zarr.open_group(store, mode="r", zarr_format=3)
             kept = dict(group.attrs)
             if kept["format"] != FORMAT:
-                raise ValueError(f"format {kept['format']}")
+                raise BayesattnError(f"format {kept['format']}")
             examples, paths, features, outputs = (positive_integer(name, kept[name]) for name in COUNTS)
             columns = paths * features + outputs
             expected = (min(columns, examples), columns)
             if group["triangle"].shape != expected:
-                raise ValueError(f"a triangle of shape {group['triangle'].shape}, expected {expected}")
+                raise BayesattnError(f"a triangle of shape {group['triangle'].shape}, expected {expected}")
             require_memory("the triangle", 8 * columns**2)
             triangle = finite_array("triangle", group["triangle"][:], expected)
         if _digest(triangle) != kept["of_triangle"]:
-            raise ValueError("entries that are not those that were written")
+            raise BayesattnError("entries that are not those that were written")
         return Compressed(triangle, examples, paths, features, outputs), str(kept["of_examples"])
     except Exception as error:  # Whatever a damaged archive brings about.
         said = f"it holds no {error}" if isinstance(error, KeyError) else error
-        raise ValueError(
+        raise BayesattnError(
             f"{file} must be a dataset that was saved, got a file that cannot be read as such: {said}"
         ) from error

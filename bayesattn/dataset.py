@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._util.checks import OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
+from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_array, names, owned, reals, require_memory
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
@@ -54,7 +55,9 @@ class Dataset(OwnsArrays, Described):
         self._check({each.name for each in dataclasses.fields(self)})
 
     @classmethod
-    def gather(cls, batches: Any, arch: Architecture, *, store: str | Path | None = None, **parts: Any) -> "Dataset":
+    def gather(
+        cls, batches: Checked, arch: Architecture, *, store: str | Path | None = None, **parts: Any
+    ) -> "Dataset":
         """Take in any number of training examples once, and keep at most Pi N_0 rows with the same posterior.
 
         Args:
@@ -83,7 +86,7 @@ class Dataset(OwnsArrays, Described):
             ValueError: a dataset that is not compressed.
         """
         if self.compressed is None:
-            raise ValueError(
+            raise BayesattnError(
                 "dataset must be compressed to be saved, got a plain one: use Dataset.gather, or numpy.savez"
             )
         self.compressed.save(file)
@@ -98,7 +101,7 @@ class Dataset(OwnsArrays, Described):
         """
         return cls(compressed=Compressed.open(file))
 
-    def __add__(self, other: Any) -> "Dataset":
+    def __add__(self, other: Checked) -> "Dataset":
         if not isinstance(other, Dataset):
             return NotImplemented
         parts = {
@@ -107,7 +110,7 @@ class Dataset(OwnsArrays, Described):
         }
         return Dataset(compressed=_compressed(self) + _compressed(other), **parts)
 
-    def __radd__(self, other: Any) -> "Dataset":
+    def __radd__(self, other: Checked) -> "Dataset":
         return self if isinstance(other, int) and other == 0 else NotImplemented
 
     @property
@@ -125,12 +128,12 @@ class Dataset(OwnsArrays, Described):
         changed = copy.copy(self)
         if self.compressed is not None and changes.keys() & {"path_inputs", "labels"} and "compressed" not in changes:
             if "path_inputs" in changes:
-                raise ValueError(GATHERED.format("path_inputs"))
+                raise BayesattnError(GATHERED.format("path_inputs"))
             labels = labels_array("labels of a compressed dataset", changes.pop("labels"), *self._sizes)
             changes["compressed"] = Compressed.restored(self.path_inputs, labels, self.compressed.residual)
         given_up = self.compressed is not None and changes.get("compressed", self) is None
         if given_up and not {"path_inputs", "labels"} <= changes.keys():
-            raise ValueError("compressed may be None only where path_inputs and labels are given")
+            raise BayesattnError("compressed may be None only where path_inputs and labels are given")
         if changes.get("compressed") is not None:
             changes |= {"path_inputs": None, "labels": None}
         for name, value in changes.items():
@@ -148,15 +151,15 @@ class Dataset(OwnsArrays, Described):
     def _check(self, changed: Set[str]) -> None:
         """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
 
-        def put(name: str, value: Any) -> None:
+        def put(name: str, value: Checked) -> None:
             object.__setattr__(self, name, value)
 
         if self.compressed is not None and "compressed" in changed:
             if not isinstance(self.compressed, Compressed):
-                raise ValueError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
+                raise BayesattnError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
             for name in ("path_inputs", "labels"):
                 if getattr(self, name) is not None:
-                    raise ValueError(GATHERED.format(name))
+                    raise BayesattnError(GATHERED.format(name))
                 put(name, getattr(self.compressed, name))
         else:
             if "path_inputs" in changed:
@@ -170,7 +173,7 @@ class Dataset(OwnsArrays, Described):
                 put(inputs_name, _owned_inputs(inputs_name, inputs, "paths", self.path_inputs.shape[2]))
             if labels is not None and {inputs_name, labels_name} & changed:
                 if inputs is None:
-                    raise ValueError(f"{labels_name} need {inputs_name}, got None for the latter")
+                    raise BayesattnError(f"{labels_name} need {inputs_name}, got None for the latter")
                 put(labels_name, _labels(labels_name, labels, len(getattr(self, inputs_name))))
         if self.output_names is not None and "output_names" in changed:
             put("output_names", names("output_names", self.output_names))
@@ -198,13 +201,13 @@ def _compressed(dataset: Dataset) -> Compressed:
     return Compressed.of(dataset.path_inputs, dataset.labels)
 
 
-def _owned_inputs(name: str, value: Any, *sizes: Any) -> np.ndarray:
+def _owned_inputs(name: str, value: Checked, *sizes: Any) -> np.ndarray:
     array = finite_array(name, value, ("examples", *sizes))
     require_memory(name, array.nbytes, "gather the examples (bayesattn.Dataset.gather)")
     return owned(array)
 
 
-def _labels(name: str, value: Any, examples: int) -> np.ndarray:
+def _labels(name: str, value: Checked, examples: int) -> np.ndarray:
     labels = reals(name, value)
     outputs = labels.shape[1] if labels.ndim == 2 and len(labels) == examples else 1
     return owned(labels_array(name, labels, examples, outputs))

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import finite_array, readable, require_kind, shown
+from bayesattn._util.checks import Checked, finite_array, readable, require_kind, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed, read_store, triangle_of, write_store
@@ -40,48 +41,50 @@ class Rows(NamedTuple):
         return Compressed(triangle_of(self.rows), len(self.rows), *self.shape)
 
 
-def gather(batches: Any, arch: Architecture, store: str | Path | None = None) -> Compressed:
+def gather(batches: Checked, arch: Architecture, store: str | Path | None = None) -> Compressed:
     """Compressed form of all examples, each read once: arguments and errors are those of `bayesattn.Dataset.gather`."""
     require_kind("arch", arch, Architecture)
     batches = _by_place(batches)
     if _of_dask(batches):
         if store is not None:
-            raise ValueError("store must be None with Dask, which itself does again what a lost worker had done")
+            raise BayesattnError("store must be None with Dask, which itself does again what a lost worker had done")
         gathered = _on_dask(batches, arch)
     elif store is None:
         gathered = functools.reduce(_with, _blocks(_checked(_pairs(batches), arch)), None)
     else:
         gathered = _kept(user_path("store", store), batches, arch)
     if gathered is None:
-        raise ValueError("batches must hold at least one example, got none")
+        raise BayesattnError("batches must hold at least one example, got none")
     return gathered
 
 
-def _by_place(batches: Any) -> Any:
+def _by_place(batches: Checked) -> Any:
     """A pair of arrays that were given by their names."""
     if not hasattr(batches, "keys"):
         return batches
     names = sorted(map(str, batches.keys()))
     if not {"path_inputs", "labels"} <= {*names}:
-        raise ValueError(f"batches must hold path_inputs and labels by these names, got {', '.join(names) or 'none'}")
+        raise BayesattnError(
+            f"batches must hold path_inputs and labels by these names, got {', '.join(names) or 'none'}"
+        )
     return batches["path_inputs"], batches["labels"]
 
 
-def _pairs(batches: Any) -> Iterator[tuple[str, Any]]:
+def _pairs(batches: Checked) -> Iterator[tuple[str, Any]]:
     """Pairs of inputs and labels, none of them large, with the names that errors give them."""
     if _is_pair(batches):
         yield from _parts("batches", batches)
         return
     if not isinstance(batches, Iterable):
-        raise ValueError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
+        raise BayesattnError(f"batches must be pairs (path_inputs, labels), got {shown(batches)}")
     for number, batch in enumerate(batches):
         name = f"batches[{number}]"
         if not isinstance(batch, tuple | list) or len(batch) != 2:
-            raise ValueError(f"{name} must be a pair (path_inputs, labels), got {shown(batch)}")
+            raise BayesattnError(f"{name} must be a pair (path_inputs, labels), got {shown(batch)}")
         yield from _parts(name, batch)
 
 
-def _is_pair(batches: Any) -> bool:
+def _is_pair(batches: Checked) -> bool:
     """Whether it is one pair of arrays, and not two batches."""
     if not isinstance(batches, tuple | list) or len(batches) != 2:
         return False
@@ -91,19 +94,19 @@ def _is_pair(batches: Any) -> bool:
         return False
 
 
-def _parts(name: str, batch: Any) -> Iterator[tuple[str, Any]]:
+def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Any]]:
     inputs, labels = map(_sliceable, batch)
     if len(inputs.shape) != 3:
-        raise ValueError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
+        raise BayesattnError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
     count, *sizes = inputs.shape
     if labels.shape[:1] != (count,):
-        raise ValueError(f"labels of {name} must be as many as its path_inputs, {count}, got shape {labels.shape}")
+        raise BayesattnError(f"labels of {name} must be as many as its path_inputs, {count}, got shape {labels.shape}")
     step = max(1, BLOCK_BYTES // (8 * max(1, int(np.prod(sizes)))))
     for start in range(0, count, step):
         yield name, (inputs[start : start + step], labels[start : start + step])
 
 
-def _sliceable(part: Any) -> Any:
+def _sliceable(part: Checked) -> Any:
     """An array whose rows are taken by their place; those on disk stay there, those of a table go by its index."""
     return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
 
@@ -119,7 +122,7 @@ def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[R
         if shape is None and labels.shape[1] == 1 and (doubt := doubtful_labels(f"labels of {name}", labels[:, 0])):
             warnings.warn(doubt, stacklevel=2)
         if found != (shape := shape or found):
-            raise ValueError(
+            raise BayesattnError(
                 f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {found[1:]}"
             )
         yield Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
@@ -141,12 +144,12 @@ def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
         yield Rows(np.concatenate(held), shape)
 
 
-def _of_dask(batches: Any) -> bool:
+def _of_dask(batches: Checked) -> bool:
     several = batches if isinstance(batches, tuple | list) and len(batches) == 2 else (batches,)
     return any(type(part).__module__.startswith(("dask.array", "dask.bag")) for part in several)
 
 
-def _on_dask(batches: Any, arch: Architecture) -> Compressed | None:
+def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
     """A tree of sums: what a lost worker had gathered is gathered again, and nothing is counted twice."""
     from dask import delayed
 
@@ -155,11 +158,11 @@ def _on_dask(batches: Any, arch: Architecture) -> Compressed | None:
 
         inputs, labels = map(array.asarray, batches)
         if np.isnan(inputs.shape + labels.shape).any():
-            raise ValueError(
+            raise BayesattnError(
                 "batches must be Dask arrays of known shapes, got unknown ones: call compute_chunk_sizes()"
             )
         if inputs.shape[:1] != labels.shape[:1]:
-            raise ValueError(
+            raise BayesattnError(
                 f"labels of batches must be as many as its path_inputs, {inputs.shape[:1]}, got {labels.shape}"
             )
         whole = inputs.rechunk(dict.fromkeys(range(1, inputs.ndim), -1))
@@ -185,11 +188,13 @@ def _with(gathered: Compressed | None, rows: "Rows") -> Compressed:
     return rows.compressed() if gathered is None else gathered + rows.compressed()
 
 
-def _kept(file: Path, batches: Any, arch: Architecture) -> Compressed | None:
+def _kept(file: Path, batches: Checked, arch: Architecture) -> Compressed | None:
     """`gather` with a store, which knows the SHA-256 of the rows that it holds."""
     gathered, digest = read_store(file) if os.path.lexists(file) else (None, "")
     if gathered is not None and not digest:
-        raise ValueError(f"store must be one that `gather` wrote, got {file}, which was saved: open it, and add by +")
+        raise BayesattnError(
+            f"store must be one that `gather` wrote, got {file}, which was saved: open it, and add by +"
+        )
     left, sha = gathered.examples if gathered else 0, hashlib.sha256()
 
     def new() -> Iterator[Rows]:
@@ -201,7 +206,7 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Compressed | None:
                 sha.update(known.tobytes())
                 left -= len(known)
                 if not left and sha.hexdigest() != digest:
-                    raise ValueError(
+                    raise BayesattnError(
                         f"store must hold what was gathered of these batches, got {file}, of other examples"
                     )
             if len(rest):  # A view, even of no rows, keeps the batch in memory.
@@ -216,7 +221,7 @@ def _kept(file: Path, batches: Any, arch: Architecture) -> Compressed | None:
             write_store(file, gathered, sha.hexdigest())
             written = time.monotonic()
     if gathered is not None and left:
-        raise ValueError(
+        raise BayesattnError(
             f"store must hold what was gathered of these batches, got {file}, of {gathered.examples} examples, {left} more"
             " than batches have"
         )

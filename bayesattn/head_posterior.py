@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import number, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.mixing import FEWEST_DRAWS
@@ -199,9 +200,9 @@ def combining_width(model: Model, correlation: float = CORRELATION, most: int = 
     """
     correlation = number("correlation", correlation)
     if not 0 < correlation < 1:
-        raise ValueError(f"correlation must be between 0 and 1, got {shown(correlation)}")
+        raise BayesattnError(f"correlation must be between 0 and 1, got {shown(correlation)}")
     if model.architecture.rows < 2:
-        raise ValueError("model must have two paths or more, got one of a single path, which combines with none")
+        raise BayesattnError("model must have two paths or more, got one of a single path, which combines with none")
     positive_integer("most", most)
     found: dict[int, float] = {}
 

@@ -9,6 +9,8 @@ import numpy as np
 import tomli_w
 
 from bayesattn._util.checks import require_memory, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn.models.arviz import dataset
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import Origin, close, described_in
@@ -40,7 +42,9 @@ def concat(draws: Sequence[Draws]) -> "xr.DataTree":
     import xarray
 
     if isinstance(draws, str) or not isinstance(draws, Sequence) or not draws:
-        raise ValueError(f"draws must be a list of results of bayesattn.sample, runs or folders, got {shown(draws)}")
+        raise BayesattnError(
+            f"draws must be a list of results of bayesattn.sample, runs or folders, got {shown(draws)}"
+        )
     trees = [opened(each) for each in draws]
     first, *others = trees
     for number, other in enumerate(others, 1):
@@ -79,11 +83,11 @@ def _is_of_draws(group: str) -> bool:
 def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> None:
     """Raise ValueError unless draws are of the model of the first ones, by the same settings, and hold the same."""
     if difference := Origin.of_tree(first).difference(Origin.of_tree(other)):
-        raise ValueError(f"{name} must be of the model that draws[0] are of, got those of one with {difference}")
+        raise BayesattnError(f"{name} must be of the model that draws[0] are of, got those of one with {difference}")
     ours, theirs = _settings(first), _settings(other)
     for setting in ours if theirs else ():
         if ours[setting] != theirs.get(setting):
-            raise ValueError(
+            raise BayesattnError(
                 f"{name} must be drawn as draws[0] were, with {setting} = {ours[setting]}, got {theirs.get(setting)}"
             )
     groups = [[group for group in tree.children if _is_of_draws(group)] for tree in (first, other)]
@@ -94,7 +98,7 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
         for axis in one.sizes:
             if axis != "chain" and one.sizes[axis] != two.sizes.get(axis):
                 advice = ": cut the longer ones first, with isel(draw=slice(..))" if axis == "draw" else ""
-                raise ValueError(
+                raise BayesattnError(
                     f"{name} must have {one.sizes[axis]} entries along {axis}, as draws[0] have, got"
                     f" {two.sizes.get(axis, 'none')}{advice}"
                 )
@@ -105,15 +109,15 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
         one, two = dataset(first, group), dataset(other, group)
         for variable in [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]:
             if not close(one[variable].values, two[variable].values):
-                raise ValueError(f"{name} must have the {variable} of draws[0], got others")
+                raise BayesattnError(f"{name} must have the {variable} of draws[0], got others")
 
 
 def _require_equal(what: str, wanted: list[Any], got: list[Any], ordered: bool = False) -> None:
     if (wanted != got) if ordered else ({*wanted} != {*got}):
-        raise ValueError(f"{what} {', '.join(map(str, wanted))}, as draws[0] have, got {', '.join(map(str, got))}")
+        raise BayesattnError(f"{what} {', '.join(map(str, wanted))}, as draws[0] have, got {', '.join(map(str, got))}")
 
 
-def _settings(tree: "xr.DataTree") -> dict[str, Any]:
+def _settings(tree: "xr.DataTree") -> PlainDict:
     """Settings that draws were made with, but for those that may differ; none where they are not known."""
     settings = tomllib.loads(described_in(tree).get("sampler", ""))
     return {name: value for name, value in settings.items() if name not in FREE}
@@ -135,8 +139,8 @@ def _require_other_seeds(trees: "list[xr.DataTree]", sources: list[list[list[int
         for seed, chain in source or ():
             if (place := met.setdefault((seed, chain), number)) != number:
                 both = f"draws[{place}] and draws[{number}]"
-                raise ValueError(f"draws must be of other seeds, got {both} both of seed {seed}, chain {chain}")
+                raise BayesattnError(f"draws must be of other seeds, got {both} both of seed {seed}, chain {chain}")
     counts = {tree["posterior"].sizes["draw"] for tree in trees}
     values = [numbers_of({name: dataset(tree, name) for name in ("posterior", "sample_stats")})[1] for tree in trees]
     if len(counts) == 1 and repeats(np.concatenate(values)) and not any(map(repeats, values)):
-        raise ValueError("draws must be of other seeds, got the same draws twice")
+        raise BayesattnError("draws must be of other seeds, got the same draws twice")

@@ -1,9 +1,10 @@
 """Labels that are right in form, but likely not what was meant."""
 
 import warnings
-from typing import Any
 
 import numpy as np
+
+from bayesattn._util.checks import Checked
 
 UNEXPECTED = 100
 """Times that labels may be larger or smaller than the prior expects before a warning."""
@@ -32,7 +33,7 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
     )
 
 
-def warn_of_labels(name: str, labels: np.ndarray, model: Any) -> None:
+def warn_of_labels(name: str, labels: np.ndarray, model: Checked) -> None:
     """Warn of labels that are right in form, but likely not what was meant."""
     statistics = model.compressed if name == "labels" else None
     if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):

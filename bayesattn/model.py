@@ -19,6 +19,8 @@ from bayesattn._util.checks import (
     require_kind,
     shown,
 )
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.dataset import Dataset
@@ -81,20 +83,20 @@ class Model(Posterior):
     path_groups: Mapping[str, Sequence[int]]
     tokens: Tokens | None
     name: str
-    task: Mapping[str, Any]
+    task: PlainMapping
 
     def __init__(
         self,
         *,
         architecture: Architecture,
         dataset: Dataset | None = None,
-        temperature: Any = None,
+        temperature: Checked = None,
         likelihood: Likelihood | None = None,
-        head_names: Any = None,
-        path_groups: Any = None,
+        head_names: Checked = None,
+        path_groups: Checked = None,
         tokens: Tokens | None = None,
         name: str = "model",
-        task: Mapping[str, Any] | None = None,
+        task: PlainMapping | None = None,
         **data: Any,
     ):
         require_kind("architecture", architecture, Architecture)
@@ -103,7 +105,7 @@ class Model(Posterior):
         if dataset is None:
             dataset = Dataset(**data)
         elif data:
-            raise ValueError(f"{next(iter(data))} must not be given together with dataset: use dataset.replace")
+            raise BayesattnError(f"{next(iter(data))} must not be given together with dataset: use dataset.replace")
         require_kind("dataset", dataset, Dataset)
         put = partial(object.__setattr__, self)
         put("dataset", dataset)
@@ -129,7 +131,9 @@ class Model(Posterior):
                 labels_array(f"{part}labels", labels, len(labels), arch.outputs)
         if self.tokens is not None and changed & {"tokens", "path_inputs", "compressed"}:
             if data.compressed is not None:
-                raise ValueError("tokens must not be given for a compressed dataset, which holds no single examples")
+                raise BayesattnError(
+                    "tokens must not be given for a compressed dataset, which holds no single examples"
+                )
             examples, _, features = data.path_inputs.shape
             put("tokens", self.tokens.checked(examples, features, arch.heads))
         if {"architecture", "head_names", "output_names"} & changed:
@@ -165,7 +169,7 @@ class Model(Posterior):
     def _check_labels(self) -> None:
         """Raise ValueError where labels do not suit the likelihood."""
         if self.compressed is not None and not self.likelihood.conjugate:
-            raise ValueError(
+            raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
                 f" {self.likelihood!r}"
             )
@@ -197,7 +201,7 @@ class Model(Posterior):
         arch = Architecture(*shape, outputs=max(1, len(data.output_names)))
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
-            raise ValueError(f"head_names must name {heads} heads per layer, got {arch.heads}")
+            raise BayesattnError(f"head_names must name {heads} heads per layer, got {arch.heads}")
         asked = partial(
             attention.path_inputs,
             weights=data.weights,
@@ -233,12 +237,12 @@ class Model(Posterior):
             name=name,
         )
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> PlainDict:
         """The resolved model in the form of a model file; without [task] where the data came as arrays."""
         arch = self.architecture
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
-        table: dict[str, Any] = {"temperature": self.temperature, "architecture": shape}
+        table: PlainDict = {"temperature": self.temperature, "architecture": shape}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
         if self.compressed is not None:
             residual = self.compressed.residual
@@ -249,7 +253,7 @@ class Model(Posterior):
     def require_gaussian(self) -> None:
         """Raise ValueError where the likelihood is not Gaussian: there is no theory in closed form then."""
         if not self.likelihood.conjugate:
-            raise ValueError(
+            raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a"
                 f" model with {self.likelihood!r}: draw from it (sample, predict), or use"
                 " replace(likelihood=bayesattn.Gaussian(T))"
@@ -279,7 +283,7 @@ class Model(Posterior):
         sizes = (examples, features, self.architecture)
         return cheapest_form(*sizes), by_products(*sizes)
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> PlainDict:
         """The state without kernels, which may be a thousand times larger, for pickles and copies."""
         return {name: value for name, value in vars(self).items() if name != KERNELS}
 
@@ -306,7 +310,7 @@ class Model(Posterior):
         return f"N = {self.architecture.widths[0]}"
 
     @property
-    def shown_names(self) -> dict[str, Any]:
+    def shown_names(self) -> PlainDict:
         """Names of the paths, and groups of paths by their names."""
         return {"path": self.path_names, "groups": dict(self.path_groups)}
 
@@ -363,17 +367,17 @@ class Model(Posterior):
 FIELDS = tuple(each.name for each in dataclasses.fields(Model))
 
 
-def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:
+def _likelihood(likelihood: Checked, temperature: Checked) -> Likelihood:
     """The likelihood that is given, or the Gaussian one at a temperature."""
     if likelihood is None:
         return Gaussian(positive("temperature", temperature))
     if not isinstance(likelihood, Likelihood):
-        raise ValueError(
+        raise BayesattnError(
             f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
         )
     own = getattr(likelihood, "temperature", None)
     if temperature is not None and temperature != own:
-        raise ValueError(
+        raise BayesattnError(
             f"temperature must be that of the likelihood, {shown(own)}, or left out, got {shown(temperature)}"
         )
     return likelihood
@@ -382,7 +386,7 @@ def _likelihood(likelihood: Any, temperature: Any) -> Likelihood:
 def _counted(arch: Architecture) -> str:
     """Heads and skips of each layer, in words."""
     ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(arch.heads, arch.skips, strict=True)]
-    outputs = f", {arch.outputs} outputs" if arch.outputs > 1 else ""
+    outputs = f", {arch.outputs} outputs" if arch.output_axes else ""
     return f"{' x '.join(f'({way})' if '+' in way and len(ways) > 1 else way for way in ways)} heads{outputs}"
 
 

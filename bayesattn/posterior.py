@@ -1,9 +1,10 @@
 """What every posterior has that this package can sample, whichever data and network it is of."""
 
 import abc
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from bayesattn._util.checks import OwnsArrays
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described
 
 
@@ -23,7 +24,7 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     name: str
 
     @abc.abstractmethod
-    def table(self) -> dict[str, Any]:
+    def table(self) -> PlainDict:
         """Settings that, with the arrays, decide the posterior."""
 
     @property
@@ -37,6 +38,6 @@ class Posterior(OwnsArrays, Described, abc.ABC):
         return ""
 
     @property
-    def shown_names(self) -> dict[str, Any]:
+    def shown_names(self) -> PlainDict:
         """Names that results are shown under, besides that of the model."""
         return {}

@@ -16,7 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import one_of, positive_integer, require_memory, seed_number
+from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
@@ -68,7 +69,7 @@ class PosteriorPrediction(Described):
     probabilities: Float[np.ndarray, "*label"] | None
     draws: Float[np.ndarray, "chain draw *label"] | None
 
-    def scores(self, labels: Any) -> ClassScores | ClassAccuracy:
+    def scores(self, labels: Checked) -> ClassScores | ClassAccuracy:
         """How well the probabilities do on the labels of the same examples: accuracy, log score, calibration.
 
         Several outputs of the Gaussian likelihood have accuracy alone, by the greatest of their means.
@@ -78,7 +79,9 @@ class PosteriorPrediction(Described):
         if self.probabilities is None and self.mean.ndim == 2:
             return class_accuracy(self.mean, labels)
         if self.probabilities is None:
-            raise ValueError(f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are no classes")
+            raise BayesattnError(
+                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are no classes"
+            )
         return class_scores(self.probabilities, labels)
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -99,7 +102,7 @@ def _range(values: np.ndarray) -> str:
 @with_own_settings
 def predict(
     draws: Draws,
-    new_path_inputs: Any,
+    new_path_inputs: Checked,
     *,
     keep_draws: bool = False,
     thin: int = 1,
@@ -143,7 +146,7 @@ def predict(
     entries = max(arch.outputs * chains * count, model.labels.size, inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
-    def predicted(block: Any) -> PosteriorPrediction:
+    def predicted(block: Checked) -> PosteriorPrediction:
         outputs = _by_draw(
             lambda part: _outputs(given, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
         )
@@ -214,7 +217,7 @@ def with_groups(
     model, tree = opened_with_network(draws, model)
     by_example = [name for name in names if name != "prior"]
     if model.compressed is not None and by_example:
-        raise ValueError(
+        raise BayesattnError(
             f"group must be 'prior' for a compressed dataset, which holds no single examples, got {by_example[0]!r}"
         )
     wanted = names or (GROUPS if model.compressed is None else ("prior",))
@@ -266,10 +269,10 @@ def _variables(
     """Every thin-th draw of some variables."""
     found = {"order_parameter": order_parameters_in(tree, model, thin)}
     if not np.isfinite(found["order_parameter"]).all():
-        raise ValueError("order_parameter of draws must be finite, got entries that are not")
+        raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
     for name in {*names} - found.keys():
         if name not in tree["posterior"]:
-            raise ValueError(
+            raise BayesattnError(
                 f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without"
             )
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
@@ -277,7 +280,7 @@ def _variables(
     return found
 
 
-def _by_draw(function: Callable[[Any], Any], drawn: Any, description: str) -> Any:
+def _by_draw(function: Callable[[Any], Any], drawn: Checked, description: str) -> Any:
     """A function of draws, in parts of one shape, and so one compiled program, with a bar where they take long."""
     count = len(jax.tree.leaves(drawn)[0])
     parts = [np.arange(first, first + PART_OF_DRAWS) % count for first in range(0, count, PART_OF_DRAWS)]
@@ -300,7 +303,7 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
         )
 
 
-def _by_chain(values: Any, chains: int) -> Any:
+def _by_chain(values: Checked, chains: int) -> Any:
     """Values of each draw, with an axis of chains."""
     return None if values is None else np.asarray(values).reshape(chains, -1, *np.shape(values)[1:])
 
@@ -343,7 +346,7 @@ def _replicated(given: Conditional, draws, keys):
 def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain draw"]:
     """Log prior density of the Bartlett coordinates of U."""
     if "bartlett" not in draws["posterior"]:
-        raise ValueError(
+        raise BayesattnError(
             "group 'log_prior' is the density of U's Bartlett coordinates, which only collapsed draws hold, got draws"
             " without posterior['bartlett']"
         )

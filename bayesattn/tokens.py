@@ -10,6 +10,7 @@ from jaxtyping import Float
 
 from bayesattn import attention
 from bayesattn._util.checks import OwnsArrays, one_of, owned
+from bayesattn._util.errors import BayesattnError
 from bayesattn.tasks import TokenDataset
 
 
@@ -54,5 +55,5 @@ class Tokens(OwnsArrays):
         matrices = attention.checked_matrices(self.attention, examples, inputs.shape[1], mask, self.renormalise)
         if tuple(matrix.shape[1] for matrix in matrices) != heads:
             got = [matrix.shape[1] for matrix in matrices]
-            raise ValueError(f"tokens.attention must have {heads} heads per layer, got {got}")
+            raise BayesattnError(f"tokens.attention must have {heads} heads per layer, got {got}")
         return Tokens(inputs, [owned(matrix) for matrix in matrices], self.readout, mask)

@@ -209,7 +209,7 @@ def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
     unknown, two = np.full(3, np.nan), np.full((2, 2), np.nan)
     entries = Compared(["11", "21", "22"], np.ones(3), unknown, unknown, 0 * np.ones(3), np.ones(3), 0.01, 0.01)
     theory = {"order_parameter": np.eye(2), "saddle": np.eye(2), "corrected": np.eye(2)}
-    draws = {"error": two, "rhat": two, "ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
+    draws = {"error": two, "rhat": two, "ess": two, "tail_ess": two, "model": SimpleNamespace(row_names=["one", "two"])}
     _print_entries([SimpleNamespace(width=8, entries=entries, **theory, **draws)], True)
     table = capsys.readouterr().out.split("z: draws less")[0]
     assert table.count("± n/a") == 3

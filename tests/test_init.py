@@ -11,7 +11,7 @@ import bayesattn as ba
 from bayesattn.models import files, template
 from bayesattn.models.load import load_validate_table, ready_models
 from bayesattn.samplers import SAMPLERS
-from bayesattn.tasks import HiddenMarkov, OneShot
+from bayesattn.tasks import TASKS
 from bayesattn.tasks.training import Training
 
 
@@ -87,7 +87,7 @@ def uncommented(text, name):
 
 @pytest.mark.parametrize(
     ("name", "table", "maker"),
-    [("hidden_markov", files.HiddenMarkovTable, HiddenMarkov), ("one_shot", files.OneShotTable, OneShot)],
+    [(name, files.TASKS[name], TASKS[name]) for name in ("hidden_markov", "one_shot")],
 )
 def test_every_key_of_a_task_stands_with_its_default(name, table, maker):
     task = uncommented(template.template(), name)["task"]

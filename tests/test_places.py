@@ -122,7 +122,7 @@ FURTHER = {
     },
 }
 OWN = """
-_util.files.append_line _util.files.replace_file _util.files.require_new
+compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
 _util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clear runs.folder.is_free
 runs.folder.locked runs.folder.remove runs.folder.replace runs.folder.require_replaceable sweep.plan.Planned
 """

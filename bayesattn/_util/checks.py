@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
 from bayesattn._util.text import Described
 
 Checked = Any
@@ -22,7 +24,7 @@ LARGEST_SEED = 2**63 - 1
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
-def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
+def finite_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
     """`value` as a float64 array of the given shape, where a string stands for any size.
 
     Raises ValueError if it is not of real numbers (strings, dates, complex numbers and objects are not), has masked entries,
@@ -31,7 +33,7 @@ def finite_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
     return finite(name, real_array(name, value, shape))
 
 
-def real_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
+def real_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
     """`finite_array` of an array that may hold NaN and infinity."""
     array = reals(name, value)
     expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
@@ -39,13 +41,13 @@ def real_array(name: str, value: Any, shape: Sequence[int | str]) -> Any:
         isinstance(size, str) or size == actual for size, actual in zip(shape, array.shape, strict=True)
     )
     if not fits:
-        raise ValueError(f"{name} must have shape {expected}, got {array.shape}")
+        raise BayesattnError(f"{name} must have shape {expected}, got {array.shape}")
     if array.size == 0:
-        raise ValueError(f"{name} must not be empty, got shape {array.shape}")
+        raise BayesattnError(f"{name} must not be empty, got shape {array.shape}")
     return array
 
 
-def finite(name: str, array: Any, unused: np.ndarray | None = None) -> Any:
+def finite(name: str, array: Checked, unused: np.ndarray | None = None) -> Any:
     """`array` itself; raises ValueError if it holds NaN or infinity, which become 0 where `unused` is True."""
     if is_traced(array):
         return array
@@ -54,36 +56,36 @@ def finite(name: str, array: Any, unused: np.ndarray | None = None) -> Any:
     bad = np.argwhere(~np.isfinite(array))
     if len(bad):
         where = tuple(int(i) for i in bad[0])
-        raise ValueError(
+        raise BayesattnError(
             f"{name} must be finite, got {array[where]} at index {where} ({len(bad)} such entries of {array.size})"
         )
     return array
 
 
-def labels_array(name: str, value: Any, examples: int, outputs: int) -> Any:
+def labels_array(name: str, value: Checked, examples: int, outputs: int) -> Any:
     """`value` as labels of so many examples: (P,) or (P, 1) of one output, (P, m) of m; raises ValueError for others."""
-    labels, shape = reals(name, value), (examples,) if outputs == 1 else (examples, outputs)
+    labels, shape = reals(name, value), (examples, outputs) if outputs > 1 else (examples,)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
-    if outputs > 1 and labels.shape == (examples,):
-        raise ValueError(
+    if len(shape) > 1 and labels.shape == (examples,):
+        raise BayesattnError(
             f"{name} must have shape {shape}, got {labels.shape}: bayesattn.one_hot({name}) makes such labels of classes"
         )
-    if outputs == 1 and labels.ndim == 2 and len(labels) == examples:
-        raise ValueError(
+    if len(shape) == 1 and labels.ndim == 2 and len(labels) == examples:
+        raise BayesattnError(
             f"{name} must have shape {shape}, got {labels.shape}: an architecture with outputs = {labels.shape[1]} takes"
             " these"
         )
     return finite_array(name, labels, shape)
 
 
-def is_traced(value: Any) -> bool:
+def is_traced(value: Checked) -> bool:
     """Whether JAX is tracing a value, to compile or to differentiate, so that it has a shape but no entries."""
     jax = sys.modules.get("jax")
     return jax is not None and isinstance(value, jax.core.Tracer)
 
 
-def readable(value: Any) -> Any:
+def readable(value: Checked) -> Any:
     """`value` as NumPy can read it: the entries of an iterator or view as a list, a PyTorch tensor as an array.
 
     NumPy itself refuses a tensor that needs a gradient, lies on an accelerator or holds bfloat16.
@@ -98,16 +100,16 @@ def readable(value: Any) -> Any:
     return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: Checked) -> bool:
     return callable(getattr(value, "detach", None)) and callable(getattr(value, "cpu", None))
 
 
-def entries(name: str, value: Any, expected: str, most_axes: int = 1) -> tuple[Any, ...]:
+def entries(name: str, value: Checked, expected: str, most_axes: int = 1) -> tuple[Any, ...]:
     """The entries of a list, an iterator, an array or a column, in their order; raises ValueError for anything else."""
     value = readable(value)
     unordered = isinstance(value, str | bytes | Mapping | Set)
     if unordered or not isinstance(value, Iterable) or not 1 <= getattr(value, "ndim", 1) <= most_axes:
-        raise ValueError(f"{name} must be {expected}, got {shown(value)}")
+        raise BayesattnError(f"{name} must be {expected}, got {shown(value)}")
     return tuple(value)
 
 
@@ -128,42 +130,44 @@ def owned(array: np.ndarray) -> np.ndarray:
 class OwnsArrays:
     """Owns its arrays after it was copied or pickled, too: NumPy's copies can be written to."""
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: PlainMapping) -> None:
         vars(self).update({name: _owned_again(value) for name, value in state.items()})
 
 
-def _owned_again(value: Any) -> Any:
+def _owned_again(value: Checked) -> Any:
     if isinstance(value, list):
         return [_owned_again(entry) for entry in value]
     return owned(value) if isinstance(value, np.ndarray) else value
 
 
-def reals(name: str, value: Any) -> Any:
+def reals(name: str, value: Checked) -> Any:
     """`value` as a float64 array of any shape; raises ValueError if it is not of real numbers."""
     if is_traced(value):
         return value.astype(np.float64)
     if np.ma.is_masked(value):
-        raise ValueError(f"{name} must be an array of real numbers, got one with masked entries: fill or remove them")
+        raise BayesattnError(
+            f"{name} must be an array of real numbers, got one with masked entries: fill or remove them"
+        )
     try:
         array = np.asarray(readable(value))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be an array of real numbers, got {type(value).__name__}: {error}") from None
+        raise BayesattnError(f"{name} must be an array of real numbers, got {type(value).__name__}: {error}") from None
     if array.dtype.kind not in "biuf" and not np.can_cast(array.dtype, np.float64):
         kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
         got = f"{kind} of shape {array.shape}" if array.ndim else shown(value)
-        raise ValueError(f"{name} must be an array of real numbers, got {got}")
+        raise BayesattnError(f"{name} must be an array of real numbers, got {got}")
     # A number that float64 cannot hold becomes infinite, and is named as such.
     with np.errstate(over="ignore"):
         return np.asarray(array, dtype=np.float64)
 
 
-def require_kind(name: str, value: Any, kind: type) -> None:
+def require_kind(name: str, value: Checked, kind: type) -> None:
     """Raise ValueError unless `value` is of one of this package's classes."""
     if not isinstance(value, kind):
-        raise ValueError(f"{name} must be a bayesattn.{kind.__name__}, got {shown(value)}")
+        raise BayesattnError(f"{name} must be a bayesattn.{kind.__name__}, got {shown(value)}")
 
 
-def number(name: str, value: Any, expected: str = "a finite number") -> float:
+def number(name: str, value: Checked, expected: str = "a finite number") -> float:
     """`value` as a float; raises ValueError unless it is a finite number, of which strings and truth values are none."""
     if is_traced(value):
         return value
@@ -172,59 +176,59 @@ def number(name: str, value: Any, expected: str = "a finite number") -> float:
     except (TypeError, ValueError, OverflowError):
         as_float = float("nan")
     if not np.isfinite(as_float):
-        raise ValueError(f"{name} must be {expected}, got {shown(value)}")
+        raise BayesattnError(f"{name} must be {expected}, got {shown(value)}")
     return as_float
 
 
-def positive(name: str, value: Any) -> float:
+def positive(name: str, value: Checked) -> float:
     """`value` as a float; raises ValueError unless it is a finite number above zero."""
     checked = number(name, value, "a finite number above 0")
     if not is_traced(checked) and not checked > 0:
-        raise ValueError(f"{name} must be a finite number above 0, got {checked:g}")
+        raise BayesattnError(f"{name} must be a finite number above 0, got {checked:g}")
     return checked
 
 
-def positive_integer(name: str, value: Any, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
+def positive_integer(name: str, value: Checked, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
     """`value` as an int; raises ValueError unless it is a whole number of at least `minimum` and at most `maximum`."""
     try:
         whole = minimum - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         whole = minimum - 1
     if whole < minimum:
-        raise ValueError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
+        raise BayesattnError(f"{name} must be a whole number of at least {minimum}, got {shown(value)}")
     if whole > maximum:
-        raise ValueError(f"{name} must be a whole number of at most {maximum}, got {shown(value)}")
+        raise BayesattnError(f"{name} must be a whole number of at most {maximum}, got {shown(value)}")
     return whole
 
 
-def seed_number(name: str, value: Any) -> int:
+def seed_number(name: str, value: Checked) -> int:
     """`value` as an int; raises ValueError unless it is a whole number from 0 to 2^63 - 1, which JAX and TOML can hold."""
     return positive_integer(name, value, 0, LARGEST_SEED)
 
 
-def truth(name: str, value: Any) -> bool:
+def truth(name: str, value: Checked) -> bool:
     """`value` if it is true or false; raises ValueError if it is something else, such as "no"."""
     if not isinstance(value, bool | np.bool_):
-        raise ValueError(f"{name} must be true or false, got {shown(value)}")
+        raise BayesattnError(f"{name} must be true or false, got {shown(value)}")
     return bool(value)
 
 
-def one_of(name: str, value: Any, choices: Iterable[str]) -> str:
+def one_of(name: str, value: Checked, choices: Iterable[str]) -> str:
     """`value` itself; raises ValueError unless it is one of `choices`."""
     choices = list(choices)
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(map(repr, choices))
-        raise ValueError(f"{name} must be one of {listed}, got {shown(value)}{suggestion(value, choices)}")
+        raise BayesattnError(f"{name} must be one of {listed}, got {shown(value)}{suggestion(value, choices)}")
     return value
 
 
-def suggestion(value: Any, choices: Iterable[str]) -> str:
+def suggestion(value: Checked, choices: Iterable[str]) -> str:
     """What was likely meant, as the end of a sentence; empty where nothing is close."""
     near = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 100 else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def shown(value: Any) -> str:
+def shown(value: Checked) -> str:
     """`value` as an error shows it: on one line, cut where it is long; of what has a title, the title."""
     if isinstance(value, Described):
         return repr(value).partition("\n")[0]
@@ -234,12 +238,12 @@ def shown(value: Any) -> str:
     return " ".join(line.strip() for line in brief.repr(value).splitlines())
 
 
-def names(name: str, value: Any) -> tuple[str, ...]:
+def names(name: str, value: Checked) -> tuple[str, ...]:
     """`value` as a tuple of names; raises ValueError unless each can be shown: not empty, without control characters."""
     given = entries(name, value, "a list of names")
     for entry in given:
         if not isinstance(entry, str) or not entry.strip() or not entry.isprintable():
-            raise ValueError(f"{name} must be names that can be printed, got {shown(entry)}")
+            raise BayesattnError(f"{name} must be names that can be printed, got {shown(entry)}")
     return tuple(map(str, given))
 
 
@@ -248,7 +252,7 @@ def require_memory(what: str, needed: float, advice: str = "") -> None:
     limit = memory_limit()
     if needed > limit:
         had = f"{limit / 2**30:.3g} GiB, which is all that there is here"
-        raise ValueError(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
+        raise BayesattnError(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
 
 
 @lru_cache(maxsize=1)

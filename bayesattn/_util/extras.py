@@ -2,6 +2,8 @@
 
 from importlib.util import find_spec
 
+from bayesattn._util.errors import MissingLibrary
+
 EXTRAS = {
     "images": {"PIL": "pillow", "sklearn": "scikit-learn", "pooch": "pooch", "optax": "optax"},
     "sweep": {"distributed": "distributed", "pyarrow": "pyarrow"},
@@ -16,4 +18,4 @@ def require(extra: str, work: str) -> None:
     """Raise ImportError, which says how to install it, if a library is missing that some work needs."""
     missing = [name for module, name in EXTRAS[extra].items() if find_spec(module) is None]
     if missing:
-        raise ImportError(f"{work} needs {', '.join(missing)}: pip install 'bayesattn[{extra}]'")
+        raise MissingLibrary(f"{work} needs {', '.join(missing)}: pip install 'bayesattn[{extra}]'")

@@ -9,6 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from bayesattn._util.errors import BayesattnError
+
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
 """How a URL begins, fsspec's chains of them included; of its slashes `Path` leaves one. Windows' drives have one letter."""
 
@@ -23,13 +25,13 @@ def user_path(name: str, path: Any) -> Path:
     except TypeError:
         text = None
     if not isinstance(text, str) or not text or "\0" in text:
-        raise ValueError(f"{name} must be a path, got {path!r}")
+        raise BayesattnError(f"{name} must be a path, got {path!r}")
     if URL.match(text):
-        raise ValueError(f"{name} must be a path on this machine, got {text!r}, a URL, which is not served")
+        raise BayesattnError(f"{name} must be a path on this machine, got {text!r}, a URL, which is not served")
     expanded = os.path.expanduser(text)
     if text.startswith("~") and expanded == text:
         user = Path(text).parts[0]
-        raise ValueError(
+        raise BayesattnError(
             f"{name} must begin with a folder that is there, got {text!r}, and {user} has no home folder here"
         )
     # A folder that is called `~` is not to be taken for a home by whoever expands the path again.

@@ -16,17 +16,15 @@ import numpy as np
 from safetensors import safe_open
 
 from bayesattn._util.checks import memory_limit, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
+from bayesattn._util.plain import PlainDict
 
 MOST_TEXT = 2**20
 MOST_DEPTH = 20
 """Of a TOML file: bytes, and tables and arrays within each other."""
 MOST_MEMBERS = 200_000
 """Files in a zip."""
-
-
-class Refused(ValueError):
-    """A file beyond a limit."""
 
 
 @contextmanager
@@ -37,12 +35,12 @@ def decoding(expected: str) -> Iterator[None]:
     """
     try:
         yield
-    except Refused as error:
-        raise ValueError(f"{expected}: {error}") from error
+    except BayesattnError as error:
+        raise BayesattnError(f"{expected}: {error}") from error
     except Exception as error:
         # Further lines give advice, such as to allow pickles.
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
-        raise ValueError(f"{expected}: {reason}") from error
+        raise BayesattnError(f"{expected}: {reason}") from error
 
 
 def regular_file(key: str, file: str | Path, expected: str) -> Path:
@@ -58,16 +56,16 @@ def regular_file(key: str, file: str | Path, expected: str) -> Path:
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(f"{key} must be {expected}, got {shown(str(file))}, which is not there") from None
     except (OSError, ValueError) as error:
-        raise ValueError(
+        raise BayesattnError(
             f"{key} must be {expected}, got {shown(str(file))}: {error.strerror if isinstance(error, OSError) else error}"
         ) from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-        raise ValueError(f"{key} must be {expected}, got {shown(str(file))}, which is {kind}")
+        raise BayesattnError(f"{key} must be {expected}, got {shown(str(file))}, which is {kind}")
     return path
 
 
-def read_toml(key: str, file: str | Path) -> dict[str, Any]:
+def read_toml(key: str, file: str | Path) -> PlainDict:
     """Content of a TOML file in UTF-8; `key` names the argument or the entry that named the file.
 
     Raises:
@@ -76,20 +74,20 @@ def read_toml(key: str, file: str | Path) -> dict[str, Any]:
     """
     path = regular_file(key, file, "a .toml file")
     if (size := path.stat().st_size) > MOST_TEXT:
-        raise ValueError(f"{file} is not valid TOML: expected at most {MOST_TEXT} bytes, got {size}")
+        raise BayesattnError(f"{file} is not valid TOML: expected at most {MOST_TEXT} bytes, got {size}")
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     # Numbers of thousands of digits are a ValueError of another kind.
     except ValueError as error:
-        raise ValueError(f"{file} is not valid TOML: {error}") from None
+        raise BayesattnError(f"{file} is not valid TOML: {error}") from None
     except RecursionError:
-        raise ValueError(f"{file} is not valid TOML: it is nested too deeply") from None
+        raise BayesattnError(f"{file} is not valid TOML: it is nested too deeply") from None
     layer: list[Any] = [content]
     for _ in range(MOST_DEPTH):
         layer = [part for parent in layer for part in (parent.values() if isinstance(parent, dict) else parent)]
         layer = [part for part in layer if isinstance(part, dict | list)]
     if layer:
-        raise ValueError(f"{file} must not be nested deeper than {MOST_DEPTH} tables and arrays")
+        raise BayesattnError(f"{file} must not be nested deeper than {MOST_DEPTH} tables and arrays")
     return content
 
 
@@ -106,7 +104,7 @@ def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict
     expected = f"{key} must be a .npz or .safetensors file of plain arrays, got {file}"
     with decoding(expected):
         if (size := path.stat().st_size) > memory_limit():
-            raise Refused(f"its {size / 2**30:.3g} GiB do not fit into memory")
+            raise BayesattnError(f"its {size / 2**30:.3g} GiB do not fit into memory")
         if path.suffix == ".npz":
             return _arrays_of_zip(path), {}
         with safe_open(path, "numpy") as stored:
@@ -114,15 +112,15 @@ def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict
 
 
 def members(packed: zipfile.ZipFile, most_bytes: int) -> list[zipfile.ZipInfo]:
-    """What a zip holds, but folders; raises Refused if it says of itself that it is too much."""
+    """What a zip holds, but folders; raises BayesattnError if it says of itself that it is too much."""
     files = [member for member in packed.infolist() if not member.is_dir()]
     if len(files) > MOST_MEMBERS:
-        raise Refused(f"it holds {len(files)} files, expected at most {MOST_MEMBERS}")
+        raise BayesattnError(f"it holds {len(files)} files, expected at most {MOST_MEMBERS}")
     size = sum(member.file_size for member in files)
     if size > most_bytes:
-        raise Refused(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
+        raise BayesattnError(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
     if locked := [member.filename for member in files if member.flag_bits & 1]:
-        raise Refused(f"{locked[0]!r} in it is encrypted")
+        raise BayesattnError(f"{locked[0]!r} in it is encrypted")
     return files
 
 
@@ -130,7 +128,9 @@ def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:
     with path.open("rb") as file:
         magic = file.read(6)
     if magic == b"\x93NUMPY":
-        raise Refused("it is a single array, such as numpy.save writes; numpy.savez writes several with their names")
+        raise BayesattnError(
+            "it is a single array, such as numpy.save writes; numpy.savez writes several with their names"
+        )
     arrays = {}
     with zipfile.ZipFile(path) as packed:
         for member in members(packed, memory_limit()):
@@ -145,10 +145,10 @@ def _array(content: Any, member: zipfile.ZipInfo) -> np.ndarray:
     header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = header(content)
     if dtype.hasobject:
-        raise Refused(f"{member.filename} in it holds Python objects, expected numbers")
+        raise BayesattnError(f"{member.filename} in it holds Python objects, expected numbers")
     needed = math.prod(shape) * dtype.itemsize
     held = member.file_size - content.tell()
     if needed != held:
-        raise Refused(f"{member.filename} in it should hold {needed} bytes by its header, and holds {held}")
+        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, and holds {held}")
     array = np.frombuffer(content.read(), dtype)
     return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)

@@ -12,6 +12,8 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task
 from rich.table import Column
 from rich.text import Text
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import duration, printable
 
 LINE_SECONDS = 30.0
@@ -178,7 +180,7 @@ class Bar:
 
     def __init__(self, bars: Bars, description: str, total: float | None, unit: str, note: str):
         self.progress = bars.progress
-        self.fields: dict[str, Any] = {"unit": unit, "began": time.monotonic(), "ended": None}
+        self.fields: PlainDict = {"unit": unit, "began": time.monotonic(), "ended": None}
         self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
 
     def update(self, completed: float | None = None, **changes: Any) -> None:
@@ -246,6 +248,6 @@ def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[
     if progress is not None and not isinstance(progress, bool):
         from bayesattn._util.checks import shown  # with NumPy, which `bayesattn --help` does without
 
-        raise ValueError(f"progress must be True, False, None or a function, got {shown(progress)}")
+        raise BayesattnError(f"progress must be True, False, None or a function, got {shown(progress)}")
     with Bars(progress) as bars:
         yield bars.sampling(description, total)

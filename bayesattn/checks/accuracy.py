@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import UNKNOWN, Described, rounded, with_error
 from bayesattn.checks.mean_predictor import gp_mean, mean_predictor, outputs_of
@@ -77,7 +79,7 @@ class Gain:
         first, second = ("finite width", limit) if self.outcome == "higher" else (limit, "finite width")
         return f"{first} beats {second} by {size.lstrip('+-')}{told}"
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Counts, errors, p-value and outcome, for JSON."""
         derived = ("test_error", "error", "p_value", "outcome")
         return plain_values(dataclasses.asdict(self) | {name: getattr(self, name) for name in derived})
@@ -107,7 +109,7 @@ class Accuracy(Described):
         """That of `draws`."""
         return binomial_error(self.draws, self.examples)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Everything as plain numbers, for JSON."""
         gains = {
             name: {limit: gain.to_dict() for limit, gain in getattr(self, name).items()}
@@ -137,7 +139,7 @@ def outcome_of(difference: float, error: float) -> Outcome:
     return "higher" if difference > 0 else "lower"
 
 
-def plain_values(values: Mapping[str, Any]) -> dict[str, Any]:
+def plain_values(values: PlainMapping) -> PlainDict:
     """Arrays as lists, and None for what is not known."""
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     return {
@@ -287,13 +289,13 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
     if not (
         same and np.array_equal(ours.path_inputs, theirs.path_inputs) and np.array_equal(ours.labels, theirs.labels)
     ):
-        raise ValueError(
+        raise BayesattnError(
             "model must have training examples, architecture and temperature of validation.model, got others"
         )
     if model.test_labels is None:
-        raise ValueError("model must have test_labels, got None")
+        raise BayesattnError("model must have test_labels, got None")
     if validation.readouts is None:
-        raise ValueError("validation must be of a model with test examples, got one without")
+        raise BayesattnError("validation must be of a model with test examples, got one without")
     by_theory = {
         "theory": mean_predictor(model, validation.saddle),
         "corrected": mean_predictor(model, validation.corrected),

@@ -2,7 +2,6 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import arviz_stats
 import jax
@@ -12,6 +11,8 @@ from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
 from bayesattn import theory
+from bayesattn._util.checks import Checked
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import rounded, with_error
 from bayesattn._util.watched import watched
@@ -58,7 +59,7 @@ class Alignment:
             f" {rounded(self.gp, self.error)} in the GP limit"
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Everything as plain numbers and lists, for JSON."""
         return plain_values(dataclasses.asdict(self) | {"outcome": self.outcome})
 
@@ -67,7 +68,7 @@ class Alignment:
 def alignment_over_draws(
     model: Model,
     saddle: Float[np.ndarray | Array, "path path"],
-    order_parameters: Any,
+    order_parameters: Checked,
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
 
@@ -86,7 +87,7 @@ def alignment_over_draws(
     if model.compressed is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
         return None
 
-    def aligned(kernel: Any) -> np.ndarray:
+    def aligned(kernel: Checked) -> np.ndarray:
         """Kernel-target alignment, then that of the leading eigenvectors."""
         leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
         return np.append(theory.kernel_target_alignment(kernel, labels), leading)
@@ -114,11 +115,11 @@ def alignment_over_draws(
 
 
 @with_own_settings
-def gp_kernel(model: Model, paths: Any = None) -> Float[np.ndarray, "example example"]:
+def gp_kernel(model: Model, paths: Checked = None) -> Float[np.ndarray, "example example"]:
     """K at infinite width on the training examples, of the network or of a group of its paths alone."""
     return np.asarray(_kernel(gaussian_density(model), gp_of_group(model, paths)))
 
 
 @jax.jit
-def _kernel(likelihood: GaussianProcess, order_parameter: Any) -> Float[Array, "label label"]:
+def _kernel(likelihood: GaussianProcess, order_parameter: Checked) -> Float[Array, "label label"]:
     return likelihood.kernel_of(order_parameter)

@@ -18,6 +18,7 @@ from jaxtyping import Array, Float, Int
 from scipy import stats
 
 from bayesattn._util.checks import positive_integer
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
@@ -224,7 +225,7 @@ def joint_test(
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
     if job.sampler in WITH_REPLICAS:
-        raise ValueError(
+        raise BayesattnError(
             f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
             " the labels before; calibration.calibrate ranks its draws"
         )
@@ -294,15 +295,12 @@ def quantity_names(model: Model) -> list[str]:
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign: chains that cannot cross from one sign to the other show there.
     """
-    paths, outputs = model.architecture.rows, model.architecture.outputs
+    paths = model.architecture.rows
     entries = [f"U {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths), strict=True)]
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     examples = 0 if model.test_path_inputs is None else min(PREDICTIONS, len(model.test_path_inputs))
-    predictions = [
-        f"f {example + 1}" + (f",{output + 1}" if outputs > 1 else "")
-        for example in range(examples)
-        for output in range(outputs)
-    ]
+    shape = (examples, *model.architecture.output_axes)
+    predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
     return [*entries, *correlations, *predictions, "log likelihood"]
 
 

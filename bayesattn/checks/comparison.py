@@ -11,6 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float
 from scipy import stats
 
+from bayesattn._util.plain import PlainDict
+
 PRINCIPAL_DIRECTIONS = 3
 """In which batches of draws differ most, along which mean predictors are compared."""
 
@@ -59,7 +61,7 @@ class Compared:
         """Upper confidence bound of each difference, relative to the quantity."""
         return (np.abs(self.difference) + stats.t.isf(self.confidence_level, self.freedom) * self.error) / self.size
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Plain numbers and lists, for JSON."""
         columns = ("difference", "error", "freedom", "allowance", "size", "bound", "agrees")
         return {"names": self.names} | {name: getattr(self, name).tolist() for name in columns}

@@ -10,6 +10,7 @@ import numpy as np
 import xarray as xr
 from jaxtyping import Int
 
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
 from bayesattn.checks.mean_predictor import BATCHES
@@ -162,16 +163,16 @@ class Diagnostics(Described):
     def _of(self, name: str) -> str:
         return f" (of {WORDS[self.worst[name]]})" if name in self.worst else ""
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Plain numbers, with the warnings; None for what is not defined, with the reason under "undefined"."""
         numbers = {name: _plain(value) for name, value in asdict(self).items()}
         return numbers | {"undefined": self.undefined, "warnings": self.warnings()}
 
     @classmethod
-    def from_dict(cls, numbers: dict[str, Any]) -> "Diagnostics":
+    def from_dict(cls, numbers: PlainDict) -> "Diagnostics":
         """What `to_dict` made plain."""
         values = {each.name: numbers[each.name] for each in fields(cls) if each.name in numbers}
-        restored: dict[str, Any] = {name: np.nan if value is None else value for name, value in values.items()}
+        restored: PlainDict = {name: np.nan if value is None else value for name, value in values.items()}
         if restored.get("stuck"):
             restored["rhat"] = np.inf
         return cls(**restored)
@@ -244,7 +245,7 @@ def _greatest(values: np.ndarray) -> float:
     return float(np.max(defined)) if defined.size else float("nan")
 
 
-def summary(draws: Draws) -> list[dict[str, Any]]:
+def summary(draws: Draws) -> list[PlainDict]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
     Rows of U have besides the effective sample size of its tails ("tail_ess") and the shape of the tail of its square
@@ -257,7 +258,7 @@ def summary(draws: Draws) -> list[dict[str, Any]]:
     """
     draws = opened(draws)
     posterior, statistics, constant = (dataset(draws, name) for name in ("posterior", "sample_stats", "constant_data"))
-    rows: list[dict[str, Any]] = []
+    rows: list[PlainDict] = []
     if "lp" in statistics:
         rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:

@@ -1,11 +1,10 @@
 """Mean predictor on the test examples: at one U, in the GP limit, and over batches of draws."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn import theory
+from bayesattn._util.checks import Checked
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Model, trees
 from bayesattn.theory.predictor import outputs_at, readouts
@@ -15,7 +14,7 @@ BATCHES = 4
 """Of each chain."""
 
 
-def gp_of_group(model: Model, paths: Any) -> np.ndarray:
+def gp_of_group(model: Model, paths: Checked) -> np.ndarray:
     """U in the GP limit of a network that has these paths only: 0 for all others, and normalised by their number."""
     arch = model.architecture
     gp = np.asarray(theory.gp_order_parameter(arch))
@@ -26,7 +25,7 @@ def gp_of_group(model: Model, paths: Any) -> np.ndarray:
 
 
 @with_own_settings
-def gp_mean(model: Model, paths: Any = None) -> Float[np.ndarray, " test_label"]:
+def gp_mean(model: Model, paths: Checked = None) -> Float[np.ndarray, " test_label"]:
     """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
     return mean_predictor(model, gp_of_group(model, paths))
 
@@ -46,7 +45,7 @@ def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -
 
 
 @with_own_settings
-def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "batch row feature"]:
+def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray, "batch row feature"]:
     """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
 
     Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs. What
@@ -62,6 +61,6 @@ def readout_batches(model: Model, order_parameters: Any) -> Float[np.ndarray, "b
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
 
 
-def drawn_order_parameters(draws: Any, model: Model) -> Float[np.ndarray, "chain draw row row"]:
+def drawn_order_parameters(draws: Checked, model: Model) -> Float[np.ndarray, "chain draw row row"]:
     """Draws of U of this model; an array as it is, finite or not."""
     return draws if isinstance(draws, np.ndarray) else trees.order_parameters(draws, model)

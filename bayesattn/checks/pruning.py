@@ -16,7 +16,9 @@ from jaxtyping import Float
 from scipy import stats
 
 from bayesattn import theory
-from bayesattn._util.checks import finite_array
+from bayesattn._util.checks import Checked, finite_array
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.models import Model, trees
@@ -49,7 +51,7 @@ class Pruned:
         return int(np.argmax(np.append(self.accuracies[order] < self.accuracy - MOST_LOST, True))) - 1
 
 
-def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
+def trained_readout(weights: PlainMapping, arch: Architecture) -> Readout:
     """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.tasks.training.train` returns.
 
     Of what `bayesattn.tasks.training.compact` leaves of these it is the "readout".
@@ -61,7 +63,7 @@ def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
         return finite_array("readout", weights["readout"], (arch.paths, "features"))
     for name in (wanted := ("V_0", *(f"V_{layer}" for layer in range(1, arch.depth + 1)), "a")):
         if name not in weights:
-            raise ValueError(f"weights must hold {', '.join(wanted)}, got none of the name {name}")
+            raise BayesattnError(f"weights must hold {', '.join(wanted)}, got none of the name {name}")
     values, width = {"V_0": finite_array("V_0", weights["V_0"], ("width_1", "features"))}, len(weights["V_0"])
     for layer, heads in enumerate(arch.heads, 1):
         name = f"V_{layer}"
@@ -73,7 +75,7 @@ def trained_readout(weights: Mapping[str, Any], arch: Architecture) -> Readout:
     return np.asarray(path_readouts(values))
 
 
-def posterior_readout(model: Model, order_parameters: Any) -> Readout:
+def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
     """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw.
 
     What `bayesattn.sample` returned, a run or its folder will do for the draws. Raises ValueError at those of another model.
@@ -109,9 +111,9 @@ def right_without(
 def require_prunable(model: Model) -> None:
     """Raise ValueError unless heads can be scored and removed: Gaussian labels, test examples, one output, no skips."""
     if model.test_path_inputs is None or model.test_labels is None:
-        raise ValueError("pruning needs test_path_inputs and test_labels, got a model without them")
+        raise BayesattnError("pruning needs test_path_inputs and test_labels, got a model without them")
     if model.architecture.extensions:
-        raise ValueError(f"pruning is of networks of one output and without skips, got {model.architecture!r}")
+        raise BayesattnError(f"pruning is of networks of one output and without skips, got {model.architecture!r}")
     model.require_gaussian()
 
 
@@ -132,12 +134,12 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
     arch, heads = model.architecture, heads_of(model.architecture)
     for name, layers in scores.items():
         if tuple(map(len, layers)) != arch.heads:
-            raise ValueError(
+            raise BayesattnError(
                 f"scores[{name!r}] must hold {arch.heads} numbers per layer, got {tuple(map(len, layers))}"
             )
     known: dict[frozenset, float] = {}
 
-    def accuracies(order: Any) -> np.ndarray:
+    def accuracies(order: Checked) -> np.ndarray:
         removed = [frozenset(order[:count]) for count in range(len(order) + 1)]
         for gone in removed:
             if gone not in known:
@@ -152,7 +154,7 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
     return Pruned(float(full), drops, by_order)
 
 
-def value_magnitudes(weights: Mapping[str, Any], arch: Architecture) -> list[np.ndarray]:
+def value_magnitudes(weights: PlainMapping, arch: Architecture) -> list[np.ndarray]:
     """Baseline: norm of the values V_l^h of each head, layer by layer."""
     if "readout" in weights:
         return [np.asarray(weights[f"magnitude_{layer + 1}"]) for layer in range(arch.depth)]
@@ -179,7 +181,7 @@ class Comparison:
         """Spearman's rank correlation of a score with what the network loses without each head."""
         return rank_correlation(self.scores[score], self.networks[network].drops)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Everything as plain numbers and lists, for JSON."""
         return {
             "temperature": self.model.temperature,
@@ -202,7 +204,7 @@ class Comparison:
 
 
 @with_own_settings
-def compare(model: Model, order_parameters: Any, weights: Mapping[str, Any] | None = None, seed: int = 0) -> Comparison:
+def compare(model: Model, order_parameters: Checked, weights: PlainMapping | None = None, seed: int = 0) -> Comparison:
     """Prune the posterior's mean predictor, and a network trained on the same attention, by the scores of theory and draws.
 
     Args:

@@ -1,4 +1,8 @@
-"""Statistics of ranks: are they uniform, how many are independent, and do two samples follow one law?"""
+"""Statistics of ranks: are they uniform, how many are independent, and do two samples follow one law?
+
+ArviZ's bands (`arviz_stats.ecdf_utils`) are simulated, and of one sample; the level of a verdict needs exact probabilities,
+over several quantities at once, and ranks of several chains need a band of their own.
+"""
 
 from bisect import bisect_right
 from collections.abc import Sequence

@@ -8,6 +8,8 @@ import numpy as np
 
 from bayesattn import theory
 from bayesattn._util.checks import positive
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.accuracy import share_right
 from bayesattn.models import Model
@@ -76,7 +78,7 @@ def by_evidence(tried: Sequence[Candidate]) -> Candidate:
     """
     known = [candidate for candidate in tried if candidate.log_evidence is not None]
     if not known:
-        raise ValueError(
+        raise BayesattnError(
             f"tried must hold a candidate with an evidence, got none: {tried[0].failure if tried else 'empty'}"
         )
     return max(known, key=lambda candidate: _or_least(candidate.log_evidence))
@@ -125,7 +127,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     gp = None
     with contextlib.suppress(theory.NotConverged):
         gp = theory.gp_evidence(model, temperature=temperature)
-    own: dict[str, Any] = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
+    own: PlainDict = {"log_evidence": None, "error": None, "method": None, "reliable": False, "failure": evidence}
     if isinstance(evidence, theory.Evidence):
         own = evidence._asdict() | {"failure": None}
 

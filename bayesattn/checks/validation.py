@@ -8,13 +8,15 @@ differences, as all must pass (Berger 1982), and that few draws do not pass. Els
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import xarray as xr
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import positive
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn.checks import statements
@@ -242,7 +244,7 @@ class Validation(Described):
         model = self.model
         return f"Validation of {model.name!r}, N = {self.width}, T = {model.temperature:g}: {self.verdict}", rows
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Everything as plain numbers and lists, for JSON."""
         matrices = (
             "order_parameter",
@@ -307,7 +309,7 @@ def validate(
     """
     margin, level = positive("margin", margin), positive("level", level)
     if level >= 1:
-        raise ValueError(f"level must be below 1, got {level:g}")
+        raise BayesattnError(f"level must be below 1, got {level:g}")
     tree, paths = opened_of(draws, model), model.architecture.rows
     sampled = xr.DataArray(order_parameters_in(tree, model), dims=ORDER_PARAMETER_AXES)
     saddle, corrected, relative_variance, mean_predictors = prediction or predicted(model)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.comparison import Compared
 from bayesattn.checks.mixing import moments
 from bayesattn.models.trees import Draws, opened
@@ -85,7 +86,7 @@ def latent_verdict(
     deviation = np.sqrt(np.diag(covariance))
     posterior = opened(draws)["posterior"].to_dataset()
     if "latent" not in posterior or posterior["latent"].shape[2:] != np.shape(mean):
-        raise ValueError(f"draws must have posterior['latent'] of shape {np.shape(mean)} each, got others")
+        raise BayesattnError(f"draws must have posterior['latent'] of shape {np.shape(mean)} each, got others")
     sampled = posterior["latent"]
     of = moments(sampled)
     compared = Compared(

@@ -1,6 +1,5 @@
 """The command line. Commands parse and print; all mathematics is elsewhere."""
 
-import dis
 import gc
 import itertools
 import os
@@ -9,7 +8,6 @@ import sys
 import traceback
 import warnings
 from importlib import import_module
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,12 +15,13 @@ from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
 import bayesattn
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.paths import with_user_paths
 from bayesattn.cli.screen import CANNOT_TELL, as_options, errors, printable
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
-PACKAGE = Path(__file__).parents[1]
 COMMANDS = {
     "theory": "Solve the theory: saddle point, correction, head scores.",
     "sample": "Draw from the posterior into a run on disk.",
@@ -41,7 +40,7 @@ SIDE_BY_SIDE = 4
 """Chains that are usually drawn at a time, each on a core: linear algebra that takes all cores too makes them wait."""
 OBJECTS = 50_000
 """New objects between two searches for garbage: JAX's tracing makes millions, hardly any of which are."""
-SETTINGS: dict[str, Any] = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+SETTINGS: PlainDict = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class _Carried(Exception):
@@ -62,7 +61,7 @@ class _Commands(TyperGroup):
         try:
             import_module("jax")
         except (ValueError, RuntimeError) as error:  # By a variable of the environment, say.
-            raise ValueError(f"JAX cannot start: {error}") from error
+            raise BayesattnError(f"JAX cannot start: {error}") from error
         alone = typer.Typer(add_completion=False, **SETTINGS)
         alone.command()(with_user_paths(getattr(import_module(f"bayesattn.cli.{name}"), name)))
         return name, get_command(alone), rest
@@ -146,7 +145,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return f"JAX cannot start: {error}", BAD_INPUT
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error):
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
-    if isinstance(error, OSError) or _is_ours(error):
+    if isinstance(error, BayesattnError | OSError | FloatingPointError):
         return as_options(str(error)), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
     hint = "please report it, with what the same command prints with --debug"
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
@@ -170,17 +169,6 @@ def _wrong_number(option: TyperOption, said: str) -> str:
 def _is(error: BaseException, module: str, name: str) -> bool:
     """Whether an error is of a class, whose module is there if it is."""
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name, ()))
-
-
-def _is_ours(error: BaseException) -> bool:
-    """Whether a `raise` of this package made the error; libraries raise ValueErrors too, which no user can make sense of."""
-    if error.__traceback__ is None or isinstance(error, AssertionError):
-        return False
-    last = error.__traceback__
-    while last.tb_next is not None:
-        last = last.tb_next
-    code = last.tb_frame.f_code
-    return dis.opname[code.co_code[last.tb_lasti]] == "RAISE_VARARGS" and Path(code.co_filename).is_relative_to(PACKAGE)
 
 
 def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new
 from bayesattn.cli.screen import say, say_where
 
@@ -27,7 +28,7 @@ def init(
         _check(file if file.suffix == ".toml" else str(file))
         return
     if file.suffix != ".toml":
-        raise ValueError(f"FILE must end in .toml, got {file}")
+        raise BayesattnError(f"FILE must end in .toml, got {file}")
     require_new("FILE", file, "choose another, or read it with --check")
     file.parent.mkdir(parents=True, exist_ok=True)
     arrays = file.with_suffix(".npz").name

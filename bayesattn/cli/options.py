@@ -9,6 +9,7 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.input_files import read_toml
+from bayesattn._util.plain import PlainDict
 from bayesattn.cli.screen import training_progress
 from bayesattn.models import Model, ready_models
 from bayesattn.models.load import FOLDER
@@ -22,17 +23,17 @@ SEVERAL_OUTPUTS = ("digits", "splice")
 """Tasks whose networks have several outputs."""
 
 
-def _is_trained(table: dict[str, Any]) -> bool:
+def _is_trained(table: PlainDict) -> bool:
     """Whether the heads of a ready model come from training."""
     return table["task"]["name"] == "one_shot"
 
 
-def _can_be_pruned(table: dict[str, Any]) -> bool:
+def _can_be_pruned(table: PlainDict) -> bool:
     """Whether a ready model has one output and no skips."""
     return table["task"]["name"] not in SEVERAL_OUTPUTS and not table["architecture"].get("skips")
 
 
-def _argument(serves: Callable[[dict[str, Any]], bool], of: str = "") -> Any:
+def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> Any:
     """The argument MODEL, whose help lists the ready models that a command serves."""
     served = [name for name in ready_models() if serves(read_toml("model", FOLDER / f"{name}.toml"))]
     return typer.Argument(metavar="MODEL", help=f"{', '.join(served)}, or a path to a .toml file{of}.")

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn.cli.options import OverwriteOut
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, screen, working
 from bayesattn.plots import KINDS
@@ -35,7 +36,7 @@ def plot(
     """
     file = checked_file("--out", Path(f"{run.resolve().name}.png") if out is None else out, overwrite=True)
     if run.resolve() in file.resolve().parents:
-        raise ValueError(f"--out must not be in the run, got {file}")
+        raise BayesattnError(f"--out must not be in the run, got {file}")
     refuse_to_overwrite(file, overwrite, folder=False)
     with working("reading the run, drawing"):
         figure, missing = figure_and_lacking(run, [of.value for of in kind or ()] or None)

@@ -8,6 +8,7 @@ import numpy as np
 import typer
 
 import bayesattn as ba
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, with_error
 from bayesattn.checks import pruning, study
 from bayesattn.checks.pruning import Comparison
@@ -73,7 +74,7 @@ def prune(
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
     # Bad settings of the sampler are found before any training.
-    settings: dict[str, Any] = {
+    settings: PlainDict = {
         "sampler": sampler.value,
         "chains": chains,
         "warmup": warmup,

@@ -3,7 +3,7 @@
 import re
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Group
@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bayesattn import runs as runs_on_disk
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell
 from bayesattn.checks.diagnostics import WATCHED
 from bayesattn.cli.options import Json
@@ -55,7 +56,7 @@ def runs(
             live.update(_page(folder, rows), refresh=True)
 
 
-def _page(folder: Path, rows: list[dict[str, Any]]) -> Group:
+def _page(folder: Path, rows: list[PlainDict]) -> Group:
     headings = ("run", "model", "N", "T", "sampler", "state", "done", "R-hat", "ESS", "div.")
     table = new_table(*headings, text=("run", "model", "sampler", "state"))
     table.padding = (0, 1, 0, 0)

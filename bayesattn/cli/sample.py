@@ -9,6 +9,8 @@ from rich.filesize import decimal
 
 from bayesattn import runs
 from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, duration, with_error
 from bayesattn.cli.options import (
     COLLAPSED,
@@ -97,7 +99,7 @@ def sample(
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """
     [case] = models(model, None if width is None else [width], temperature, data_seed)
-    settings: dict[str, Any] = {
+    settings: PlainDict = {
         "sampler": sampler.value,
         "parameterisation": parameterisation.value,
         "chains": chains,
@@ -176,7 +178,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
     )
 
 
-def _print_entries(case: Model, rows: list[dict[str, Any]], show_all: bool) -> None:
+def _print_entries(case: Model, rows: list[PlainDict], show_all: bool) -> None:
     biased = "bias" in rows[0]
     table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}
@@ -206,7 +208,7 @@ def _parsed_option(text: str) -> tuple[str, Any]:
     except tomllib.TOMLDecodeError:
         parsed = {"value": value} if equals and value else {}
     if parsed.keys() != {"value"}:
-        raise ValueError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {shown(text)}")
+        raise BayesattnError(f"--option must be NAME=VALUE, such as max_tree_depth=8, got {shown(text)}")
     return name.strip(), parsed["value"]
 
 

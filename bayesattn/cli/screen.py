@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite, replace_file, require_new
 from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
@@ -130,11 +131,11 @@ def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option
     """Raise FileExistsError if something stands at --out, ValueError if nothing can stand there."""
     there = next(above for above in path.absolute().parents if above.exists())
     if not there.is_dir():
-        raise ValueError(f"{option} must be in a folder, got {path}, and {there} is a file")
+        raise BayesattnError(f"{option} must be in a folder, got {path}, and {there} is a file")
     if not overwrite:
         require_new(option, path, "choose another or give --overwrite")
     if path.exists() and path.is_dir() != folder:
-        raise ValueError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
+        raise BayesattnError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
 
 
 def require_free_figure(file: Path | None, overwrite: bool) -> None:

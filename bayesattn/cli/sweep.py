@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.filesize import decimal
 
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import duration
 from bayesattn.cli.options import Json
 from bayesattn.cli.screen import (
@@ -80,13 +81,13 @@ def sweep(
         raise typer.Exit(FAILS)
 
 
-def _run(plan: Any, options: dict[str, Any], quiet: bool) -> Any:
+def _run(plan: Any, options: PlainDict, quiet: bool) -> Any:
     from bayesattn import sweep as sweeps
 
     with bars(quiet) as shown:
         bar = shown.add("starting workers", unit="steps")
 
-        def tell(standing: dict[str, Any]) -> None:
+        def tell(standing: PlainDict) -> None:
             failed = f", {standing['failed']} failed" if standing["failed"] else ""
             text = f"{standing['complete']} of {standing['runs']} runs{failed}"
             bar.update(standing["done"], description=text, total=standing["total"])

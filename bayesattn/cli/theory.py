@@ -1,7 +1,7 @@
 """bayesattn theory: what the theory says of a model."""
 
 from contextlib import suppress
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -9,6 +9,8 @@ from rich.filesize import decimal
 
 import bayesattn as ba
 from bayesattn._util.checks import seed_number
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN, duration, rounded, with_error
 from bayesattn.architecture import SKIP
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
@@ -44,7 +46,7 @@ def theory(
     """
     seed_number("--seed", seed)
     if dry_run and evidence:
-        raise ValueError("--dry-run tells nothing of --evidence, whose cost is not known before")
+        raise BayesattnError("--dry-run tells nothing of --evidence, whose cost is not known before")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
@@ -85,7 +87,7 @@ def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
     say("time: roughly, with compilation; memory: at the least")
 
 
-def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
+def _print_diagonals(model: str, rows: list[PlainDict]) -> None:
     headings = ("N", "T", "path", "saddle point", "to first order in 1/N")
     table, paths = new_table(*headings, text=("path",)), len(rows[0]["paths"])
     for row in rows:
@@ -109,7 +111,7 @@ def _print_diagonals(model: str, rows: list[dict[str, Any]]) -> None:
         _print_heads(row)
 
 
-def _print_few_heads(rows: list[dict[str, Any]]) -> None:
+def _print_few_heads(rows: list[PlainDict]) -> None:
     """The score of each head, a line for each width and temperature."""
     names = [f"{layer}.{way}" for layer, ways in enumerate(rows[0]["ways"], 1) for way in ways]
     table = new_table("N", "T", *names)
@@ -120,7 +122,7 @@ def _print_few_heads(rows: list[dict[str, Any]]) -> None:
     print_table("score of each head, by its layer and number", table)
 
 
-def _print_heads(row: dict[str, Any]) -> None:
+def _print_heads(row: PlainDict) -> None:
     """The score of each head, and of two layers the diagonal entries of U by their heads."""
     case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
     ways = row["ways"]
@@ -142,7 +144,7 @@ def _print_heads(row: dict[str, Any]) -> None:
         print_table(f"diagonal entry of U by heads of layers 1 (rows) and 2 (columns), {case}", table)
 
 
-def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
+def _theory_row(case: Model, shown: Bars) -> PlainDict:
     shown.add(f"theory, N = {case.architecture.widths[0]}, T = {case.temperature:g}")
     saddle = ba.theory.solve(case)
     refused = too_many(layer_shapes(case.architecture, full=True))
@@ -164,7 +166,7 @@ def _theory_row(case: Model, shown: Bars) -> dict[str, Any]:
     }
 
 
-def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int, shown: Bars) -> None:
+def _add_evidence(rows: list[PlainDict], cases: list[Model], seed: int, shown: Bars) -> None:
     """To each row, its case's; all temperatures of a width in one run."""
     for width in {case.architecture for case in cases}:
         shown.add(f"evidence, N = {width.widths[0]}")
@@ -177,7 +179,7 @@ def _add_evidence(rows: list[dict[str, Any]], cases: list[Model], seed: int, sho
             row["evidence"] = evidence._asdict() | {"gp": gp}
 
 
-def _print_evidence(rows: list[dict[str, Any]]) -> None:
+def _print_evidence(rows: list[PlainDict]) -> None:
     best = max(rows, key=lambda row: row["evidence"]["log_evidence"])
     table = new_table("N", "T", "log p(Y)", "method", "GP limit", "", text=("method",))
     for row in rows:

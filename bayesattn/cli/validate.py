@@ -9,6 +9,7 @@ import typer
 
 import bayesattn as ba
 from bayesattn._util.checks import positive
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.text import cell, rounded, with_error
 from bayesattn.checks import study, validation
@@ -131,7 +132,7 @@ def validate(
             try:
                 elsewhere[source] = ba.load_model(model, seed=data_seed, task=task, progress=progress)
             except ValueError as error:
-                raise ValueError(f"--also-on {source}: {error}") from error
+                raise BayesattnError(f"--also-on {source}: {error}") from error
     widths = width or usual.widths
     with training_progress("training", as_json) as progress:
         case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)

@@ -1,7 +1,6 @@
 """Two attentions over tokens: conditional mean embedding and softmax (EXCHANGEABILITY section 2)."""
 
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,14 +9,21 @@ from jax.core import Tracer
 from jax.scipy.linalg import cho_factor, cho_solve
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import positive
+from bayesattn._util.checks import Checked, positive
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.exchangeable.kernels import checked_batch, checked_kernel, checked_tokens, gram, similarity
 
 
 @with_own_settings
 def cme_attention(
-    queries: Any, keys: Any, values: Any, *, ridge: float, kernel: str = "exponential", bandwidth: float = 1.0
+    queries: Checked,
+    keys: Checked,
+    values: Checked,
+    *,
+    ridge: float,
+    kernel: str = "exponential",
+    bandwidth: float = 1.0,
 ) -> Float[Array, "... query value"]:
     """Conditional mean embedding V^T (G + lambda I)^{-1} k(q): with lambda = sigma^2 / tau^2 the posterior mean of z phi(q).
 
@@ -41,16 +47,16 @@ def cme_attention(
     checked_kernel(kernel, bandwidth, queries=queries, keys=keys)
     if not isinstance(ridge, Tracer):
         if not (np.isfinite(ridge) and ridge >= 0):
-            raise ValueError(f"ridge must be a finite number of at least 0, got {ridge}")
+            raise BayesattnError(f"ridge must be a finite number of at least 0, got {ridge}")
         tokens, features = keys.shape[-2], keys.shape[-1] if kernel == "linear" else np.inf
         if ridge == 0 and tokens < features:
-            raise ValueError(
+            raise BayesattnError(
                 f"ridge must be above 0 where there are fewer tokens than features, got 0 with {tokens} tokens and"
                 f" {features:g} features of the {kernel} kernel"
             )
     outputs = _cme(queries, keys, values, ridge, bandwidth, kernel)
     if not isinstance(outputs, Tracer) and not np.isfinite(outputs).all():
-        raise ValueError(
+        raise BayesattnError(
             f"ridge must make the kernel matrix positive definite, got {ridge:g}, too small for keys as alike as these in"
             " float64; raise it, or the bandwidth"
         )
@@ -59,7 +65,7 @@ def cme_attention(
 
 @with_own_settings
 def softmax_attention(
-    queries: Any, keys: Any, values: Any, *, bandwidth: float = 1.0
+    queries: Checked, keys: Checked, values: Checked, *, bandwidth: float = 1.0
 ) -> Float[Array, "... query value"]:
     """Softmax attention V^T softmax(K q / gamma), a Nadaraya-Watson estimate.
 
@@ -73,7 +79,7 @@ def softmax_attention(
 
 @with_own_settings
 def cme_covariance(
-    queries: Any, keys: Any, *, noise: float, prior: float, kernel: str = "exponential", bandwidth: float = 1.0
+    queries: Checked, keys: Checked, *, noise: float, prior: float, kernel: str = "exponential", bandwidth: float = 1.0
 ) -> Float[Array, "query query"]:
     """Posterior covariance of z phi(q) and z phi(q') per value coordinate, by CME attention to kernels as values.
 
@@ -102,22 +108,22 @@ def cme_covariance(
 def same_ridge(ridge: float, bandwidth: float) -> float:
     """lambda e^(1/gamma): with it the exponential kernel attends as the Gaussian one with lambda, on the unit sphere."""
     if not (np.isfinite(ridge) and ridge >= 0):
-        raise ValueError(f"ridge must be a finite number of at least 0, got {ridge}")
+        raise BayesattnError(f"ridge must be a finite number of at least 0, got {ridge}")
     return ridge * float(np.exp(1 / positive("bandwidth", bandwidth)))
 
 
-def _checked(queries: Any, keys: Any, values: Any) -> tuple[Array, Array, Array]:
+def _checked(queries: Checked, keys: Checked, values: Checked) -> tuple[Array, Array, Array]:
     keys, values = checked_tokens(keys, values)
     queries = checked_batch("queries", queries)
     if queries.shape[-1] != keys.shape[-1]:
-        raise ValueError(f"queries must have {keys.shape[-1]} features, as keys have, got {queries.shape[-1]}")
+        raise BayesattnError(f"queries must have {keys.shape[-1]} features, as keys have, got {queries.shape[-1]}")
     try:
         np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
     except ValueError:
         leading = ", ".join(
             f"{name} {array.shape[:-2]}" for name, array in (("queries", queries), ("keys", keys), ("values", values))
         )
-        raise ValueError(
+        raise BayesattnError(
             f"queries, keys and values must have leading axes that fit each other, got {leading}"
         ) from None
     return queries, keys, values

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from scipy import linalg, special
 
-from bayesattn._util.checks import OwnsArrays, finite_array, owned, positive_integer
+from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer
+from bayesattn._util.errors import BayesattnError
 
 SAME_POSTERIOR = 1e-9
 """Posteriors closer than this in every entry count as one."""
@@ -34,7 +35,7 @@ class FiniteLatent(OwnsArrays):
         emission = finite_array("emission", self.emission, ("vocabulary", len(prior)))
         for name, array in (("prior", prior), ("emission", emission)):
             if (array < 0).any() or not np.allclose(array.sum(0), 1, rtol=0, atol=1e-9):
-                raise ValueError(f"{name} must hold probabilities that sum to 1, got sums {array.sum(0)}")
+                raise BayesattnError(f"{name} must hold probabilities that sum to 1, got sums {array.sum(0)}")
         object.__setattr__(self, "prior", owned(prior))
         object.__setattr__(self, "emission", owned(emission))
 
@@ -43,16 +44,16 @@ class FiniteLatent(OwnsArrays):
         positive_integer("tokens", tokens)
         return np.array(list(itertools.product(range(len(self.emission)), repeat=tokens)))
 
-    def joint(self, sequences: Any) -> Float[np.ndarray, "latent sequence"]:
+    def joint(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
         """p(z, X) of each sequence."""
         return self.prior[:, None] * np.prod(self.emission[np.asarray(sequences)], axis=1).T
 
-    def posterior(self, sequences: Any) -> Float[np.ndarray, "latent sequence"]:
+    def posterior(self, sequences: Checked) -> Float[np.ndarray, "latent sequence"]:
         """pi(X) = p(z | X)."""
         joint = self.joint(sequences)
         return joint / joint.sum(0)
 
-    def log_odds(self, counts: Any, truth: int) -> Float[np.ndarray, " sequence"]:
+    def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
         """log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
         scores = self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
@@ -75,7 +76,7 @@ class FiniteLatent(OwnsArrays):
         probabilities = np.exp(weights + special.xlogy(counts, self.emission[:, truth]).sum(1))
         return counts[probabilities > 0], probabilities[probabilities > 0]
 
-    def _scores(self, counts: Any) -> np.ndarray:
+    def _scores(self, counts: Checked) -> np.ndarray:
         """log p(z, counts) up to what does not depend on z."""
         return np.log(self.prior) + special.xlogy(np.asarray(counts)[:, :, None], self.emission).sum(1)
 
@@ -102,7 +103,7 @@ def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]
     return np.column_stack([np.repeat(heads, list(map(len, tails))), np.concatenate(tails)])
 
 
-def cells(values: Any, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " sequence"]:
+def cells(values: Checked, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " sequence"]:
     """Number of the cell of each sequence: those whose columns of `values` (.., sequence) agree share one."""
     columns = np.atleast_2d(values).T
     representatives: list[np.ndarray] = []
@@ -124,7 +125,7 @@ def type_classes(tokens: int, vocabulary: int) -> int:
     return int(special.comb(tokens + vocabulary - 1, vocabulary - 1, exact=True))
 
 
-def merged(joint: Any, partition: Any) -> Float[np.ndarray, "latent cell"]:
+def merged(joint: Checked, partition: Checked) -> Float[np.ndarray, "latent cell"]:
     """Joint law of the latent and the cell of a partition of sequences."""
     joint = np.asarray(joint)
     law = np.zeros((len(joint), int(np.max(partition)) + 1))
@@ -132,13 +133,13 @@ def merged(joint: Any, partition: Any) -> Float[np.ndarray, "latent cell"]:
     return law
 
 
-def mutual_information(joint: Any) -> float:
+def mutual_information(joint: Checked) -> float:
     """I of the two variables of a joint law (row, column), in nats."""
     joint = np.asarray(joint)
     return float(special.rel_entr(joint, np.outer(joint.sum(1), joint.sum(0))).sum())
 
 
-def least_loss(joint: Any, partition: Any) -> float:
+def least_loss(joint: Checked, partition: Checked) -> float:
     """Least information about the latent that is lost by merging any two cells of a partition."""
     together = merged(joint, partition)
     full = mutual_information(together)
@@ -162,7 +163,7 @@ class Transfer(NamedTuple):
     weakest: float
 
 
-def transfer(emission: Any, readout: Any) -> Transfer:
+def transfer(emission: Checked, readout: Checked) -> Transfer:
     """|H (pi_hat - pi)| <= factor |T (pi_hat - pi)|, sharp.
 
     Args:
@@ -175,7 +176,7 @@ def transfer(emission: Any, readout: Any) -> Transfer:
     emission = finite_array("emission", emission, ("vocabulary", "latents"))
     size = emission.shape[1]
     if size < 2:
-        raise ValueError(f"emission must have at least two latents, got shape {emission.shape}")
+        raise BayesattnError(f"emission must have at least two latents, got shape {emission.shape}")
     readout = finite_array("readout", readout, ("tasks", size))
     basis = linalg.null_space(np.ones((1, size)))
     _, singular, right = np.linalg.svd(emission @ basis)

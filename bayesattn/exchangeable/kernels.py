@@ -7,7 +7,8 @@ import numpy as np
 from jax.core import Tracer
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import finite_array, one_of, positive
+from bayesattn._util.checks import Checked, finite_array, one_of, positive
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 
 KERNELS = ("linear", "exponential", "gaussian")
@@ -16,7 +17,7 @@ OFF_SPHERE = 1e-6
 
 
 @with_own_settings
-def gram(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
+def gram(kernel: str, keys: Checked, other: Checked, bandwidth: Checked = 1.0) -> Float[Array, "... key other_key"]:
     """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks of the arrays.
 
     "linear": k . k'; "exponential": exp(k . k' / gamma); "gaussian": exp(-|k - k'|^2 / (2 gamma)), which on the unit sphere
@@ -27,7 +28,9 @@ def gram(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Arra
     return similar if kernel == "linear" else jnp.exp(similar)
 
 
-def similarity(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Float[Array, "... key other_key"]:
+def similarity(
+    kernel: str, keys: Checked, other: Checked, bandwidth: Checked = 1.0
+) -> Float[Array, "... key other_key"]:
     """k . k' for the linear kernel, the logarithm of the others."""
     products = jnp.einsum("...nd,...md->...nm", keys, other)
     if kernel == "linear":
@@ -38,28 +41,28 @@ def similarity(kernel: str, keys: Any, other: Any, bandwidth: Any = 1.0) -> Floa
     return products / bandwidth
 
 
-def checked_tokens(keys: Any, values: Any) -> tuple[Any, Any]:
+def checked_tokens(keys: Checked, values: Checked) -> tuple[Any, Any]:
     """Keys (.., n, d) and values (.., n, d_v); raises ValueError if they do not fit or there are none.
 
     Arrays that JAX traces are checked for their shapes alone.
     """
     keys, values = checked_batch("keys", keys), checked_batch("values", values)
     if values.shape[-2] != keys.shape[-2]:
-        raise ValueError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
+        raise BayesattnError(f"values must hold one value for each of {keys.shape[-2]} keys, got {values.shape[-2]}")
     return keys, values
 
 
-def checked_batch(name: str, value: Any) -> Any:
+def checked_batch(name: str, value: Checked) -> Any:
     """`value` as an array of at least two axes (.., vector, feature), not empty, and finite unless JAX traces it."""
     shape = np.shape(value)
     if len(shape) < 2:
-        raise ValueError(f"{name} must have shape (.., tokens, features), got {shape}")
+        raise BayesattnError(f"{name} must have shape (.., tokens, features), got {shape}")
     if shape[-2] == 0:
-        raise ValueError(f"{name} must hold at least one token, got an empty sequence of shape {shape}")
+        raise BayesattnError(f"{name} must hold at least one token, got an empty sequence of shape {shape}")
     return value if isinstance(value, Tracer) else jnp.asarray(finite_array(name, value, shape))
 
 
-def checked_kernel(kernel: str, bandwidth: Any, **vectors: Any) -> None:
+def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Any) -> None:
     """Raise ValueError unless the kernel exists, the bandwidth is above 0, and vectors lie where the kernel needs them."""
     one_of("kernel", kernel, KERNELS)
     if not isinstance(bandwidth, Tracer):
@@ -76,4 +79,4 @@ def on_sphere(**vectors: Any) -> None:
         norms = np.linalg.norm(np.asarray(value), axis=-1)
         worst = norms.flat[np.argmax(np.abs(norms - 1))]
         if not abs(worst - 1) <= OFF_SPHERE:
-            raise ValueError(f"{name} must lie on the unit sphere here, got a vector of norm {worst:.6g}")
+            raise BayesattnError(f"{name} must lie on the unit sphere here, got a vector of norm {worst:.6g}")

@@ -4,14 +4,14 @@ Tokens are pairs of a key and a value, v_i = z phi(k_i) + noise, with noise ~ N(
 Value coordinates are independent of each other and have the same posterior covariance.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import finite_array, positive
+from bayesattn._util.checks import Checked, finite_array, positive
 from bayesattn._util.settings import with_own_settings
 
 
@@ -30,7 +30,7 @@ class QueryPosterior(NamedTuple):
 
 
 @with_own_settings
-def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> LatentPosterior:
+def latent_posterior(features: Checked, values: Checked, noise: float, prior: float) -> LatentPosterior:
     """Posterior of z given tokens: mean V^T Phi M, covariance sigma^2 M, with M = (Phi^T Phi + sigma^2/tau^2 I)^{-1}.
 
     Args:
@@ -51,7 +51,9 @@ def latent_posterior(features: Any, values: Any, noise: float, prior: float) -> 
 
 
 @with_own_settings
-def query_posterior(features: Any, values: Any, query_features: Any, noise: float, prior: float) -> QueryPosterior:
+def query_posterior(
+    features: Checked, values: Checked, query_features: Checked, noise: float, prior: float
+) -> QueryPosterior:
     """Posterior of z phi(q) for query features (m, d_phi), through the posterior of z; otherwise as `latent_posterior`."""
     latent = latent_posterior(features, values, noise, prior)
     queries = jnp.asarray(finite_array("query_features", query_features, ("queries", latent.mean.shape[1])))
@@ -59,7 +61,9 @@ def query_posterior(features: Any, values: Any, query_features: Any, noise: floa
 
 
 @with_own_settings
-def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: float, prior: float) -> QueryPosterior:
+def dual_posterior(
+    gram: Checked, cross: Checked, diagonal: Checked, values: Checked, noise: float, prior: float
+) -> QueryPosterior:
     """The same through kernels alone, for features of any number, infinite included: a Gaussian process.
 
     Args:
@@ -83,7 +87,7 @@ def dual_posterior(gram: Any, cross: Any, diagonal: Any, values: Any, noise: flo
 
 
 @with_own_settings
-def log_evidence(gram: Any, values: Any, noise: float, prior: float) -> float:
+def log_evidence(gram: Checked, values: Checked, noise: float, prior: float) -> float:
     """log p(V | keys) = sum over value coordinates of log N(V_j; 0, tau^2 G + sigma^2 I); arguments as `dual_posterior`."""
     gram = jnp.asarray(finite_array("gram", gram, (len(np.asarray(values)),) * 2))
     _, values, noise, prior = _checked(gram, values, noise, prior)
@@ -94,13 +98,13 @@ def log_evidence(gram: Any, values: Any, noise: float, prior: float) -> float:
 
 
 @with_own_settings
-def posterior_error(mean: Any, exact: QueryPosterior, noise: float) -> Float[Array, " query"]:
+def posterior_error(mean: Checked, exact: QueryPosterior, noise: float) -> Float[Array, " query"]:
     """KL divergence of the predictive N(mean, s^2 I) from the exact one: |m - m'|^2 / (2 s^2), s^2 = variance + sigma^2."""
     difference = jnp.asarray(mean) - exact.mean
     return jnp.sum(difference**2, -1) / (2 * (exact.variance + positive("noise", noise) ** 2))
 
 
-def _checked(features: Any, values: Any, noise: Any, prior: Any) -> tuple[Array, Array, float, float]:
+def _checked(features: Checked, values: Checked, noise: Checked, prior: Checked) -> tuple[Array, Array, float, float]:
     features = finite_array("features", features, ("tokens", "features"))
     values = finite_array("values", values, (len(features), "value_features"))
     return jnp.asarray(features), jnp.asarray(values), positive("noise", noise), positive("prior", prior)

@@ -5,19 +5,17 @@ softmax attention hold for keys uniform on the sphere of R^d and f(k) = z k, ave
 project.
 """
 
-from typing import Any
-
 import numpy as np
 from scipy import special
 
-from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import Checked, finite_array, positive, positive_integer
 from bayesattn.exchangeable.sphere import bessel_ratio, noise_factor
 
 NODES, STEP = 400, 0.1
 """Nodes of the quadrature over q . k, and step of that over log t, in `finite_softmax_error`."""
 
 
-def cme_error(features: Any, query: Any, latent: Any, ridge: float, noise: float) -> float:
+def cme_error(features: Checked, query: Checked, latent: Checked, ridge: float, noise: float) -> float:
     """E |V^T Phi M phi - z phi|^2 over the noise, for one z: lambda^2 |z M phi|^2 + d_v sigma^2 phi^T M Phi^T Phi M phi.
 
     Args:
@@ -35,7 +33,9 @@ def cme_error(features: Any, query: Any, latent: Any, ridge: float, noise: float
     return float(ridge**2 * np.sum((latent @ smoothed) ** 2) + len(latent) * positive("noise", noise) ** 2 * variance)
 
 
-def mean_cme_error(features: Any, query: Any, ridge: float, noise: float, prior: float, value_features: int) -> float:
+def mean_cme_error(
+    features: Checked, query: Checked, ridge: float, noise: float, prior: float, value_features: int
+) -> float:
     """The same averaged over z, with entries N(0, tau^2); at ridge sigma^2/tau^2 it is d_v sigma^2 phi^T M phi."""
     smoothed, variance = _solved(features, query, ridge)
     bias = (ridge * positive("prior", prior)) ** 2 * np.sum(smoothed**2)
@@ -59,7 +59,13 @@ def isotropic_cme_error(
 
 
 def spectral_cme_error(
-    tokens: float, ridge: float, spectrum: Any, multiplicities: Any, noise: float, prior: float, value_features: int
+    tokens: float,
+    ridge: float,
+    spectrum: Checked,
+    multiplicities: Checked,
+    noise: float,
+    prior: float,
+    value_features: int,
 ) -> tuple[float, float]:
     """CME attention with a kernel of eigenvalues c_l, keys uniform on the sphere, up to relative order 1/n^2.
 
@@ -193,7 +199,7 @@ def finite_softmax_error(
     return float(value_features * STEP * (time**2 * np.exp(-time * extra)) @ (noise**2 * noisy + prior**2 * off))
 
 
-def _solved(features: Any, query: Any, ridge: float) -> tuple[np.ndarray, float]:
+def _solved(features: Checked, query: Checked, ridge: float) -> tuple[np.ndarray, float]:
     """M phi, and phi^T M Phi^T Phi M phi."""
     features = finite_array("features", features, ("tokens", "features"))
     query = finite_array("query", query, (features.shape[1],))

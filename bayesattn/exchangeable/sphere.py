@@ -10,12 +10,13 @@ import numpy as np
 from jaxtyping import Float
 from scipy import special
 
-from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.checks import Checked, finite_array, positive, positive_integer
+from bayesattn._util.errors import BayesattnError
 
 EIGENVALUE_ROUNDING = 1e-30
 
 
-def bessel_ratio(degree: Any, inverse_bandwidth: float, dimension: int) -> Any:
+def bessel_ratio(degree: Checked, inverse_bandwidth: float, dimension: int) -> Any:
     """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): what softmax smoothing leaves of a harmonic of degree l.
 
     In three dimensions a_1 is Langevin's function coth(kappa) - 1 / kappa:
@@ -52,11 +53,11 @@ def eigenvalues(inverse_bandwidth: float, dimension: int) -> tuple[Float[np.ndar
     values = np.exp(log_partition(kappa, dimension)) * bessel_ratio(degrees, kappa, dimension)
     kept = values > EIGENVALUE_ROUNDING
     if not np.isfinite(values).all():
-        raise ValueError(f"inverse_bandwidth must leave eigenvalues within float64, got {kappa:g}")
+        raise BayesattnError(f"inverse_bandwidth must leave eigenvalues within float64, got {kappa:g}")
     return values[kept], harmonics(degrees[kept], dimension)
 
 
-def harmonics(degree: Any, dimension: int) -> np.ndarray:
+def harmonics(degree: Checked, dimension: int) -> np.ndarray:
     """Number of linearly independent spherical harmonics of a degree on the sphere of R^d.
 
     >>> harmonics([0, 1, 2, 3], 3)
@@ -67,7 +68,7 @@ def harmonics(degree: Any, dimension: int) -> np.ndarray:
     return np.round(special.comb(degree + dimension - 1, dimension - 1) - lower).astype(int)
 
 
-def effective_dimension(spectrum: Any, level: float, multiplicities: Any = 1) -> float:
+def effective_dimension(spectrum: Checked, level: float, multiplicities: Checked = 1) -> float:
     """N(e) = tr(C (C + e)^{-1}) for the eigenvalues of C.
 
     Raises:
@@ -87,10 +88,10 @@ def _scaled_bessel(order: float, kappa: float, dimension: int) -> float:
     """e^(-kappa) I_order(kappa); raises ValueError where it is below the smallest number."""
     value = float(special.ive(order, kappa))
     if value == 0:
-        raise ValueError(f"inverse_bandwidth must not be so small in {dimension} dimensions, got {kappa:g}")
+        raise BayesattnError(f"inverse_bandwidth must not be so small in {dimension} dimensions, got {kappa:g}")
     return value
 
 
-def _checked(inverse_bandwidth: Any, dimension: Any) -> tuple[float, float]:
+def _checked(inverse_bandwidth: Checked, dimension: Checked) -> tuple[float, float]:
     kappa = positive("inverse_bandwidth", inverse_bandwidth)
     return kappa, positive_integer("dimension", dimension, minimum=2) / 2 - 1

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import finite_array, is_traced
+from bayesattn._util.checks import Checked, finite_array, is_traced
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.path_inputs import OrderParameter, checked_path_inputs, input_scale
@@ -14,7 +15,7 @@ from bayesattn.kernels.path_inputs import OrderParameter, checked_path_inputs, i
 
 @with_own_settings
 def kernel(
-    order_parameter: Any, path_inputs: Any, other_path_inputs: Any, arch: Architecture
+    order_parameter: Checked, path_inputs: Checked, other_path_inputs: Checked, arch: Architecture
 ) -> Float[Array, "label other_label"]:
     """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
 
@@ -39,11 +40,11 @@ def kernel(
     return cross_kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), arch.input_variance)
 
 
-def symmetric(name: str, value: Any, size: int) -> Any:
+def symmetric(name: str, value: Checked, size: int) -> Any:
     """`value` as a symmetric matrix; raises ValueError if it is not."""
     matrix = finite_array(name, value, (size, size))
     if not is_traced(matrix) and not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-8 * np.abs(matrix).max()):
-        raise ValueError(f"{name} must be symmetric, got entries that differ from their transpose")
+        raise BayesattnError(f"{name} must be symmetric, got entries that differ from their transpose")
     return matrix
 
 
@@ -51,7 +52,7 @@ def cross_kernel(
     order_parameter: OrderParameter,
     path_inputs: Float[Array, "example path feature"],
     other: Float[Array, "other_example path feature"],
-    input_variance: Any,
+    input_variance: Checked,
 ) -> Float[Array, "label other_label"]:
     """K(U) between two sets of examples, without checks."""
     outputs = len(order_parameter) // path_inputs.shape[1]

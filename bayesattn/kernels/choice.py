@@ -1,13 +1,12 @@
 """The Gaussian process of a training set, in the form that takes the fewest operations."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 from threadpoolctl import threadpool_limits
 
-from bayesattn._util.checks import one_of, positive
+from bayesattn._util.checks import Checked, one_of, positive
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.feature_space import InFeatureSpace, mixes_pairs
 from bayesattn.kernels.features import ByFeatures
@@ -25,10 +24,10 @@ MANY_LABELS = 1500
 
 
 def gaussian_process(
-    path_inputs: Any,
-    labels: Any,
+    path_inputs: Checked,
+    labels: Checked,
     arch: Architecture,
-    temperature: Any,
+    temperature: Checked,
     *,
     form: str | None = None,
     residual: ResidualExamples | None = None,
@@ -50,7 +49,7 @@ def gaussian_process(
     labels = checked_labels("labels", labels, len(path_inputs), arch)
     temperature = positive("temperature", temperature)
     if form is not None and one_of("form", form, FORMS) == "pairs" and not _has_pairs(arch):
-        raise ValueError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
+        raise BayesattnError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
     scaled = scaled_features(path_inputs, arch.input_variance)
     # The temperature has the type that `at` gives it: programs are compiled once for both.
     return _in_form(form, scaled, jnp.asarray(labels), jnp.asarray(temperature, float), arch, residual)
@@ -94,7 +93,7 @@ def _in_form(
     form: str | None,
     features: Features,
     labels: Float[Array, " *labels"],
-    temperature: Any,
+    temperature: Checked,
     arch: Architecture,
     residual: ResidualExamples | None,
 ) -> GaussianProcess:

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import finite_array, is_traced, labels_array
+from bayesattn._util.checks import Checked, finite_array, is_traced, labels_array
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 
 PIVOT_ROUNDING = 10.0
@@ -22,31 +23,31 @@ Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
 
 
-def checked_path_inputs(name: str, value: Any, arch: Architecture, features: int | str = "features") -> Any:
+def checked_path_inputs(name: str, value: Checked, arch: Architecture, features: int | str = "features") -> Any:
     """`value` as path inputs of `arch`; raises ValueError if they are not."""
     if not isinstance(arch, Architecture):
-        raise ValueError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
+        raise BayesattnError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
     array = finite_array(name, value, ("examples", "paths", features))
     require_paths(name, array, arch)
     return array
 
 
-def require_paths(name: str, array: Any, arch: Architecture) -> None:
+def require_paths(name: str, array: Checked, arch: Architecture) -> None:
     """Raise ValueError for path inputs of shape (P, Pi, N_0) with another number of paths than the network's."""
     if array.shape[1] != arch.paths:
-        raise ValueError(
+        raise BayesattnError(
             f"{name} must have {arch.paths} paths on axis 1 (the product of"
             f" {f'heads {arch.heads}' if arch.ways == arch.heads else f'heads and skips {arch.ways}'}),"
             f" got shape {array.shape}"
         )
 
 
-def checked_labels(name: str, value: Any, examples: int, arch: Architecture) -> Any:
+def checked_labels(name: str, value: Checked, examples: int, arch: Architecture) -> Any:
     """`value` as labels of so many examples, shape (P,), or (P, m) of several outputs; raises ValueError if they are not."""
     return labels_array(name, value, examples, arch.outputs)
 
 
-def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature: Any) -> None:
+def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked, temperature: Checked) -> None:
     """Raise ValueError if examples that are the same have different labels, and the temperature is lost beside their kernel.
 
     float64 then holds K + T I as singular, and whatever is computed from it is rounding. The kernel is `scale` times the
@@ -65,24 +66,24 @@ def refuse_contradictions(path_inputs: Any, labels: Any, scale: Any, temperature
     if len(pairs := np.argwhere(same & apart)):
         first, second = pairs[0]
         got = " and ".join(", ".join(f"{label:g}" for label in labels[example]) for example in (first, second))
-        raise ValueError(
+        raise BayesattnError(
             f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
             f" {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature {temperature:g}"
         )
 
 
-def input_scale(input_variance: Any, paths: int, features: int) -> Any:
+def input_scale(input_variance: Checked, paths: int, features: int) -> Any:
     """s_0 / sqrt(N_0 Pi), by which path inputs enter the network's output."""
     return (input_variance / (features * paths)) ** 0.5
 
 
-def scaled_features(path_inputs: Any, input_variance: Any) -> Features:
+def scaled_features(path_inputs: Checked, input_variance: Checked) -> Features:
     """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), paths last: a product of matrices mixes them."""
     return _scaled(path_inputs, input_scale(input_variance, *path_inputs.shape[1:]))
 
 
 @jax.jit
-def _scaled(path_inputs: Any, scale: Any) -> Array:
+def _scaled(path_inputs: Checked, scale: Checked) -> Array:
     return jnp.swapaxes(path_inputs, 1, 2) * scale
 
 
@@ -108,6 +109,6 @@ def outputs_of(
     return features.reshape(len(features), -1) @ by_output.reshape(-1, outputs)
 
 
-def without_single_output(values: Any) -> Any:
+def without_single_output(values: Checked) -> Any:
     """Values of shape (.., P, m) as users see them: (.., P) where m = 1."""
     return values[..., 0] if values.shape[-1] == 1 else values

@@ -1,12 +1,12 @@
 """ArviZ's groups: the data of a posterior as variables with named axes, and draws as a tree."""
 
 import warnings
-from collections.abc import Mapping
 from functools import singledispatch
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
@@ -43,7 +43,7 @@ def axis_names(model: Posterior) -> dict[str, list[str]]:
 def _(model: Model) -> dict[str, list[str]]:
     # Of several outputs the axes of U, "path" and "other_path", count paths and outputs, those of path inputs paths alone.
     arch = model.architecture
-    output = ["output"] * (arch.rows > arch.paths)
+    output = ["output"] * len(arch.output_axes)
     path = "path_of_inputs" if output else "path"
     return {
         "order_parameter": ["path", "other_path"],
@@ -71,7 +71,7 @@ def _(model: Model) -> dict[str, list[str]]:
 
 @data_groups.register
 def _(model: Model, tokens: bool = False) -> Groups:
-    constant: dict[str, Any] = {"fingerprint": fingerprint(model), "path_inputs": model.path_inputs}
+    constant: PlainDict = {"fingerprint": fingerprint(model), "path_inputs": model.path_inputs}
     constant |= {} if model.temperature is None else {"temperature": model.temperature}
     for name in ("test_path_inputs", "test_labels"):
         if getattr(model, name) is not None:
@@ -107,7 +107,7 @@ def _(model: LatentModel, tokens: bool = False) -> Groups:
     }
 
 
-def tree_of(groups: Mapping[str, Any], coords: Mapping[str, Any], dims: Mapping[str, Any]) -> "xr.DataTree":
+def tree_of(groups: PlainMapping, coords: PlainMapping, dims: PlainMapping) -> "xr.DataTree":
     """ArviZ's tree of arrays that begin with axes (chain, draw)."""
     import arviz_base  # which imports Matplotlib
 

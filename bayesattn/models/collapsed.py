@@ -5,7 +5,6 @@ whitened, by default around the mode with the Laplace covariance, which is the m
 probability. Where labels are classes, those of order parameters have the prior's scale, and outputs are sampled too.
 """
 
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -18,6 +17,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
 from bayesattn._util.checks import one_of
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.kernels import GaussianProcess, sample_labels
 from bayesattn.kernels.choice import cheapest_form, compressed_examples
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
@@ -149,13 +149,13 @@ class Collapsed(Parameterisation):
             needed += 8 * (3 * latents**2 if latents <= latent_outputs.MOST_LATENTS else 0)
         return needed + 8 * (model.dataset.path_entries - model.path_inputs.size + (chains - 1) * 2 * rows**2)
 
-    def with_prepared(self, prepared: Mapping[str, Any]) -> "Collapsed":
+    def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """The same posterior in other coordinates."""
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> PlainDict:
         """Whitened coordinates are their own metric, except where a layer is narrow and the posterior far from Gaussian.
 
         The same holds for other likelihoods, whose posteriors are not Gaussian either.
@@ -270,9 +270,9 @@ class WithOutputs(Collapsed):
     likelihood: Likelihood
     latents: Whitening
 
-    def with_prepared(self, prepared: Mapping[str, Any]) -> "Collapsed":
+    def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """The same posterior in other coordinates."""
-        latents: dict[str, Any] = {"latents": _whitening(prepared, "latent_")}
+        latents: PlainDict = {"latents": _whitening(prepared, "latent_")}
         return replace(super().with_prepared(prepared), **latents)
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
@@ -312,7 +312,7 @@ class WithOutputs(Collapsed):
         return self.likelihood.sample(key, self.outputs(sites, self.factor(sites)))
 
 
-def _whitening(prepared: Mapping[str, Any], prefix: str = "") -> Whitening:
+def _whitening(prepared: PlainMapping, prefix: str = "") -> Whitening:
     """Whitening by the arrays of `prepare` whose names begin with `prefix`."""
     return Whitening(
         **{name: jnp.asarray(prepared[prefix + name]) for name in Whitening._fields if prefix + name in prepared}

@@ -1,13 +1,13 @@
 """A posterior as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
 
 import tomllib
-from collections.abc import Mapping
 from functools import singledispatch
 from typing import Any
 
 import numpy as np
 import tomli_w
 
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
@@ -22,7 +22,7 @@ ATTRIBUTE = "bayesattn"
 """Attribute of the root of a tree of draws: what `described` gives."""
 
 
-def described(model: Posterior, tokens: bool = False) -> dict[str, Any]:
+def described(model: Posterior, tokens: bool = False) -> PlainDict:
     """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups hold tokens too."""
     return {
         "kind": type(model).__name__,
@@ -32,19 +32,19 @@ def described(model: Posterior, tokens: bool = False) -> dict[str, Any]:
     }
 
 
-def restored(description: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
+def restored(description: PlainMapping, arrays: PlainMapping) -> Any:
     """The model that was described, with the arrays of its groups; KeyError, TypeError or ValueError if none was."""
     return RESTORE[description["kind"]](tomllib.loads(description["model"]), description["about_model"], arrays)
 
 
 @singledispatch
-def names_of(model: Posterior, tokens: bool = False) -> dict[str, Any]:
+def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
     """What, besides `table` and the arrays of the groups, makes the model; plain values."""
     return {"name": model.name}
 
 
 @names_of.register
-def _(model: Model, tokens: bool = False) -> dict[str, Any]:
+def _(model: Model, tokens: bool = False) -> PlainDict:
     return {
         "head_names": model.head_names or model.architecture.numbered_heads(),
         "path_groups": {name: list(paths) for name, paths in model.path_groups.items()},
@@ -55,7 +55,7 @@ def _(model: Model, tokens: bool = False) -> dict[str, Any]:
     } | ({} if model.compressed is None else {"unseen": model.compressed.residual._asdict()})
 
 
-def _network(table: Mapping[str, Any], names: Mapping[str, Any], arrays: Mapping[str, Any]) -> Model:
+def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> Model:
     arch, tokens = Architecture.of_table(table["architecture"]), None
     if names["readout"]:
         matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(arch.depth)]
@@ -78,7 +78,7 @@ def _network(table: Mapping[str, Any], names: Mapping[str, Any], arrays: Mapping
     )
 
 
-def _latent(table: Mapping[str, Any], names: Mapping[str, Any], arrays: Mapping[str, Any]) -> LatentModel:
+def _latent(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> LatentModel:
     given = {name: arrays[name] for name in LatentModel.data_names if name in arrays}
     return LatentModel(**given, noise=table["noise"], prior=table["prior"], name=names["name"])
 

@@ -1,10 +1,16 @@
 """Model files: the tables of which a .toml file is made, and what is said of one that is not like that."""
 
-from typing import Annotated, Any, Literal, TypeVar, get_args
+import dataclasses
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from bayesattn import tasks
 from bayesattn._util.checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
+from bayesattn._util.errors import BayesattnError
+from bayesattn.likelihoods import BY_NAME
+from bayesattn.tasks import OneShot
+from bayesattn.tasks.training import Training
 
 LONGEST_KEY = 200
 """Characters of a key that an error shows."""
@@ -35,79 +41,27 @@ class ArchitectureTable(Table):
     @model_validator(mode="after")
     def _one_of_width_and_widths(self):
         if (self.width is None) == (self.widths is None):
-            raise ValueError("needs either width or widths, and not both")
+            raise BayesattnError("needs either width or widths, and not both")
         return self
 
 
-class HiddenMarkovTable(Table):
-    """[task] name = "hidden_markov": arguments of `bayesattn.tasks.HiddenMarkov`."""
-
-    name: Literal["hidden_markov"]
-    examples: PositiveInt | None = None
-    test_examples: PositiveInt | None = None
-    tokens: PositiveInt | None = None
-    dimension: PositiveInt | None = None
-    stay_probability: float | None = None
-    noise_difference: float | None = None
-    noise_sum: float | None = None
-    noise_orthogonal: float | None = None
-    layers: list[list[str]] | None = None
-    inverse_temperature: float | None = None
-    seed: Seed = 0
+def _entry(name: str, hint: Any) -> Any:
+    """Type of an argument of a task as TOML has it: lists for tuples, counts from 1 and seeds from 0 on."""
+    if get_origin(hint) is tuple:
+        return list[_entry(name, get_args(hint)[0])]
+    if given := [each for each in get_args(hint) if each is not type(None)]:
+        return _entry(name, given[0])
+    return (Seed if name == "seed" else PositiveInt) if hint is int else hint
 
 
-class DigitsTable(Table):
-    """[task] name = "digits": arguments of `bayesattn.tasks.Digits`."""
-
-    name: Literal["digits"]
-    examples: PositiveInt | None = None
-    test_examples: PositiveInt | None = None
-    patch: PositiveInt | None = None
-    layers: list[list[str]] | None = None
-    inverse_temperature: float | None = None
-    seed: Seed = 0
-
-
-class SpliceTable(Table):
-    """[task] name = "splice": arguments of `bayesattn.tasks.Splice`."""
-
-    name: Literal["splice"]
-    examples: PositiveInt | None = None
-    test_examples: PositiveInt | None = None
-    layers: list[list[str]] | None = None
-    inverse_temperature: float | None = None
-    seed: Seed = 0
-
-
-class TrainingTable(Table):
-    """[task.training]: arguments of `bayesattn.tasks.training.Training`."""
-
-    steps: PositiveInt | None = None
-    batch: PositiveInt | None = None
-    learning_rate: PositiveFloat | None = None
-    width: PositiveInt | None = None
-    weight_decay: Annotated[float, Field(ge=0)] | None = None
-    seed: Seed = 0
-
-
-class OneShotTable(Table):
-    """[task] name = "one_shot": arguments of `bayesattn.tasks.OneShot`; paths are relative to the model file."""
-
-    name: Literal["one_shot"]
-    train_images: str | None = None
-    test_images: str | None = None
-    examples: int | None = None
-    test_examples: int | None = None
-    validation_examples: int | None = None
-    side: int | None = None
-    patch: int | None = None
-    width: int | None = None
-    key_width: int | None = None
-    heads: list[int] | None = None
-    turned: bool | None = None
-    attention: str | None = None
-    seed: Seed = 0
-    training: TrainingTable = TrainingTable()
+def _table_of(settings: type, **others: Any) -> type[Table]:
+    """The table of a dataclass, whose entries are its arguments and may be left out."""
+    hints = get_type_hints(settings)
+    entries: Any = {
+        each.name: (_entry(each.name, hints[each.name]) | None, None) for each in dataclasses.fields(settings)
+    }
+    summary = f"Arguments of `{settings.__module__}.{settings.__name__}`."
+    return create_model(f"{settings.__name__}Table", __base__=Table, __doc__=summary, **(entries | others))
 
 
 class ArraysTable(Table):
@@ -125,7 +79,7 @@ class ArraysTable(Table):
     @model_validator(mode="after")
     def _some_data(self):
         if self.file is None and self.statistics is None:
-            raise ValueError("needs file or statistics")
+            raise BayesattnError("needs file or statistics")
         return self
 
 
@@ -139,23 +93,35 @@ class ValidateTable(Table):
     draws: PositiveInt = 1000
 
 
+_TRAINING = _table_of(Training)
+_TRAINED = {"training": (_TRAINING, _TRAINING())}
+TASKS: dict[str, type[Table]] = {
+    name: _table_of(task, name=(Literal[name], ...), **(_TRAINED if task is OneShot else {}))
+    for name, task in tasks.TASKS.items()
+} | {"arrays": ArraysTable}
+"""Tables [task] by their `name`."""
+if TYPE_CHECKING:
+    LikelihoodName = str
+
+    class TaskTable(Table):
+        """One of `TASKS`."""
+
+        name: str
+else:
+    LikelihoodName = Literal[tuple(BY_NAME)]
+    TaskTable = Annotated[Union[tuple(TASKS.values())], Field(discriminator="name")]  # noqa: UP007
+
+
 class ModelTable(Table):
     """A whole model file."""
 
     temperature: PositiveFloat
-    observation: Literal["gaussian", "categorical"] = "gaussian"
+    observation: LikelihoodName = "gaussian"
     architecture: ArchitectureTable
-    task: HiddenMarkovTable | DigitsTable | SpliceTable | OneShotTable | ArraysTable = Field(discriminator="name")
+    task: TaskTable
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 
 
-TASKS: dict[str, type[Table]] = {
-    "hidden_markov": HiddenMarkovTable,
-    "digits": DigitsTable,
-    "splice": SpliceTable,
-    "one_shot": OneShotTable,
-    "arrays": ArraysTable,
-}
 TableKind = TypeVar("TableKind", bound=BaseModel)
 
 
@@ -164,7 +130,7 @@ def validated(kind: type[TableKind], content: Any) -> TableKind:
     try:
         return kind.model_validate(content)
     except ValidationError as error:
-        raise ValueError(describe(error, kind)) from None
+        raise BayesattnError(describe(error, kind)) from None
 
 
 def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:

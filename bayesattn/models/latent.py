@@ -15,6 +15,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import finite_array, owned, positive
+from bayesattn._util.plain import PlainDict
 from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites
 from bayesattn.posterior import Posterior
 
@@ -74,7 +75,7 @@ class LatentModel(Posterior):
         }
         return f"LatentModel {self.name!r}", rows
 
-    def table(self) -> dict[str, Any]:
+    def table(self) -> PlainDict:
         """Settings that, with the arrays, make the model."""
         return {"noise": self.noise, "prior": self.prior}
 

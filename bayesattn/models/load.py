@@ -1,14 +1,16 @@
 """Ready models by name, and anyone's model from a .toml file: what the file says becomes data and a network."""
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from bayesattn import tasks
 from bayesattn._util.checks import shown, suggestion
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
@@ -19,7 +21,7 @@ from bayesattn.models.files import (
     ArchitectureTable,
     ArraysTable,
     ModelTable,
-    OneShotTable,
+    TaskTable,
     ValidateTable,
     validated,
 )
@@ -27,7 +29,8 @@ from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
-MAKERS = {"hidden_markov": tasks.HiddenMarkov, "digits": tasks.Digits, "splice": tasks.Splice}
+ONE_SHOT = "one_shot"
+"""The task whose heads are trained before it makes a dataset."""
 
 
 def ready_models() -> list[str]:
@@ -41,7 +44,7 @@ def load_model(
     width: int | None = None,
     temperature: float | None = None,
     seed: int | None = None,
-    task: Mapping[str, Any] | None = None,
+    task: PlainMapping | None = None,
     progress: Callable[[training.Progress], None] | None = None,
     trained: bool = True,
 ) -> Model:
@@ -70,7 +73,7 @@ def load_model(
     return _build(_validated(content), file, progress, trained)
 
 
-def _validated(content: dict[str, Any]) -> ModelTable:
+def _validated(content: PlainDict) -> ModelTable:
     """Content of a model file, with NumPy's numbers, which may have been put in, as plain ones."""
     return validated(ModelTable, plain_table(content))
 
@@ -80,13 +83,14 @@ def takes_seed(name: str | Path) -> bool:
     return not _of_arrays(_read(name, None, None)[1])
 
 
-def must_train(name: str | Path, *, seed: int | None = None, task: Mapping[str, Any] | None = None) -> bool:
+def must_train(name: str | Path, *, seed: int | None = None, task: PlainMapping | None = None) -> bool:
     """Whether `load_model` would have to train a network first; arguments and errors as for that."""
     file, content = _read(name, seed, task)
     table = _validated(content).task
-    if not isinstance(table, OneShotTable) or table.attention is not None:
+    if table.name != ONE_SHOT:
         return False
-    return not training.is_cached(*_one_shot(table, file))
+    maker, settings = _one_shot(table, file)
+    return maker.attention is None and not training.is_cached(maker, settings)
 
 
 def load_task(
@@ -99,8 +103,8 @@ def load_task(
     """
     file, content = _read(name, seed, None)
     table = _validated(content).task
-    if not isinstance(table, OneShotTable):
-        raise ValueError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
+    if table.name != ONE_SHOT:
+        raise BayesattnError(f"model must have a task that is trained, one_shot, got {str(name)!r} with {table.name!r}")
     task, settings = _one_shot(table, file)
     return task, settings if steps is None else dataclasses.replace(settings, steps=steps)
 
@@ -110,7 +114,7 @@ def load_validate_table(name: str | Path) -> ValidateTable:
     return _validated(_read(name, None, None)[1]).validate_by
 
 
-def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) -> tuple[Path, dict[str, Any]]:
+def _read(name: str | Path, seed: int | None, task: PlainMapping | None) -> tuple[Path, PlainDict]:
     """The model file and its content, with another seed of the data and other entries of [task]."""
     file = user_path("model", name)
     if file.suffix == ".toml":
@@ -119,13 +123,13 @@ def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) ->
         file = FOLDER / f"{name}.toml"
         content = read_toml("model", file)
     else:
-        raise ValueError(
+        raise BayesattnError(
             f"model must be one of {', '.join(ready_models())} or a path to a .toml file, got {shown(str(name))}"
             + suggestion(str(name), ready_models())
         )
     if seed is not None:
         if _of_arrays(content):
-            raise ValueError(
+            raise BayesattnError(
                 f'seed of the data must not be given where [task] name = "arrays": they are in a file, got {seed}'
             )
         content["task"] = _table(content, "task") | {"seed": seed}
@@ -134,15 +138,15 @@ def _read(name: str | Path, seed: int | None, task: Mapping[str, Any] | None) ->
     return file, content
 
 
-def _of_arrays(content: dict[str, Any]) -> bool:
+def _of_arrays(content: PlainDict) -> bool:
     return _table(content, "task").get("name") == "arrays"
 
 
-def _table(content: dict[str, Any], key: str) -> dict[str, Any]:
+def _table(content: PlainDict, key: str) -> PlainDict:
     """A table of a model file, empty where there is none."""
     table = content.get(key, {})
     if not isinstance(table, dict):
-        raise ValueError(f"{key} must be a table, [{key}], got {shown(table)}")
+        raise BayesattnError(f"{key} must be a table, [{key}], got {shown(table)}")
     return table
 
 
@@ -150,7 +154,7 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
     task = table.task
     if isinstance(task, ArraysTable):
         return _from_arrays(table, task, file)
-    if isinstance(task, OneShotTable):
+    if task.name == ONE_SHOT:
         maker, settings = _one_shot(task, file)
         if maker.attention is None and not trained:
             with training.untrained(maker, settings) as heads:
@@ -158,10 +162,7 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
         if maker.attention is None:
             maker = dataclasses.replace(maker, attention=str(training.cached(maker, settings, progress)))
     else:
-        given: dict[str, Any] = {k: v for k, v in task.model_dump(exclude={"name"}).items() if v is not None}
-        if "layers" in given:
-            given["layers"] = tuple(map(tuple, given["layers"]))
-        maker = MAKERS[task.name](**given)
+        maker = tasks.TASKS[task.name](**_given(task))
     return _of_task(table, maker, file)
 
 
@@ -170,7 +171,7 @@ def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     outputs = max(1, len(data.output_names))
     if table.architecture.outputs not in (1, outputs):
-        raise ValueError(
+        raise BayesattnError(
             f"architecture.outputs must be {outputs} of task {table.task.name!r}, or be left out, got"
             f" {table.architecture.outputs}"
         )
@@ -180,8 +181,8 @@ def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
     return model.replace(task=task, likelihood=BY_NAME[table.observation](table.temperature))
 
 
-def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
-    given: dict[str, Any] = {k: v for k, v in table.model_dump(exclude={"name", "training"}).items() if v is not None}
+def _one_shot(table: TaskTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
+    given = _given(table)
     for name in ("train_images", "test_images"):
         if name in given and not is_named(given[name]):
             given[name] = str(file.parent / user_path(f"task.{name}", given[name]))
@@ -189,10 +190,17 @@ def _one_shot(table: OneShotTable, file: Path) -> tuple[tasks.OneShot, training.
                 raise FileNotFoundError(f"task.{name} must name images, got {given[name]!r}, which is not there")
     if "attention" in given:
         given["attention"] = str(file.parent / user_path("task.attention", given["attention"]))
-    if "heads" in given:
-        given["heads"] = tuple(given["heads"])
-    settings: dict[str, Any] = {k: v for k, v in table.training.model_dump().items() if v is not None}
+    settings = given.pop("training")
     return tasks.OneShot(**given), training.Training(**settings)
+
+
+def _given(table: TaskTable) -> PlainDict:
+    """Arguments of a task that its table has, with tuples for lists."""
+    return {name: _with_tuples(value) for name, value in table.model_dump(exclude={"name"}, exclude_none=True).items()}
+
+
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 
 def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[int], list[float]]:
@@ -202,7 +210,9 @@ def _widths_and_variances(table: ArchitectureTable, depth: int) -> tuple[list[in
 
 def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     if table.architecture.heads is None:
-        raise ValueError('architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none')
+        raise BayesattnError(
+            'architecture.heads must be given with task name = "arrays", such as heads = [2, 2], got none'
+        )
     widths, variances = _widths_and_variances(table.architecture, len(table.architecture.heads))
     arrays = (
         {}
@@ -226,20 +236,20 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     )
 
 
-def _arrays(path: Path, whole: bool) -> dict[str, Any]:
+def _arrays(path: Path, whole: bool) -> PlainDict:
     """Arrays of an .npz; `whole` if they must be those of all of a model's data, else those of its training are refused."""
     path = regular_file("task.file", path, "an .npz of path inputs and labels")
     training = ("path_inputs", "labels")
     known = [f.name for f in dataclasses.fields(Dataset) if f.name.endswith(("inputs", "labels"))]
     known = [name for name in known if whole or name not in training]
     if path.suffix != ".npz":
-        raise ValueError(f"task.file must be an .npz of path inputs and labels, got {path}")
+        raise BayesattnError(f"task.file must be an .npz of path inputs and labels, got {path}")
     arrays = read_arrays("task.file", path)[0]
     for key in arrays.keys() - set(known):
         beside = "" if whole or key not in training else " beside task.statistics"
-        raise ValueError(
+        raise BayesattnError(
             f"task.file may hold {', '.join(known)}{beside}, got {shown(key)} in {path}{suggestion(key, known)}"
         )
     for key in set(training) - arrays.keys() if whole else ():
-        raise ValueError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
+        raise BayesattnError(f"task.file must hold {key}, got only {sorted(arrays)} in {path}")
     return arrays

@@ -3,6 +3,7 @@
 import jax
 
 from bayesattn._util.checks import memory_limit
+from bayesattn._util.errors import BayesattnError
 from bayesattn.models.registry import PARAMETERISATIONS
 from bayesattn.posterior import Posterior
 
@@ -19,7 +20,7 @@ def require_memory(model: Posterior, parameterisation: str, chains: int = 1) -> 
     if needed > limit:
         kind = PARAMETERISATIONS[parameterisation]
         size = f" at {model.size}" if model.size else ""
-        raise ValueError(
+        raise BayesattnError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"
             f" {needed / 2**30:.3g} GiB; {kind.memory_advice}"
         )

@@ -2,7 +2,6 @@
 
 import json
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -10,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
 from bayesattn.model import Model
@@ -32,8 +33,8 @@ UNSAID = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics"
 class Origin:
     """What is known of the model that draws are of: by what a tree says and holds, or by the model itself."""
 
-    about: Mapping[str, Any]
-    data: Mapping[str, Any]
+    about: PlainMapping
+    data: PlainMapping
     model: Any = None
 
     @classmethod
@@ -57,7 +58,7 @@ class Origin:
         return {str(each) for each in said if each is not None}
 
     @cached_property
-    def table(self) -> dict[str, Any]:
+    def table(self) -> PlainDict:
         """Settings of the model, without those that decide no posterior; none where they are not known."""
         try:
             about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
@@ -99,12 +100,12 @@ def close(ours: Any, theirs: Any) -> bool:
 def require_model(tree: "xr.DataTree", model: Any) -> None:
     """Raise ValueError, naming what differs, where a tree is known to be of another model."""
     if not isinstance(model, Posterior):
-        raise ValueError(f"model must be a bayesattn.Model, got {shown(model)}")
+        raise BayesattnError(f"model must be a bayesattn.Model, got {shown(model)}")
     if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
-        raise ValueError(f"model must be the one that draws are of, got one with {difference}")
+        raise BayesattnError(f"model must be the one that draws are of, got one with {difference}")
 
 
-def described_in(tree: "xr.DataTree") -> dict[str, Any]:
+def described_in(tree: "xr.DataTree") -> PlainDict:
     """What a tree's attribute says of its model; nothing where it has none that can be read."""
     try:
         about: Any = tree.attrs.get(ATTRIBUTE)
@@ -122,10 +123,10 @@ def model_in(tree: "xr.DataTree") -> Any:
         # Runs of earlier versions have none.
         said = Origin(about, arrays).fingerprints
         if said and said != {fingerprint(model)}:
-            raise ValueError("other data")
+            raise BayesattnError("other data")
         return model
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
+        raise BayesattnError(
             f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
             " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
             " over the model"

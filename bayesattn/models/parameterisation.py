@@ -2,7 +2,6 @@
 
 import abc
 import math
-from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import equinox as eqx
@@ -12,6 +11,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
 
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
 
 COPIES = 8
@@ -63,12 +63,12 @@ class Parameterisation(eqx.Module):
     def bytes_needed(cls, model: Any, chains: int) -> int:
         """Least memory, in bytes, that so many chains at a time take, without the draws that are kept."""
 
-    def with_prepared(self, prepared: Mapping[str, Any]) -> "Parameterisation":
+    def with_prepared(self, prepared: PlainMapping) -> "Parameterisation":
         """The same posterior with other arrays of `prepare`."""
         return self
 
     @property
-    def options(self) -> dict[str, Any]:
+    def options(self) -> PlainDict:
         """Defaults of sampler options, over those of the samplers themselves."""
         return {}
 

@@ -10,6 +10,7 @@ import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
 
+from bayesattn._util.plain import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites, arrays_of, observe
@@ -28,7 +29,7 @@ class Path(Parameterisation):
         test_path_inputs: xi of the test examples, or None.
         readout: whether draws keep the readout of path inputs, from which outputs at other inputs are made.
         likelihood_scale: P over the size of a minibatch.
-        heads, widths, outputs: shapes of the weights.
+        heads, widths, output_axes: shapes of the weights.
     """
 
     minibatches: ClassVar[bool] = True
@@ -43,7 +44,7 @@ class Path(Parameterisation):
     readout: bool = eqx.field(static=True)
     heads: tuple[int, ...] = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
-    outputs: int = eqx.field(static=True)
+    output_axes: tuple[int, ...] = eqx.field(static=True)
     likelihood_scale: Any = eqx.field(default=1.0, kw_only=True)
 
     @classmethod
@@ -58,7 +59,7 @@ class Path(Parameterisation):
         return 8 * (model.dataset.path_entries + chains * COPIES * weights)
 
     @staticmethod
-    def _fields(model: Model) -> dict[str, Any]:
+    def _fields(model: Model) -> PlainDict:
         arch = model.architecture
         return {
             "path_inputs": jnp.asarray(model.path_inputs),
@@ -70,7 +71,7 @@ class Path(Parameterisation):
             "readout": not model.likelihood.conjugate,
             "heads": arch.heads,
             "widths": arch.widths,
-            "outputs": arch.outputs,
+            "output_axes": arch.output_axes,
         }
 
     def function(self, sites: Sites) -> Outputs:
@@ -88,7 +89,7 @@ class Path(Parameterisation):
         for layer, count in enumerate(self.heads):
             # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
             shapes[f"V_{layer + 1}"] = (count, self.widths[layer + 1], self.widths[layer])
-        shapes["a"] = (self.widths[-1],) if self.outputs == 1 else (self.outputs, self.widths[-1])
+        shapes["a"] = (*self.output_axes, self.widths[-1])
         return {
             name: jnp.asarray(
                 numpyro.sample(name, dist.Normal(0.0, jnp.sqrt(variance)).expand(shape).to_event(len(shape)))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bayesattn import attention
+from bayesattn._util.errors import BayesattnError
 from bayesattn.likelihoods import Outputs
 from bayesattn.model import Model
 from bayesattn.models.parameterisation import Sites
@@ -32,7 +33,7 @@ class Token(Path):
     def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Token":
         """The posterior of a model; raises ValueError if it has no tokens."""
         if model.tokens is None:
-            raise ValueError(
+            raise BayesattnError(
                 "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
                 " use 'path' or 'collapsed', or Model.from_tokens"
             )

@@ -15,7 +15,8 @@ import numpy as np
 import tomli_w
 from jaxtyping import Float
 
-from bayesattn._util.checks import finite_array, positive_integer, shown
+from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn.model import Model
 from bayesattn.models.arviz import DATA
 from bayesattn.models.description import ATTRIBUTE
@@ -54,7 +55,7 @@ def opened(draws: Draws) -> "xr.DataTree":
     return _in_order(_tree_and_run(draws)[0])
 
 
-def opened_of(draws: Draws, model: Any) -> "xr.DataTree":
+def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
     """`opened` draws of a model; raises ValueError where they are known to be of another one, naming what differs."""
     tree = opened(draws)
     require_model(tree, model)
@@ -72,11 +73,11 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
         require_model(tree, model)
     own: Any = model if model is not None else model_in(tree) if run is None else run.model
     if not isinstance(own, Model):
-        raise ValueError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
+        raise BayesattnError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
     return own, tree
 
 
-def _tree_and_run(draws: Any) -> tuple["xr.DataTree", Any]:
+def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", Any]:
     """A tree, and the run that it is of; None of a tree in memory."""
     import xarray
 
@@ -87,7 +88,9 @@ def _tree_and_run(draws: Any) -> tuple["xr.DataTree", Any]:
     if isinstance(draws, str | Path):
         draws = run_class(draws)
     if not isinstance(draws, run_class):
-        raise ValueError(f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}")
+        raise BayesattnError(
+            f"draws must be the result of bayesattn.sample, a Run or a run's folder, got {shown(draws)}"
+        )
     return draws.draws(), draws
 
 
@@ -96,7 +99,7 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     import xarray
 
     if "posterior" not in tree.children:
-        raise ValueError(f"draws must have the group posterior, got groups {', '.join(tree.children) or 'none'}")
+        raise BayesattnError(f"draws must have the group posterior, got groups {', '.join(tree.children) or 'none'}")
     groups = {str(name): node.to_dataset() for name, node in tree.children.items()}
     put, joined = {}, False
     for name, data in groups.items():
@@ -140,7 +143,7 @@ def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
                 entries = values.transpose(axis, ...).values
                 if not (entries == entries[:1]).all():
                     what = f"{name}[{str(variable)!r}]"
-                    raise ValueError(
+                    raise BayesattnError(
                         f"draws must be of one model, got trees put together whose {what} differ along {axis}:"
                         " bayesattn.concat says what else does"
                     )
@@ -149,7 +152,7 @@ def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
 
 
 def _in_order_of_axes(data: "xr.Dataset") -> "xr.Dataset":
-    def place(axis: Any) -> tuple[int, int]:
+    def place(axis: Checked) -> tuple[int, int]:
         name, _, number = str(axis).rpartition("_")
         if number.isdecimal() and name in AXES:
             return AXES.index(name), -int(number)
@@ -176,7 +179,7 @@ def _require_axes(data: "xr.Dataset") -> None:
         wanted = ORDER_PARAMETER_AXES if name == "order_parameter" else OF_CHAINS
         if not {*wanted} <= axes or (name in ("order_parameter", "lp", "energy") and axes > {*wanted}):
             got = ", ".join(map(str, data[name].dims)) or "none"
-            raise ValueError(
+            raise BayesattnError(
                 f"{name} of draws must have axes {', '.join(wanted)}, got {got}; isel(chain=[0]) keeps one"
             )
 
@@ -189,7 +192,7 @@ def _square(posterior: "xr.Dataset") -> "xr.Dataset":
     if paths == others:
         return posterior
     if sorted(paths) != sorted(others) or len({*paths}) < len(paths):
-        raise ValueError(
+        raise BayesattnError(
             f"order_parameter of draws must have the same paths along path and other_path, got"
             f" {', '.join(map(str, paths))} and {', '.join(map(str, others))}"
         )
@@ -200,12 +203,12 @@ def _require_joinable(groups: Mapping[str, "xr.Dataset"]) -> None:
     """Raise ValueError if trees that were put together have chains of several lengths, or draws that are the same."""
     name, values = numbers_of(groups)
     if not np.isfinite(values).all():
-        raise ValueError(
+        raise BayesattnError(
             f"draws that were put together must be as many of each chain, got {name} that are not finite: cut the longer"
             " ones first, with isel(draw=slice(..))"
         )
     if repeats(values):
-        raise ValueError("draws that were put together must be of other seeds, got the same draws twice")
+        raise BayesattnError("draws that were put together must be of other seeds, got the same draws twice")
 
 
 def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarray, "chain draw"]]:
@@ -225,7 +228,7 @@ def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
-def order_parameters(draws: Any, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters(draws: Checked, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of draws of a model, its rows in the model's order.
 
     Args:
@@ -251,11 +254,11 @@ def _only(order_parameter: "xr.DataArray") -> "xr.DataTree":
     return xarray.DataTree.from_dict({"posterior": order_parameter.to_dataset(name="order_parameter")})
 
 
-def _is_named(draws: Any) -> bool:
+def _is_named(draws: Checked) -> bool:
     return {*getattr(draws, "dims", ())} == {*ORDER_PARAMETER_AXES}
 
 
-def is_tree_or_run(draws: Any) -> bool:
+def is_tree_or_run(draws: Checked) -> bool:
     """Whether draws are such as `opened` takes, or a variable of theirs, with named axes."""
     return (
         _is_named(draws)
@@ -270,10 +273,10 @@ def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Flo
     positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
     if "order_parameter" not in posterior:
-        raise ValueError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
+        raise BayesattnError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
     drawn = in_order_of_rows(posterior["order_parameter"], tree, model).isel(draw=slice(thin - 1, None, thin))
     if not drawn.size:
-        raise ValueError(f"draws must hold at least {thin} of each chain, got {posterior.sizes['draw']}")
+        raise BayesattnError(f"draws must hold at least {thin} of each chain, got {posterior.sizes['draw']}")
     return drawn.values  # Read from the disk, if they are there.
 
 
@@ -284,7 +287,7 @@ def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Model) -
         names = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
         named = axis in drawn.coords
         if drawn.sizes[axis] != model.architecture.rows or (named and sorted(names) != sorted(rows)):
-            raise ValueError(
+            raise BayesattnError(
                 f"draws must be of a network of paths {', '.join(model.row_names)}, got {', '.join(names)}"
             )
         if named and names != [*rows]:

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import positive_integer, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.path_inputs import input_scale
@@ -54,18 +55,18 @@ def weights(
     tree = opened_of(draws, model)
     posterior = tree["posterior"].to_dataset()
     if "bartlett" not in posterior:
-        raise ValueError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
+        raise BayesattnError("draws must come from parameterisation 'collapsed', got a posterior without 'bartlett'")
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
     points = posterior["bartlett"].isel(draw=slice(thin - 1, None, thin))
     if points.shape[-1] != sum(shape.size for shape in shapes):
-        raise ValueError(
+        raise BayesattnError(
             f"draws must come from this model, got {points.shape[-1]} Bartlett coordinates,"
             f" expected {sum(shape.size for shape in shapes)}"
         )
     needed = 8 * arch.number_of_weights(model.path_inputs.shape[2]) * points.shape[0] * points.shape[1]
     if needed > max_bytes:
-        raise ValueError(
+        raise BayesattnError(
             f"weights of all draws take {needed / 2**30:.1f} GiB, more than max_bytes; raise thin or max_bytes"
         )
     flat = jnp.asarray(points.values).reshape(-1, points.shape[-1])
@@ -73,7 +74,7 @@ def weights(
     mixed = None
     if not model.likelihood.conjugate:
         if "readout" not in posterior:
-            raise ValueError("draws must hold posterior['readout'], from which weights are made, got draws without")
+            raise BayesattnError("draws must hold posterior['readout'], from which weights are made, got draws without")
         drawn_readouts = in_order_of_rows(posterior["readout"], tree, model)
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])

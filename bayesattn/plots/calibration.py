@@ -10,6 +10,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn.checks.calibration import VERDICTS, Calibration
 from bayesattn.checks.ranks import ecdf_band, ecdf_difference
 from bayesattn.plots.style import literal, palette, whole_numbers
@@ -25,7 +26,9 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
     if not isinstance(calibrations, Mapping) or not all(
         hasattr(each, "ranks") for each in calibrations.values() or [None]
     ):
-        raise ValueError(f"calibrations must be results of bayesattn.calibration by name, got {shown(calibrations)}")
+        raise BayesattnError(
+            f"calibrations must be results of bayesattn.calibration by name, got {shown(calibrations)}"
+        )
     colors = palette()
     columns = min(MOST_COLUMNS, len(calibrations))
     rows = -(-len(calibrations) // columns)

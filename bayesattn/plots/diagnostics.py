@@ -7,7 +7,9 @@ import arviz_stats
 import numpy as np
 from jaxtyping import Float
 from matplotlib.axes import Axes
+from matplotlib.figure import FigureBase
 
+from bayesattn._util.plain import PlainDict
 from bayesattn.checks.diagnostics import ENOUGH_ESS, GOOD_BFMI
 from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.ranks import BAND_LEVEL, PLACES
@@ -40,7 +42,7 @@ def scalars(draws: Draws) -> dict[str, Scalar]:
     return {name: Scalar(values) for name, values in chosen.items()}
 
 
-def trace(figure: Any, quantities: Mapping[str, Scalar]) -> None:
+def trace(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
     """Each quantity against the draw, a colour a chain."""
     panels = _row(figure, quantities)
     for axes, quantity in zip(panels, quantities.values(), strict=True):
@@ -48,7 +50,7 @@ def trace(figure: Any, quantities: Mapping[str, Scalar]) -> None:
         every = -(-values.shape[1] // MOST_TRACED)
         for chain, color in enumerate(_chain_colors(len(values))):
             shown = values[chain, ::every]
-            style: dict[str, Any] = {"color": color, "linewidth": 0.5, "alpha": 0.85, "rasterized": True}
+            style: PlainDict = {"color": color, "linewidth": 0.5, "alpha": 0.85, "rasterized": True}
             axes.plot(every * np.arange(len(shown)) + 1, shown, label=f"chain {chain + 1}", **style)
         axes.set(xlabel="draw" if every == 1 else f"draw, thinned by {every}")
         whole_numbers(axes.xaxis)
@@ -56,7 +58,7 @@ def trace(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     _legend(figure, panels[0], linewidth=2)
 
 
-def rank(figure: Any, quantities: Mapping[str, Scalar]) -> None:
+def rank(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
     """ECDF of each chain's ranks among all chains, minus that of chains that mixed, and the band in which those stay.
 
     The band is for independent draws: of those that depend on each other, every so many are taken, one for each effective
@@ -75,7 +77,7 @@ def rank(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     _legend(figure, panels[0])
 
 
-def ess(figure: Any, quantities: Mapping[str, Scalar]) -> None:
+def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
     """Effective sample size as draws accumulate: of what mixes it grows along a line."""
     panels, colors = _row(figure, quantities), palette()
     for axes, quantity in zip(panels, quantities.values(), strict=True):
@@ -89,13 +91,13 @@ def ess(figure: Any, quantities: Mapping[str, Scalar]) -> None:
     _legend(figure, panels[0])
 
 
-def energy(figure: Any, values: Float[np.ndarray, "chain draw"]) -> None:
+def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
     """Energy and its changes from draw to draw, and BFMI: where changes are much smaller, chains explore slowly."""
     colors = palette()
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     centred, changes = (values - values.mean()).ravel(), np.diff(values, axis=1).ravel()
     edges = np.histogram_bin_edges(np.concatenate([centred, changes]), 40)
-    style: dict[str, Any] = {"bins": edges.tolist(), "density": True, "alpha": 0.45}
+    style: PlainDict = {"bins": edges.tolist(), "density": True, "alpha": 0.45}
     left.hist(centred, color=colors.blue, label="energy - mean", **style)
     left.hist(changes, color=colors.orange, label="change from draw to draw", **style)
     left.set(title="Energy", xlabel="energy", ylabel="density")
@@ -110,7 +112,7 @@ def energy(figure: Any, values: Float[np.ndarray, "chain draw"]) -> None:
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
 
 
-def _row(figure: Any, quantities: Mapping[str, Scalar], **settings: Any) -> list[Axes]:
+def _row(figure: FigureBase, quantities: Mapping[str, Scalar], **settings: Any) -> list[Axes]:
     """A panel for each quantity, with its name."""
     panels = list(figure.subplots(1, len(quantities), squeeze=False, **settings).flat)
     for axes, name in zip(panels, quantities, strict=True):
@@ -118,7 +120,7 @@ def _row(figure: Any, quantities: Mapping[str, Scalar], **settings: Any) -> list
     return panels
 
 
-def _legend(figure: Any, axes: Axes, **lines: Any) -> None:
+def _legend(figure: FigureBase, axes: Axes, **lines: Any) -> None:
     """One legend for a row of panels, beside it."""
     handles, labels = axes.get_legend_handles_labels()
     legend = figure.legend(handles[:10], labels[:10], loc="outside right center", fontsize=8, frameon=False)

@@ -10,12 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
 from bayesattn.checks.pruning import MOST_LOST, Comparison, Pruned, compare, heads_of
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 
-ORDER_STYLES: dict[str, dict[str, Any]] = {
+ORDER_STYLES: dict[str, PlainDict] = {
     "theory": {"color": "blue", "marker": "o"},
     "draws": {"color": "green", "marker": "s", "linestyle": ":"},
     "magnitude": {"color": "purple", "marker": "^", "linestyle": "-."},
@@ -50,7 +52,7 @@ def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draw
 def _compared(comparisons: Any) -> list[Comparison]:
     several = [*comparisons] if isinstance(comparisons, list | tuple) else [comparisons]
     if not several:
-        raise ValueError("comparisons must hold at least one, got none")
+        raise BayesattnError("comparisons must hold at least one, got none")
     return [each if isinstance(each, Comparison) else compare(*opened_with_network(each)) for each in several]
 
 

@@ -2,15 +2,17 @@
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from bayesattn._util.checks import one_of
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn.architecture import Architecture
 from bayesattn.checks.accuracy import share_right
 from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
@@ -67,12 +69,12 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
     kinds = [kinds] if isinstance(kinds, str) else kinds
     draws = opened(run).compute()
     if not draws["posterior"].sizes["draw"]:
-        raise ValueError("run must have draws to show, got one that has none yet")
+        raise BayesattnError("run must have draws to show, got one that has none yet")
     _require_finite(draws)
     missing = lacking(draws)
     for kind in kinds or ():
         if kind in missing:
-            raise ValueError(f"kinds may hold {kind!r} only where there is something to show, but {missing[kind]}")
+            raise BayesattnError(f"kinds may hold {kind!r} only where there is something to show, but {missing[kind]}")
     quantities = diagnostics.scalars(draws)
     chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
@@ -89,7 +91,7 @@ def _require_finite(draws: xr.DataTree) -> None:
     for group in ("posterior", "sample_stats"):
         for name, values in dataset(draws, group).data_vars.items():
             if name in OF_DRAWS and values.dtype.kind == "f" and not np.isfinite(values.values).all():
-                raise ValueError(
+                raise BayesattnError(
                     f"run must have finite draws to show, got {name} that are not: of a run that goes on,"
                     " bayesattn.runs.Run(..).draws() are those that all chains have"
                 )
@@ -101,7 +103,7 @@ def names_of(draws: xr.DataTree) -> Names:
     try:
         arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
         outputs = names.get("output_names")
-        if arch.outputs > 1:
+        if arch.output_axes:
             return Names(None, outputs if outputs and len(outputs) == arch.outputs else None)
         return Names(arch.way_names(names["head_names"]))
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -123,7 +125,7 @@ def run_title(draws: xr.DataTree) -> str:
     return ", ".join([*parts, f"{chains} of {sizes['draw']} draws"])
 
 
-def draw(figure: Any, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
+def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
     """One kind of figure of some draws and their `scalars`, into a figure or a part of one, with names if they are known."""
     draws = opened(draws)
     if kind == "energy":
@@ -158,7 +160,7 @@ def lacking(draws: Draws) -> dict[str, str]:
     return why
 
 
-def central(figure: Any, draws: Draws, known: Names = UNNAMED) -> None:
+def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
     """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries.
 
     Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
@@ -209,7 +211,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
         low, high = np.quantile(draws, ((1 - share) / 2, (1 + share) / 2), axis=0)
         axes.hlines(places, low, high, color=colors.blue, linewidth=width, label=f"{100 * share:g} % of draws")
     median = np.median(draws, axis=0)
-    style: dict[str, Any] = {"markerfacecolor": plt.rcParams["axes.facecolor"], "markersize": 5, "zorder": 4}
+    style: PlainDict = {"markerfacecolor": plt.rcParams["axes.facecolor"], "markersize": 5, "zorder": 4}
     axes.plot(median, places, "o", color=colors.blue, label="median", **style)
     if draws.min() > 0 and median.max() > FAR * median.min():
         axes.set_xscale("log")
@@ -219,7 +221,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
     legend_below(axes, 3)
 
 
-def prediction(figure: Any, draws: Draws, names: Names = UNNAMED) -> None:
+def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None:
     """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
     draws = opened(draws)
     sampled = draws["posterior"].to_dataset()["prediction"].values
@@ -238,7 +240,7 @@ def prediction(figure: Any, draws: Draws, names: Names = UNNAMED) -> None:
             panels[0].vlines(places, low, high, color=colors.blue, linewidth=width, label=label)
         else:
             panels[0].fill_between(places, low, high, color=colors.blue, alpha=shade, linewidth=0, label=label)
-    style: dict[str, Any] = {"marker": "o"} if few else {"linewidth": 1}
+    style: PlainDict = {"marker": "o"} if few else {"linewidth": 1}
     ink = plt.rcParams["text.color"]
     panels[0].plot(places, mean[order], color=ink, markersize=4, zorder=4, label="mean predictor", **style)
     each = "test example" if sampled.ndim == 3 else "output of a test example"

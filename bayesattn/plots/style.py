@@ -1,7 +1,7 @@
 """What all figures share: Okabe and Ito's colours, safe for colour-blind readers, names, axes, legends, files."""
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,12 +15,14 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.text import rounded, with_error
 
 RESOLUTION = 150
 SUFFIXES = (".png", ".pdf", ".svg")
-UNDATED: dict[str, Mapping[str, Any]] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+UNDATED: dict[str, PlainMapping] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
 """The same figure makes the same file, whenever it is made."""
 MARKERS = "os^Dv"
 MOST_NUMBERED = 8
@@ -72,7 +74,7 @@ def name_ticks(axis: Axis, names: Sequence[str], tilted: bool = False) -> None:
     """Names at 0, 1, ..; of many, every so many."""
     places = range(0, len(names), -(-len(names) // MOST_NAMED))
     many, tilted = len(names) > MOST_NUMBERED, tilted and max(map(len, names)) > UPRIGHT
-    tilt: dict[str, Any] = {"rotation": 90} if many else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
+    tilt: PlainDict = {"rotation": 90} if many else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     size = 6.5 if many else 8
     axis.set_ticks(list(places), [short(names[place]) for place in places], fontsize=size, **tilt if tilted else {})
 
@@ -133,7 +135,7 @@ def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
     """
     file = user_path(name, file)
     if file.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
+        raise BayesattnError(f"{name} must end in {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}, got {file}")
     if not overwrite:
         require_new(name, file, "choose another, or give overwrite=True")
     return file

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.alignment import Alignment
 from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence
@@ -72,7 +74,7 @@ def _validated(validations: Any) -> list[Validation]:
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
     if not several:
-        raise ValueError("validations must hold at least one, got none")
+        raise BayesattnError("validations must hold at least one, got none")
 
     def validated(each: Any) -> Validation:
         if hasattr(each, "saddle"):
@@ -150,7 +152,7 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
         error = np.array([v.error[path, path] for v in validations]) / saddle
         axes.plot(widths, 100 * corrected, color=color, linestyle=":", marker="x", markersize=5)
         shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars can be told apart
-        style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
+        style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
         axes.errorbar(shift * widths, 100 * draws, 100 * error, **style)
     width_axis(axes, [v.width for v in validations])
     most = "" if len(names) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(names)}"
@@ -178,7 +180,7 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
         axes.plot(widths, corrected[:, pair], color=color, linestyle=":", marker="x", markersize=5)
         shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)
         label = f"{short(names[columns[pair]])},\n{short(names[rows[pair]])}"
-        style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": label}
+        style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": label}
         axes.errorbar(shift * widths, drawn[:, pair], error[:, pair], **style)
     width_axis(axes, [v.width for v in validations])
     most = "" if len(rows) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(rows)}"
@@ -205,7 +207,7 @@ def _by_path(axes: Axes, validation: Validation) -> None:
     aside = 0.15
     axes.axhline(0, color=colors.grey, linewidth=1, label="theory, saddle point")
     label = "draws ± Monte Carlo error"
-    style: dict[str, Any] = {"fmt": "o", "markersize": 4, "capsize": 3, "color": colors.orange, "label": label}
+    style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": colors.orange, "label": label}
     axes.errorbar(places - aside, 100 * (draws / saddle - 1), 100 * error / saddle, **style)
     label = "theory, to first order in 1/N"
     style = {"color": colors.blue, "marker": "x", "markersize": 7, "linestyle": "none", "label": label}
@@ -222,7 +224,7 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
     """Alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
     colors = palette()
     numbers = np.arange(1, len(aligned.eigenvectors) + 1)
-    style: dict[str, Any] = {"markersize": 3, "linewidth": 0.8}
+    style: PlainDict = {"markersize": 3, "linewidth": 0.8}
     label = f"draws, N = {width}: {with_error(aligned.draws, aligned.error)}"
     own = {"marker": "o", "color": colors.blue, "capsize": 2, "label": label}
     axes.errorbar(numbers, aligned.eigenvectors, aligned.eigenvectors_error, **own | style)
@@ -248,7 +250,7 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
     legend_below(axes, title="kernel-target alignment")
 
 
-def order_parameters(figure: Any, validation: Validation) -> None:
+def order_parameters(figure: FigureBase, validation: Validation) -> None:
     """U by theory and by draws on one colour scale, with path names."""
     names = validation.model.row_names
     panels = [

@@ -10,8 +10,10 @@ import jax
 import numpy as np
 import xarray as xr
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.validation import LEVEL, Predicted, predicted, validate
@@ -47,7 +49,7 @@ class RunSection:
 
     name: str
     title: str
-    overview: dict[str, Any]
+    overview: PlainDict
     warnings: list[str]
     verdict: str
     holds: bool | None
@@ -84,11 +86,11 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     if not overwrite:
         require_new("out", out, "choose another, or give overwrite=True")
     if not runs:
-        raise ValueError("runs must hold at least one run, got none")
+        raise BayesattnError("runs must hold at least one run, got none")
     opened = [Run(path) for path in runs]
     for run in opened:
         if not min(run.done) > run.job.warmup:
-            raise ValueError(f"runs must have draws to report on, got {run.path}, which has none yet")
+            raise BayesattnError(f"runs must have draws to report on, got {run.path}, which has none yet")
     alike: dict[str, list[int]] = {}
     for number, run in enumerate(opened):
         alike.setdefault(_but_for_seed(run), []).append(number)

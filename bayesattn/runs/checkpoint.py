@@ -5,19 +5,19 @@ The checksums of the zip format show damage to it.
 
 import io
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bayesattn._util.files import replace_file
+from bayesattn._util.plain import PlainDict, PlainMapping
 
 UNREADABLE = (Exception,)
 """What reading a damaged file raises: one flipped bit, and zip readers find it encrypted or of another version."""
 
 
-def write(file: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> None:
+def write(file: Path, about: PlainMapping, arrays: PlainMapping) -> None:
     """Replace a checkpoint by one of these arrays, whose description is plain values for JSON."""
     content = io.BytesIO()
     described = np.frombuffer(json.dumps(about).encode(), np.uint8)
@@ -25,17 +25,17 @@ def write(file: Path, about: Mapping[str, Any], arrays: Mapping[str, Any]) -> No
     replace_file(file, content.getvalue())
 
 
-def read(file: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def read(file: Path) -> tuple[PlainDict, dict[str, np.ndarray]]:
     """Description and arrays of a checkpoint; raises one of UNREADABLE."""
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         return _described(stored), {name: stored[name] for name in stored.files if name != "about"}
 
 
-def read_description(file: Path) -> dict[str, Any]:
+def read_description(file: Path) -> PlainDict:
     """Description of a checkpoint, whose arrays are not read; raises one of UNREADABLE."""
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         return _described(stored)
 
 
-def _described(stored: Any) -> dict[str, Any]:
+def _described(stored: Any) -> PlainDict:
     return dict(json.loads(stored["about"].tobytes()))

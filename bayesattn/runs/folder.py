@@ -12,6 +12,7 @@ from pathlib import Path
 
 import filelock
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import sync_folder, user_path
 
 FOLDER = ".run"
@@ -21,7 +22,7 @@ LOCK_SECONDS = 2.0
 """A lock that someone merely looks at is free again long before."""
 
 
-class RunError(ValueError):
+class RunError(BayesattnError):
     """A folder that is not a run, or not one that can be read or resumed."""
 
 

@@ -1,9 +1,9 @@
 """Runs in a folder: which there are, how far they are, and where one is drawn that replaces another."""
 
 from pathlib import Path
-from typing import Any
 
 from bayesattn._util.files import user_path
+from bayesattn._util.plain import PlainDict
 from bayesattn.runs import folder as folders
 from bayesattn.runs.folder import REPLACEMENT, RunError
 from bayesattn.runs.run import Run
@@ -18,7 +18,7 @@ def is_run(path: str | Path) -> bool:
     return True
 
 
-def overview(folder: str | Path) -> list[dict[str, Any]]:
+def overview(folder: str | Path) -> list[PlainDict]:
     """State and figures of every run in a folder, or of the run that it is; a damaged one is "unreadable".
 
     Raises RunError if there is none.

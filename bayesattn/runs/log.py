@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bayesattn._util.files import append_line
+from bayesattn._util.plain import PlainDict
 
 
 def append(file: Path, **event: Any) -> None:
@@ -16,7 +17,7 @@ def append(file: Path, **event: Any) -> None:
         append_line(file, json.dumps({"time": time} | event))
 
 
-def read(file: Path) -> list[dict[str, Any]]:
+def read(file: Path) -> list[PlainDict]:
     """The events; lines that cannot be read are left out."""
     try:
         lines = file.read_text(errors="replace").splitlines()
@@ -25,7 +26,7 @@ def read(file: Path) -> list[dict[str, Any]]:
     return [event for event in map(_parsed, lines) if event]
 
 
-def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def blocks(events: list[PlainDict]) -> list[PlainDict]:
     """Events of blocks that say what they should."""
     numbers = ("seconds", "steps")
     return [
@@ -37,7 +38,7 @@ def blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def _parsed(line: str) -> dict[str, Any] | None:
+def _parsed(line: str) -> PlainDict | None:
     """A line that was cut short, or is no event, says nothing."""
     try:
         event = json.loads(line)

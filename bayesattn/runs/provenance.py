@@ -13,13 +13,14 @@ import subprocess
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import tomli_w
 
+from bayesattn._util.plain import PlainDict
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.models.description import plain_table
 from bayesattn.models.origin import close
@@ -50,17 +51,17 @@ SHOWN = ("test_labels",)
 """Arrays that decide no draw, but what is said of them."""
 
 
-def model_table(model: Posterior) -> dict[str, Any]:
+def model_table(model: Posterior) -> PlainDict:
     """The resolved model, in the form of a model file where there is one."""
     return plain_table(model.table())
 
 
-def job_table(job: Job) -> dict[str, Any]:
+def job_table(job: Job) -> PlainDict:
     """Every setting of the job."""
     return plain_table(vars(job))
 
 
-def to_toml(table: dict[str, Any]) -> str:
+def to_toml(table: PlainDict) -> str:
     """A table as TOML text."""
     return tomli_w.dumps(table)
 
@@ -78,7 +79,7 @@ def identity(model: Posterior, job: Job) -> str:
     return digest.hexdigest()
 
 
-def environment() -> dict[str, Any]:
+def environment() -> PlainDict:
     """Versions, precision, device and machine that a run is made with."""
     device = next(iter(jnp.zeros(0).devices()))
     return _versions() | {
@@ -93,7 +94,7 @@ def environment() -> dict[str, Any]:
     }
 
 
-def differences(begun: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def differences(begun: PlainDict, now: PlainDict) -> list[str]:
     """Deciding parts of two environments that differ, as phrases."""
     return [
         f"{name} {begun.get(name) or 'none'} (now {now[name] or 'none'})"
@@ -138,7 +139,7 @@ def require_same_environment(run: Run) -> None:
         )
 
 
-def _model_settings(model: Posterior) -> dict[str, Any]:
+def _model_settings(model: Posterior) -> PlainDict:
     """Entries of a model's table, without [task], those of [architecture] among the others."""
     table = model_table(model)
     table.pop("task", None)

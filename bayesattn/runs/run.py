@@ -19,6 +19,7 @@ from zarr.storage import LocalStore
 
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described
 from bayesattn.models.description import restored
 from bayesattn.posterior import Posterior
@@ -129,7 +130,7 @@ class Run(Described):
             arrays = [about for about in self.metadata.values() if store.is_of_draws(about.get("dimension_names"))]
             return sum(map(store.bytes_of, arrays))
 
-    def arrays_of_draws(self) -> dict[str, Any]:
+    def arrays_of_draws(self) -> PlainDict:
         """Zarr arrays of draws by group and name."""
         with self.reading("its arrays"):
             arrays = store.arrays_of(self.root())
@@ -175,7 +176,7 @@ class Run(Described):
 
         return self.remembered("diagnostics", lambda: diagnose(self.draws()).to_dict(), Diagnostics.from_dict)
 
-    def summary(self) -> list[dict[str, Any]]:
+    def summary(self) -> list[PlainDict]:
         """Rows of `bayesattn.checks.diagnostics.summary` for the draws that are there."""
         from bayesattn.checks.diagnostics import summary
 
@@ -186,7 +187,7 @@ class Run(Described):
         name: str,
         compute: Callable[[], Any],
         restore: Callable[[Any], Any],
-        about: dict[str, Any] | None = None,
+        about: PlainDict | None = None,
     ) -> Any:
         """What is computed once, as plain values for JSON; stored beside the draws, read again while it is about the same.
 
@@ -222,7 +223,7 @@ class Run(Described):
             raise RunError(f"{self.path} is damaged: {found}; {AGAIN}")
 
     @cached_property
-    def _model_settings(self) -> dict[str, Any]:
+    def _model_settings(self) -> PlainDict:
         """Name, width and temperature; None of what a latent model has not."""
         table = tomllib.loads(self.description["model"])
         width = table["architecture"]["widths"][0] if "architecture" in table else None
@@ -237,7 +238,7 @@ class Run(Described):
         parts += [f"T = {temperature:g}"] if temperature is not None else []
         return ", ".join([name, *parts])
 
-    def overview(self) -> dict[str, Any]:
+    def overview(self) -> PlainDict:
         """State, progress, settings and diagnostics, for a table."""
         done, state, events = self.done, self.state, self.events()
         return self._model_settings | {
@@ -279,7 +280,7 @@ class Run(Described):
         """Append an event to the run's log."""
         log.append(self.path / FOLDER / "log.jsonl", **event)
 
-    def events(self) -> list[dict[str, Any]]:
+    def events(self) -> list[PlainDict]:
         """The run's log: starts with their environment, blocks with their wall time in seconds, ends."""
         return log.read(self.path / FOLDER / "log.jsonl")
 
@@ -300,7 +301,7 @@ class Run(Described):
         name = self.checkpoint_file(chains).name
         return RunError(f"{self.path} is damaged: checkpoint {name} cannot be read ({why}); {AGAIN}")
 
-    def _checked_steps(self, chains: Chains, about: dict[str, Any]) -> int:
+    def _checked_steps(self, chains: Chains, about: PlainDict) -> int:
         if (about.get("run"), about.get("chains")) != (self.identity, list(chains)):
             raise self._unreadable(chains, "it is of another run or other chains")
         done, most = about.get("done"), self.job.transitions

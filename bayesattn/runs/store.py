@@ -24,7 +24,9 @@ import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, sync, sync_folder
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
@@ -52,7 +54,7 @@ CHUNK_BYTES = 2**22
 """Most draws, and bytes before compression, that a chunk has, unless a single block has more."""
 AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
 
-Metadata = dict[str, dict[str, Any]]
+Metadata = dict[str, PlainDict]
 """The zarr.json of each group and array of a store, by name."""
 
 
@@ -70,7 +72,7 @@ def open_root(path: Path) -> zarr.Group:
     return zarr.open_group(DurableStore(path), mode="r+")
 
 
-def read_root(path: Path) -> tuple[dict[str, Any], Metadata, bool]:
+def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
     """Description of a run, metadata of its groups and arrays, and whether its root has them consolidated.
 
     Raises RunError if `path` is not a run that can be read.
@@ -124,11 +126,11 @@ def metadata_of(path: Path) -> Metadata:
     return found
 
 
-def _consolidated(metadata: Metadata) -> dict[str, Any]:
+def _consolidated(metadata: Metadata) -> PlainDict:
     return {"kind": "inline", "must_understand": False, "metadata": metadata}
 
 
-def checksum(description: Mapping[str, Any], metadata: Metadata) -> int:
+def checksum(description: PlainMapping, metadata: Metadata) -> int:
     """CRC-32 of what the root of a store says of the run, its groups and arrays."""
     return zlib.crc32(json.dumps([description, metadata], sort_keys=True).encode())
 
@@ -181,7 +183,7 @@ def read_prepared(run: Run) -> dict[str, np.ndarray]:
     try:
         about, arrays = checkpoint.read(run.path / FOLDER / PREPARED)
         if about["run"] != run.identity:
-            raise ValueError("it is of another run")
+            raise BayesattnError("it is of another run")
     except checkpoint.UNREADABLE as error:
         raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read ({error}); {AGAIN}") from None
     return arrays
@@ -205,7 +207,7 @@ def extend(run: Run, job: Job) -> None:
     _describe(run.path, run.description, job, metadata)
 
 
-def _describe(path: Path, description: Mapping[str, Any], job: Job, metadata: Metadata) -> None:
+def _describe(path: Path, description: PlainMapping, job: Job, metadata: Metadata) -> None:
     """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
     content = json.loads((path / "zarr.json").read_bytes())
     about = dict(description) | {"sampler": provenance.to_toml(provenance.job_table(job))}
@@ -214,7 +216,7 @@ def _describe(path: Path, description: Mapping[str, Any], job: Job, metadata: Me
     replace_file(path / "zarr.json", json.dumps(content).encode())
 
 
-def arrays_of(root: zarr.Group) -> dict[str, Any]:
+def arrays_of(root: zarr.Group) -> PlainDict:
     """All arrays of a run, by group and name."""
     return {
         f"{group}/{name}": array for group, members in sorted(root.groups()) for name, array in sorted(members.arrays())
@@ -226,7 +228,7 @@ def is_of_draws(axes: Sequence[str | None] | None) -> bool:
     return tuple(axes or ())[:2] == ("chain", "draw")
 
 
-def bytes_of(about: Mapping[str, Any]) -> int:
+def bytes_of(about: PlainMapping) -> int:
     """Bytes of an array's numbers, by its metadata."""
     return math.prod(about["shape"]) * np.dtype(about["data_type"]).itemsize
 
@@ -266,7 +268,7 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
     """Write ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
     dims = axes(model)
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
-    usual: dict[str, Any] = {
+    usual: PlainDict = {
         "compressors": [ZstdCodec(level=1), Crc32cCodec()],
         "chunk_key_encoding": {"name": "default", "separator": "."},
         "config": {"write_empty_chunks": True},

@@ -20,6 +20,7 @@ from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
 from bayesattn._util.checks import positive, positive_integer
+from bayesattn._util.errors import BayesattnError
 
 Vector = Float[Array, " coordinate"]
 MOST_ENERGY_ERROR = 1000.0
@@ -101,7 +102,7 @@ class Langevin(MCMCKernel):
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
         self.target_accept_prob = positive("target_accept_prob", target_accept_prob or self.target)
         if self.target_accept_prob >= 1:
-            raise ValueError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+            raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
         self._potential_of: Callable = lambda *args, **kwargs: potential_fn
         self._postprocess: Callable | None = None
 

@@ -15,6 +15,8 @@ from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
 from bayesattn._util.checks import one_of
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import compiled
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
@@ -33,7 +35,7 @@ MOST_SECONDS = 5.0
 FIRST_STEPS = 5
 Chains = tuple[int, ...]
 """Chains that advance together: one, or all where they are vectorised."""
-Outputs = dict[str, dict[str, Any]]
+Outputs = dict[str, PlainDict]
 """Group -> name -> array, or what stands for one."""
 
 
@@ -54,7 +56,7 @@ class Plan(NamedTuple):
 
     program: Program
     posterior: Parameterisation
-    prepared: dict[str, Any]
+    prepared: PlainDict
     shapes: Outputs
     block: int
     key: Key[Array, ""]
@@ -93,7 +95,7 @@ class _Turn(NamedTuple):
 
 
 @with_own_settings
-def plan(model: Posterior, job: Job, prepared: dict[str, Any] | None = None, *, other_labels: bool = False) -> Plan:
+def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other_labels: bool = False) -> Plan:
     """Make a job ready.
 
     Args:
@@ -104,7 +106,7 @@ def plan(model: Posterior, job: Job, prepared: dict[str, Any] | None = None, *, 
     """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
-        raise ValueError(
+        raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
@@ -116,13 +118,13 @@ def plan(model: Posterior, job: Job, prepared: dict[str, Any] | None = None, *, 
     chain_program = program_of(posterior, job.sampler, job.options, job.warmup, tuple(job.keep), vectorised)
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
-        raise ValueError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
+        raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
     return Plan(chain_program, posterior, computed, shapes, block, key)
 
 
-def _prepared(model: Any, kind: type[Parameterisation]) -> dict[str, Any]:
+def _prepared(model: Any, kind: type[Parameterisation]) -> PlainDict:
     """What has to be computed before sampling begins."""
     found = kind.prepare(model)
     return curvature.refined(model, found) if kind is Collapsed else found

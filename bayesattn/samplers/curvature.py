@@ -8,7 +8,6 @@ over a few draws is the inverse of a covariance that no posterior of the same me
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +15,7 @@ import numpy as np
 from jaxtyping import Array, Float, Key
 from threadpoolctl import threadpool_limits
 
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import branch, fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models import Collapsed, Model, collapsed
@@ -38,14 +38,14 @@ def is_worthwhile(shapes: Shapes) -> bool:
     return sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN and not too_many(shapes)
 
 
-def refined(model: Model, prepared: dict[str, Any]) -> dict[str, Any]:
+def refined(model: Model, prepared: PlainDict) -> PlainDict:
     """What `collapsed.prepare` found, with whitening by the mean curvature, where this is worthwhile."""
     if not model.likelihood.conjugate or not is_worthwhile(collapsed.structure(model)):
         return prepared
     return whitened_by_mean_curvature(model, prepared)
 
 
-def whitened_by_mean_curvature(model: Model, prepared: dict[str, Any]) -> dict[str, Any]:
+def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
     """What `collapsed.prepare` found, with whitening by the mean curvature in place of that at the mode.
 
     Deterministic: the short chains have random keys of their own, whatever the seed of the job.

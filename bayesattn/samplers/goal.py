@@ -3,13 +3,15 @@
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
 from bayesattn.models import CENTRAL
 from bayesattn.samplers.job import Job
 
@@ -36,7 +38,7 @@ class Goal:
         self.target = None if target_ess is None else positive("target_ess", target_ess)
         self.limit = None if max_seconds is None else positive("max_seconds", max_seconds)
         if self.target is not None and not set(CENTRAL) & set(job.keep):
-            raise ValueError(f"target_ess needs draws of U, keep = {', '.join(CENTRAL)}, got {', '.join(job.keep)}")
+            raise BayesattnError(f"target_ess needs draws of U, keep = {', '.join(CENTRAL)}, got {', '.join(job.keep)}")
         self.began, self.lock = time.monotonic(), threading.Lock()
         self.look, self.reached, self.over = FIRST_LOOK, None, False
         self.values: Callable[[int], Any] = lambda count: np.empty((0, 0, 0))
@@ -75,7 +77,7 @@ class Goal:
         return drawn
 
 
-def entries(posterior: Mapping[str, Any], count: int) -> Float[np.ndarray, "chain draw entry"]:
+def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain draw entry"]:
     """Entries of the first draws of U, on and below its diagonal, or of the latent, among the draws of a posterior."""
     name = next(name for name in CENTRAL if name in posterior)
     values = np.asarray(posterior[name][:, :count])

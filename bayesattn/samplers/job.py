@@ -1,7 +1,7 @@
 """What a sampling job is: sampler, parameterisation, how many draws, and which of their quantities are kept."""
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ import jax
 import numpy as np
 
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.samplers import hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
@@ -54,7 +56,7 @@ class Job:
     keep: Sequence[str] = ("order_parameter", "latent", "prediction")
     thin: int = 1
     chain_method: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
+    options: PlainMapping = field(default_factory=dict)
 
     def __post_init__(self):
         one_of("sampler", self.sampler, SAMPLERS)
@@ -63,9 +65,9 @@ class Job:
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
         object.__setattr__(self, "seed", seed_number("seed", self.seed))
         if self.draws % self.thin:
-            raise ValueError(f"thin must divide draws = {self.draws}, got {self.thin}")
+            raise BayesattnError(f"thin must divide draws = {self.draws}, got {self.thin}")
         if isinstance(self.keep, str) or not isinstance(self.keep, Sequence) or not self.keep:
-            raise ValueError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {shown(self.keep)}")
+            raise BayesattnError(f"keep must be a list of some of {', '.join(QUANTITIES)}, got {shown(self.keep)}")
         for name in self.keep:
             one_of("keep", name, QUANTITIES)
         object.__setattr__(self, "keep", tuple(name for name in QUANTITIES if name in self.keep))
@@ -76,7 +78,7 @@ class Job:
         presets = PRESETS.get(self.sampler, {})
         if self.sampler in MINIBATCHED and not PARAMETERISATIONS[self.parameterisation].minibatches:
             serving = [name for name, kind in PARAMETERISATIONS.items() if kind.minibatches]
-            raise ValueError(
+            raise BayesattnError(
                 f"sampler {self.sampler!r} serves parameterisations {', '.join(serving)}, in which labels are independent,"
                 f" got {self.parameterisation!r}"
             )
@@ -93,7 +95,7 @@ class Job:
         return cls(**settings)
 
     @classmethod
-    def restored(cls, table: Mapping[str, Any]) -> "Job":
+    def restored(cls, table: PlainMapping) -> "Job":
         """The job whose settings were stored: its options are those, whatever presets have become since."""
         job = cls(**table)
         object.__setattr__(job, "options", dict(table.get("options", {})))

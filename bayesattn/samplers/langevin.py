@@ -12,6 +12,8 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
 from bayesattn._util.checks import positive, positive_integer
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn.samplers.adapter import (
     MOST_ENERGY_ERROR,
     Half,
@@ -207,7 +209,7 @@ class Sgld(Ula):
         """State before the first step; raises ValueError if a minibatch is larger than the data."""
         examples = len(model_args[0].labels)
         if self.minibatch > examples:
-            raise ValueError(f"minibatch must be at most the number of examples, {examples}, got {self.minibatch}")
+            raise BayesattnError(f"minibatch must be at most the number of examples, {examples}, got {self.minibatch}")
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def drift(self, scaled, model_args, model_kwargs) -> Callable:
@@ -245,7 +247,7 @@ class Mclmc(Unadjusted):
     def __init__(
         self, program=None, potential_fn=None, *, length: float = 1.0, desired_energy_var: float = 5e-4, **options: Any
     ):
-        settings: dict[str, Any] = {"step_size": 0.5} | options
+        settings: PlainDict = {"step_size": 0.5} | options
         super().__init__(program, potential_fn, **settings)
         self.length = positive("length", length)
         self.desired_energy_var = positive("desired_energy_var", desired_energy_var)

@@ -7,19 +7,21 @@ from typing import Any
 import numpy as np
 
 from bayesattn._util.checks import positive, positive_integer, shown, suggestion, truth
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 
 DEEPEST = 30
 """A tree of more doublings has more leaves than 32 bits count."""
 
 
-def checked_options(sampler: str, kernel: type, options: Any) -> dict[str, Any]:
+def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
     """Options as they are, lists as tuples; raises ValueError for one that the kernel lacks, or one without sense."""
     if not isinstance(options, Mapping):
-        raise ValueError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
+        raise BayesattnError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
     known = option_names(kernel)
     for name, value in options.items():
         if name not in known:
-            raise ValueError(
+            raise BayesattnError(
                 f"options of sampler {sampler!r} must be some of {', '.join(known)}, got {shown(name)}"
                 + suggestion(name, known)
             )
@@ -42,13 +44,13 @@ def option_names(kernel: type) -> list[str]:
 
 def _probability(name: str, value: Any) -> None:
     if not positive(name, value) < 1:
-        raise ValueError(f"{name} must be below 1, got {value:g}")
+        raise BayesattnError(f"{name} must be below 1, got {value:g}")
 
 
 def _tree_depth(name: str, value: Any) -> None:
     depths = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, list | tuple) and len(value) != 2:
-        raise ValueError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
+        raise BayesattnError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
     for depth in depths:
         positive_integer(name, depth, 1, DEEPEST)
 

@@ -3,13 +3,15 @@
 A block of draws is one jitted `lax.scan` over `kernel.sample`, compiled once for all blocks, chains and models of one shape.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import branch, first_key
 from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
@@ -32,7 +34,7 @@ class Program(NamedTuple):
     shapes: Callable
 
 
-def options_for(sampler: str, posterior: Parameterisation, options: Mapping[str, Any]) -> dict[str, Any]:
+def options_for(sampler: str, posterior: Parameterisation, options: PlainMapping) -> PlainDict:
     """Options of a sampler, over the defaults that the posterior has for those that the sampler takes."""
     takes = option_names(SAMPLERS[sampler])
     return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
@@ -41,7 +43,7 @@ def options_for(sampler: str, posterior: Parameterisation, options: Mapping[str,
 def program_of(
     posterior: Parameterisation,
     sampler: str,
-    options: Mapping[str, Any],
+    options: PlainMapping,
     warmup: int,
     keep: tuple[str, ...],
     vectorised: bool = False,
@@ -51,7 +53,7 @@ def program_of(
     return program(sampler, type(posterior), warmup, settings, keep, vectorised)
 
 
-def kernel(sampler: str, parameterisation: type[Parameterisation], options: Mapping[str, Any]) -> Any:
+def kernel(sampler: str, parameterisation: type[Parameterisation], options: PlainMapping) -> Any:
     """A new kernel of a sampler for the NumPyro program of a parameterisation.
 
     Raises:
@@ -60,7 +62,7 @@ def kernel(sampler: str, parameterisation: type[Parameterisation], options: Mapp
     try:
         return SAMPLERS[sampler](parameterisation.program, **options)
     except TypeError as error:
-        raise ValueError(f"options of sampler {sampler!r}: {error}") from None
+        raise BayesattnError(f"options of sampler {sampler!r}: {error}") from None
 
 
 @lru_cache(maxsize=32)

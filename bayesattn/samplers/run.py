@@ -16,6 +16,7 @@ import numpy as np
 import tomli_w
 
 from bayesattn._util.checks import one_of
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.progress import callback, compiling
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
@@ -126,7 +127,7 @@ class InMemory:
     def __init__(self, job: Job, shapes: Outputs):
         needed = job.chains * job.kept * bytes_per_draw(shapes)
         if needed > MOST_MEMORY:
-            raise ValueError(
+            raise BayesattnError(
                 f"draws of these settings take {needed / 2**30:.1f} GiB of memory, expected at most"
                 f" {MOST_MEMORY / 2**30:.0f}; keep less, raise thin, or draw to disk with bayesattn.runs.sample"
             )

@@ -19,6 +19,7 @@ from numpyro.infer.util import initialize_model
 from numpyro.primitives import Messenger
 
 from bayesattn._util.checks import positive, positive_integer
+from bayesattn._util.errors import BayesattnError
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
 
 REPLICAS = 12
@@ -132,7 +133,7 @@ class Tempered(MCMCKernel):
         self.adapt_step_size, self.adapt_mass_matrix = adapt_step_size, adapt_mass_matrix
         self.target_accept_prob = positive("target_accept_prob", target_accept_prob)
         if self.target_accept_prob >= 1:
-            raise ValueError(f"target_accept_prob must be below 1, got {target_accept_prob}")
+            raise BayesattnError(f"target_accept_prob must be below 1, got {target_accept_prob}")
 
     @property
     def sample_field(self) -> str:

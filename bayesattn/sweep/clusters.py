@@ -3,13 +3,15 @@
 import errno
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import jax
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
+from bayesattn._util.plain import PlainMapping
 from bayesattn.samplers.blocks import cores
 from bayesattn.sweep.plan import Cluster, Sweep
 
@@ -21,7 +23,7 @@ CONNECT_SECONDS = 10
 
 @contextmanager
 def client(
-    sweep: Sweep, workers: int | None, scheduler: str | None, security: Mapping[str, Any] | None, pending: int
+    sweep: Sweep, workers: int | None, scheduler: str | None, security: PlainMapping | None, pending: int
 ) -> Iterator[tuple[Any, int]]:
     """A Dask client, and how many threads each run may use.
 
@@ -50,7 +52,7 @@ def client(
             yield client, threads
 
 
-def _security(options: Mapping[str, Any] | None) -> Any:
+def _security(options: PlainMapping | None) -> Any:
     """None leaves it to Dask's own configuration."""
     from distributed import Security
 
@@ -63,7 +65,7 @@ def _security(options: Mapping[str, Any] | None) -> Any:
     try:
         return Security(**{"require_encryption": True, **options, **{name: str(file) for name, file in files.items()}})
     except (TypeError, ValueError) as error:
-        raise ValueError(
+        raise BayesattnError(
             f"security must be options of distributed.Security, got {', '.join(options)}: {error}"
         ) from None
 

@@ -1,6 +1,6 @@
 """Many runs on Dask, each of them a store of its own that survives its worker."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -8,7 +8,9 @@ import filelock
 import pandas as pd
 
 from bayesattn import runs
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.processes import require_main_guard
 from bayesattn.sweep import clusters
 from bayesattn.sweep.plan import Planned, Sweep
@@ -38,10 +40,10 @@ def run(
     *,
     workers: int | None = None,
     scheduler: str | None = None,
-    security: Mapping[str, Any] | None = None,
+    security: PlainMapping | None = None,
     threads: int | None = None,
     overwrite: bool = False,
-    progress: Callable[[dict[str, Any]], None] | None = None,
+    progress: Callable[[PlainDict], None] | None = None,
 ) -> pd.DataFrame:
     """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed, short ones go on.
 
@@ -70,7 +72,7 @@ def run(
     if scheduler is None and sweep.table.cluster is None:
         require_main_guard("sweep.run")
     if security and not (scheduler or "").startswith("tls://"):
-        raise ValueError(f"security needs a scheduler at a tls:// address, got {scheduler}")
+        raise BayesattnError(f"security needs a scheduler at a tls:// address, got {scheduler}")
     require_extras(sweep)
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}

@@ -12,8 +12,10 @@ from pydantic import Field
 
 from bayesattn import runs
 from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_toml
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest
 from bayesattn.models import Model, load_model, must_train
 from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
@@ -34,7 +36,7 @@ class Settings(Table):
     width: PositiveInt | None = None
     temperature: PositiveFloat | None = None
     data_seed: Annotated[int, Field(ge=0)] | None = None
-    task: dict[str, Any] | None = None
+    task: PlainDict | None = None
     sampler: str | None = None
     parameterisation: str | None = None
     chains: int | None = None
@@ -44,7 +46,7 @@ class Settings(Table):
     keep: list[str] | None = None
     thin: int | None = None
     chain_method: str | None = None
-    options: dict[str, Any] | None = None
+    options: PlainDict | None = None
 
 
 class Cluster(Table):
@@ -52,14 +54,14 @@ class Cluster(Table):
 
     kind: Literal["slurm", "pbs", "sge", "lsf", "oar"]
     jobs: PositiveInt
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: PlainDict = Field(default_factory=dict)
 
 
 class SweepTable(Table):
     """A whole sweep file: [settings] of all runs, [grid] of lists, every combination of which is a run, [[runs]]."""
 
     settings: Settings = Settings()
-    grid: dict[str, Any] = Field(default_factory=dict)
+    grid: PlainDict = Field(default_factory=dict)
     runs: list[Settings] = Field(default_factory=list)
     cluster: Cluster | None = None
 
@@ -69,8 +71,8 @@ class Planned:
     """A run of a sweep: its name, the settings that vary, and all of them; `out` is the folder of its store."""
 
     name: str
-    varied: dict[str, Any]
-    settings: dict[str, Any]
+    varied: PlainDict
+    settings: PlainDict
     out: Path
 
     @property
@@ -146,15 +148,15 @@ class Sweep:
     def _planned(self) -> list[Planned]:
         shared = self.table.settings.model_dump(exclude_none=True)
         listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
-        pairs: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        pairs: list[tuple[PlainDict, PlainDict]] = []
         for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
             for key in entry.keys() & point.keys() - set(NESTED):
-                raise ValueError(f"{key} must be either in [grid] or in [[runs]], got both")
+                raise BayesattnError(f"{key} must be either in [grid] or in [[runs]], got both")
             varied = _merged(entry, point)
             settings = _merged(shared, varied)
             if "model" not in settings:
                 name = _name(varied)
-                raise ValueError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
+                raise BayesattnError(f"model must be given in [settings], [grid] or [[runs]], got none for {name!r}")
             if settings["model"].endswith(".toml"):
                 settings["model"] = str((self.file.parent / user_path("model", settings["model"])).absolute())
             pairs.append((varied, settings))
@@ -164,7 +166,7 @@ class Sweep:
             # Two runs may differ in what a file name cannot show.
             name = f"{name},{digest(settings)[:8]}" if names.count(name) > 1 else name
             if name in planned:
-                raise ValueError(f"runs must differ in their settings, got {_name(varied)!r} twice")
+                raise BayesattnError(f"runs must differ in their settings, got {_name(varied)!r} twice")
             planned[name] = Planned(name, varied, settings, (self.out / f"{name}.zarr").absolute())
         return list(planned.values())
 
@@ -173,7 +175,7 @@ class Sweep:
         try:
             _ = planned.job, planned.model(trained=False)
         except (ValueError, OSError) as error:
-            raise ValueError(f"{planned.name}: {error}") from error
+            raise BayesattnError(f"{planned.name}: {error}") from error
 
 
 @lru_cache(maxsize=16)
@@ -182,37 +184,37 @@ def _data(model: str, data_seed: int | None, task: str, trained: bool) -> Model:
     return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
 
 
-def _grid_points(grid: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
     """Every combination of the lists in [grid], checked like other settings."""
-    axes: list[list[dict[str, Any]]] = []
+    axes: list[list[PlainDict]] = []
     for key, values in grid.items():
         if key not in Settings.model_fields:
-            raise ValueError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
+            raise BayesattnError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
         if key in NESTED and isinstance(values, dict):
             lists = {(key, inner): inner_values for inner, inner_values in values.items()}
         else:
             lists = {(key,): values}
         for names, choices in lists.items():
             if not isinstance(choices, list) or not choices:
-                raise ValueError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
+                raise BayesattnError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
             if names == (key,) and key in NESTED and not all(isinstance(choice, dict) for choice in choices):
-                raise ValueError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
+                raise BayesattnError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
             axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
     for combination in itertools.product(*axes):
-        point: dict[str, Any] = {}
+        point: PlainDict = {}
         for part in combination:
             point = _merged(point, part)
         checked = validated(Settings, point).model_dump()
         yield {key: checked[key] for key in point}
 
 
-def _merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
+def _merged(first: PlainDict, second: PlainDict) -> PlainDict:
     """`second` over `first`, inside [task] and options too."""
     nested = {key: {**first.get(key, {}), **second.get(key, {})} for key in NESTED if key in first or key in second}
     return first | second | nested
 
 
-def flat(varied: dict[str, Any]) -> dict[str, Any]:
+def flat(varied: PlainDict) -> PlainDict:
     """Settings with those of [task] and options on one level, as columns and names want them.
 
     Those that are called like another setting or column keep the name of their table before theirs.
@@ -224,7 +226,7 @@ def flat(varied: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def _name(varied: dict[str, Any]) -> str:
+def _name(varied: PlainDict) -> str:
     """What tells a run from the others, fit for a file name."""
     name = ",".join(f"{key}={_text(value)}" for key, value in flat(varied).items()) or "run"
     name = "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in name)

@@ -2,12 +2,12 @@
 
 import io
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
 from bayesattn import runs
 from bayesattn._util.files import replace_file
+from bayesattn._util.plain import PlainDict
 from bayesattn.sweep.plan import Sweep, flat
 
 
@@ -22,7 +22,7 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
         about |= {"seed": planned.job.seed} | flat(planned.varied)
         error = (errors or {}).get(planned.name)
         try:
-            overview: dict[str, Any] = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
+            overview: PlainDict = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
             about |= {key: overview[key] for key in ("state", "width", "temperature", "seconds") if key in overview}
             error = error or overview.get("error")
             quantities = runs.Run(planned.out).summary() if overview["state"] == "complete" and not error else [{}]

@@ -7,4 +7,7 @@ from bayesattn.tasks.images import load_images
 from bayesattn.tasks.one_shot import OneShot
 from bayesattn.tasks.splice import Splice
 
-__all__ = ["Digits", "HiddenMarkov", "OneShot", "Splice", "TokenDataset", "load_images"]
+TASKS = {"hidden_markov": HiddenMarkov, "digits": Digits, "splice": Splice, "one_shot": OneShot}
+"""Dataclasses of the tasks by their names in model files. A new one is added here, and nowhere else."""
+
+__all__ = ["TASKS", "Digits", "HiddenMarkov", "OneShot", "Splice", "TokenDataset", "load_images"]

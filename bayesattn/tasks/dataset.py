@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import one_of, positive, positive_integer, seed_number
+from bayesattn._util.errors import BayesattnError
 
 
 class TokenDataset(NamedTuple):
@@ -39,7 +40,7 @@ class TokenDataset(NamedTuple):
 def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -> None:
     """Raise ValueError for layers that are no names of heads."""
     if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
-        raise ValueError(f"layers must hold at least one layer of at least one head, got {layers}")
+        raise BayesattnError(f"layers must hold at least one layer of at least one head, got {layers}")
     for layer, heads in enumerate(layers):
         for head in heads:
             one_of(f"layers[{layer}]", head, known)

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import positive_integer
+from bayesattn._util.errors import BayesattnError
 from bayesattn.classes import one_hot
 from bayesattn.tasks.dataset import TokenDataset, checked_settings
 from bayesattn.tasks.images import DIGITS, load_images
@@ -47,7 +48,7 @@ class Digits:
 
     def __post_init__(self):
         if positive_integer("patch", self.patch) not in (1, 2, 4, 8):
-            raise ValueError(f"patch must be 1, 2, 4 or 8, got {self.patch}")
+            raise BayesattnError(f"patch must be 1, 2, 4 or 8, got {self.patch}")
         checked_settings(self, self.HEADS)
 
     def dataset(self) -> TokenDataset:
@@ -59,7 +60,9 @@ class Digits:
         images = load_images(DIGITS, SIDE)
         wanted = self.examples + self.test_examples
         if wanted > len(images.pixels):
-            raise ValueError(f"examples and test_examples must be at most {len(images.pixels)} together, got {wanted}")
+            raise BayesattnError(
+                f"examples and test_examples must be at most {len(images.pixels)} together, got {wanted}"
+            )
         choice_rng, head_rng = np.random.default_rng(self.seed).spawn(2)
         chosen = choice_rng.permutation(len(images.pixels))[:wanted]
         training = chosen[: self.examples]

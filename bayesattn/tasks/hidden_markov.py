@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import number, positive, positive_integer, require_memory, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn.tasks.dataset import TokenDataset, checked_heads
 
 HEADS = ("same_token", "uniform", "random", "blank")
@@ -52,15 +53,15 @@ class HiddenMarkov:
     def __post_init__(self):
         for name in ("examples", "test_examples", "dimension"):
             if positive_integer(name, getattr(self, name), minimum=2) % 2:
-                raise ValueError(f"{name} must be even, got {getattr(self, name)}")
+                raise BayesattnError(f"{name} must be even, got {getattr(self, name)}")
         positive_integer("tokens", self.tokens)
         seed_number("seed", self.seed)
         positive("inverse_temperature", self.inverse_temperature)
         if not 0 <= number("stay_probability", self.stay_probability) <= 1:
-            raise ValueError(f"stay_probability must be between 0 and 1, got {self.stay_probability}")
+            raise BayesattnError(f"stay_probability must be between 0 and 1, got {self.stay_probability}")
         for name in ("noise_difference", "noise_sum", "noise_orthogonal"):
             if number(name, getattr(self, name)) < 0:
-                raise ValueError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
+                raise BayesattnError(f"{name} must be a finite number of at least 0, got {getattr(self, name)}")
         checked_heads(self.layers, HEADS)
 
     def dataset(self) -> TokenDataset:

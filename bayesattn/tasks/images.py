@@ -14,9 +14,10 @@ import platformdirs
 from jaxtyping import Float, Int
 
 from bayesattn._util.checks import positive_integer, require_memory, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import user_path
-from bayesattn._util.input_files import MOST_MEMBERS, Refused, decoding, members
+from bayesattn._util.input_files import MOST_MEMBERS, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 OMNIGLOT = {
@@ -88,13 +89,15 @@ def load_images(source: str | Path, side: int = 32) -> Images:
     if wanted is not None:
         first, last = wanted
         if not first <= last < len(images.names):
-            raise ValueError(f"classes of {source} must be within 0-{len(images.names) - 1}, got [{first}-{last}]")
+            raise BayesattnError(f"classes of {source} must be within 0-{len(images.names) - 1}, got [{first}-{last}]")
         images = images.choose(range(first, last + 1))
     if len(images.names) < FEWEST_CLASSES:
-        raise ValueError(f"images must be of at least {FEWEST_CLASSES} classes, got {len(images.names)} in {source}")
+        raise BayesattnError(
+            f"images must be of at least {FEWEST_CLASSES} classes, got {len(images.names)} in {source}"
+        )
     counts = np.bincount(images.classes, minlength=len(images.names))
     if counts.min() < FEWEST_IMAGES:
-        raise ValueError(
+        raise BayesattnError(
             f"every class must have at least {FEWEST_IMAGES} images, got {counts.min()} of {images.names[counts.argmin()]!r}"
             f" in {source}"
         )
@@ -148,7 +151,7 @@ def _located(source: str) -> Path:
 
     name = source.removeprefix(PREFIX)
     if name not in OMNIGLOT:
-        raise ValueError(f"images must be one of {', '.join(PREFIX + known for known in OMNIGLOT)}, got {source!r}")
+        raise BayesattnError(f"images must be one of {', '.join(PREFIX + known for known in OMNIGLOT)}, got {source!r}")
     address = f"{OMNIGLOT_ADDRESS}{name}.zip"
     try:
         return Path(pooch.retrieve(address, OMNIGLOT[name], f"{name}.zip", platformdirs.user_cache_dir("bayesattn")))
@@ -164,17 +167,17 @@ def _read(path: Path, side: int) -> Images:
     for name, read in files:
         parts = PurePosixPath(name).parts
         if len(parts) < 3:
-            raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")
+            raise BayesattnError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")
         with decoding(f"{name} in {path} must be an image, got a file that cannot be read"):
             ink = _ink(read())
         if (seen := seen + ink.size) > MOST_PIXELS_TOGETHER:
-            raise ValueError(f"{path} must hold at most {MOST_PIXELS_TOGETHER} pixels, got more by {name}")
+            raise BayesattnError(f"{path} must hold at most {MOST_PIXELS_TOGETHER} pixels, got more by {name}")
         if ink.min() == ink.max():
-            raise ValueError(f"{name} in {path} must show something, got an image of one colour alone")
+            raise BayesattnError(f"{name} in {path} must show something, got an image of one colour alone")
         pixels.append(_scaled(ink[None], side)[0])
         names.append("/".join(parts[-3:-1]))
     if not pixels:
-        raise ValueError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got no .png at all")
+        raise BayesattnError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got no .png at all")
     known, classes = np.unique(names, return_inverse=True)
     return Images(np.stack(pixels), classes, tuple(map(str, known)))
 
@@ -186,7 +189,7 @@ def _ink(content: bytes) -> Float[np.ndarray, "row column"]:
     # Other formats have readers that run programs (EPS).
     with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
         if image.width * image.height > MOST_PIXELS:
-            raise Refused(f"it has {image.width} x {image.height} pixels, expected at most {MOST_PIXELS}")
+            raise BayesattnError(f"it has {image.width} x {image.height} pixels, expected at most {MOST_PIXELS}")
         if image.mode.startswith("I"):
             # 16 bits of grey, which Pillow cuts off at 255 where it converts them; one grey may stand for transparency.
             grey = np.asarray(image, np.float32)
@@ -206,12 +209,12 @@ def _files(path: Path) -> list[tuple[str, Callable[[], bytes]]]:
             files = sorted(file for file in path.rglob("*") if _is_image(file.name) and file.is_file())
             size = sum(file.stat().st_size for file in files)
             if size > MOST_BYTES or len(files) > MOST_MEMBERS:
-                raise Refused(f"it holds {len(files)} images of {size / 2**30:.3g} GiB, expected at most 1 GiB")
+                raise BayesattnError(f"it holds {len(files)} images of {size / 2**30:.3g} GiB, expected at most 1 GiB")
             # Names begin with that of the folder, as those in a zip of it do.
             folder = PurePosixPath(path.name)
             return [((folder / file.relative_to(path).as_posix()).as_posix(), file.read_bytes) for file in files]
         if not path.is_file():
-            raise Refused("it is no regular file")
+            raise BayesattnError("it is no regular file")
         packed = zipfile.ZipFile(path)
         held = [member for member in members(packed, MOST_BYTES) if _is_image(member.filename)]
         return [(member.filename, partial(packed.read, member)) for member in sorted(held, key=lambda m: m.filename)]

@@ -9,6 +9,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from bayesattn._util.checks import finite_array, positive_integer, require_memory, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.input_files import read_arrays
 from bayesattn.tasks.dataset import TokenDataset
 from bayesattn.tasks.images import Images, load_images
@@ -73,14 +74,14 @@ class OneShot:
     def __post_init__(self):
         for name in ("examples", "test_examples", "validation_examples", "width"):
             if positive_integer(name, getattr(self, name), minimum=2) % 2:
-                raise ValueError(f"{name} must be even, got {getattr(self, name)}")
+                raise BayesattnError(f"{name} must be even, got {getattr(self, name)}")
         for name in ("side", "patch", "key_width"):
             positive_integer(name, getattr(self, name))
         seed_number("seed", self.seed)
         if self.side % self.patch:
-            raise ValueError(f"patch must divide side = {self.side}, got {self.patch}")
+            raise BayesattnError(f"patch must divide side = {self.side}, got {self.patch}")
         if not self.heads:
-            raise ValueError("heads must have an entry for each layer, got none")
+            raise BayesattnError("heads must have an entry for each layer, got none")
         for layer, count in enumerate(self.heads):
             positive_integer(f"heads[{layer}]", count)
 
@@ -95,20 +96,20 @@ class OneShot:
         known, unseen = load_images(self.train_images, self.side), load_images(self.test_images, self.side)
         fresh = [number for number, group in enumerate(unseen.groups) if group not in set(known.groups)]
         if len(fresh) < 2:
-            raise ValueError(
+            raise BayesattnError(
                 f"test_images must hold at least two classes of groups (alphabets, digits) that are not in train_images ="
                 f" {self.train_images!r}, got {len(fresh)} in {self.test_images!r}"
             )
         held_out = max(2, round(VALIDATION_SHARE * len(known.names)))
         if len(known.names) - held_out < 2:
-            raise ValueError(
+            raise BayesattnError(
                 f"train_images must hold at least 4 classes, got {len(known.names)} in {self.train_images!r}"
             )
         order = self._generator("classes").permutation(len(known.names))
         train = known.choose(np.sort(order[held_out:]).tolist())
         mean, deviation = train.pixels.mean(), train.pixels.std()
         if not deviation > 0:
-            raise ValueError(
+            raise BayesattnError(
                 f"train_images must differ from each other at side = {self.side}, got the same pixel everywhere"
             )
         chosen = {
@@ -168,7 +169,9 @@ class OneShot:
             ValueError: no attention given, or one that does not fit.
         """
         if self.attention is None:
-            raise ValueError("attention must be a file of queries and keys, such as `bayesattn train` writes, got None")
+            raise BayesattnError(
+                "attention must be a file of queries and keys, such as `bayesattn train` writes, got None"
+            )
         weights = load_heads(self.attention, self.heads, self.width)
         names = tuple(tuple(str(head + 1) for head in range(count)) for count in self.heads)
         inputs, labels = self.sample("validation")
@@ -213,7 +216,7 @@ def load_heads(file: str | Path, heads: tuple[int, ...], width: int) -> list[tup
     for layer, count in enumerate(heads, 1):
         for name in (f"Q_{layer}", f"K_{layer}"):
             if name not in arrays:
-                raise ValueError(f"task.attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
+                raise BayesattnError(f"task.attention must hold {name}, got only {', '.join(sorted(arrays))} in {file}")
         query = finite_array(f"Q_{layer} of {file}", arrays[f"Q_{layer}"], (count, "key_features", width))
         layers.append((query, finite_array(f"K_{layer} of {file}", arrays[f"K_{layer}"], query.shape)))
     return layers

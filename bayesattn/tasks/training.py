@@ -28,9 +28,11 @@ from safetensors.numpy import save
 
 from bayesattn import attention
 from bayesattn._util.checks import positive, positive_integer, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, user_path
 from bayesattn._util.input_files import read_arrays
+from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import first_key
 from bayesattn._util.settings import with_own_settings
 from bayesattn.network import Weights, network, path_readouts
@@ -108,7 +110,7 @@ def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
     return drawn | queries | {name.replace("Q", "K"): value for name, value in queries.items()}
 
 
-def values_of(weights: Mapping[str, Any]) -> Weights:
+def values_of(weights: PlainMapping) -> Weights:
     """All weights but queries and keys."""
     return {name: jnp.asarray(value) for name, value in weights.items() if name[0] not in "QK"}
 
@@ -160,7 +162,7 @@ def train(
 
 def _require_new(out: Path) -> None:
     if out.suffix != ".safetensors":
-        raise ValueError(f"out must end in .safetensors, got {out}")
+        raise BayesattnError(f"out must end in .safetensors, got {out}")
     if os.path.lexists(out):
         raise FileExistsError(f"out must be a new file, got {out}, which is there")
 
@@ -251,14 +253,14 @@ def _compiled(learning_rate: float, steps: int, weight_decay: float) -> tuple[Ca
 
 
 @with_own_settings
-def accuracy(task: OneShot, weights: Mapping[str, Any], part: str) -> float:
+def accuracy(task: OneShot, weights: PlainMapping, part: str) -> float:
     """Share of "train", "validation" or "test" episodes that a trained network gets right."""
     tokens, labels = task.sample(part)
     outputs = output({name: jnp.asarray(value) for name, value in weights.items()}, jnp.asarray(tokens, jnp.float32))
     return float(np.mean(right(np.asarray(outputs), labels)))
 
 
-def compact(weights: Mapping[str, Any]) -> dict[str, np.ndarray]:
+def compact(weights: PlainMapping) -> dict[str, np.ndarray]:
     """Queries and keys in half precision, and what pruning asks of all other weights.
 
     Returns:
@@ -368,12 +370,12 @@ def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[An
         arrays, metadata = read_arrays("checkpoint of the training", checkpoint)
         done, stored = int(metadata["done"]), [arrays[str(number)] for number in range(len(leaves))]
         if [(a.shape, a.dtype) for a in stored] != [(leaf.shape, leaf.dtype) for leaf in leaves]:
-            raise ValueError("arrays of other shapes")
+            raise BayesattnError("arrays of other shapes")
     except (OSError, ValueError, KeyError):
         return like, 0
     for name, value in about.items():
         if metadata.get(name) != value:
-            raise ValueError(
+            raise BayesattnError(
                 f"{checkpoint} is of another {name}: remove it, or choose another out;"
                 f" expected {value}, got {metadata.get(name)}"
             )

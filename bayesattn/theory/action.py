@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, is_traced
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.between import symmetric
@@ -63,7 +64,9 @@ def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*ou
 def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
     """(U_1, .., U_L) as arrays; raises ValueError if they are not the order parameters of `arch`."""
     if len(order_parameters) != arch.depth:
-        raise ValueError(f"order_parameters must be (U_1, .., U_L) with L = {arch.depth}, got {len(order_parameters)}")
+        raise BayesattnError(
+            f"order_parameters must be (U_1, .., U_L) with L = {arch.depth}, got {len(order_parameters)}"
+        )
     checked = []
     for layer, (matrix, size) in enumerate(zip(order_parameters, arch.order_parameter_sizes, strict=True)):
         name = f"order_parameters[{layer}]"
@@ -73,7 +76,7 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
             continue
         smallest = np.linalg.eigvalsh(matrix)[0]
         if smallest <= 0:
-            raise ValueError(f"{name} must be positive definite, got smallest eigenvalue {smallest:.3g}")
+            raise BayesattnError(f"{name} must be positive definite, got smallest eigenvalue {smallest:.3g}")
     for layer, (heads, skip) in enumerate(zip(arch.heads, arch.skips, strict=True)):
         if not skip or layer + 1 == arch.depth or any(map(is_traced, checked[layer : layer + 2])):
             continue
@@ -81,7 +84,7 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
         if not np.allclose(
             checked[layer][: len(above), : len(above)], above, rtol=1e-6, atol=1e-6 * np.abs(above).max()
         ):
-            raise ValueError(
+            raise BayesattnError(
                 f"order_parameters[{layer}] must begin with a block of H rho^2 = {heads * skip**2:g} times"
                 f" order_parameters[{layer + 1}], which its skip copies, got another"
             )
@@ -90,10 +93,10 @@ def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture
 
 def scalar_order_parameter(
     top: Float[Array, "row row"],
-    readout_width: Any,
-    top_width: Any,
-    readout_variance: Any,
-    top_variance: Any,
+    readout_width: Checked,
+    top_width: Checked,
+    readout_variance: Checked,
+    top_variance: Checked,
     heads: int,
 ) -> Float[Array, "output output"]:
     """U_a that minimises the entropy given U_L without a skip: the positive root of a quadratic equation.

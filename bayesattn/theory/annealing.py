@@ -10,6 +10,9 @@ temperatures, the metric and the step size, which are chosen from all of them.
 
 From one temperature to the next every island reweighs its particles by the ratio of likelihoods, draws a few of them by
 weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the way (waste-free, Dau and Chopin 2022).
+
+BlackJAX has pieces of this (`blackjax.smc`), which do not fit: they have one population, whose error is not known from one
+run, and a ladder in the exponent of the likelihood, which passes through no other temperature than the last.
 """
 
 import itertools

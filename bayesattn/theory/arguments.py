@@ -5,6 +5,7 @@ from typing import Any
 import jax
 
 from bayesattn._util.checks import Checked, is_traced, positive
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.gaussian_process import GaussianProcess
 
@@ -23,14 +24,14 @@ def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianPro
 def require_model(model: Checked) -> None:
     """Raise ValueError unless `model` is a `bayesattn.Model`; the theory cannot import the class, which is built on it."""
     if not isinstance(getattr(model, "architecture", None), Architecture):
-        raise ValueError(f"model must be a bayesattn.Model, got {type(model).__name__}")
+        raise BayesattnError(f"model must be a bayesattn.Model, got {type(model).__name__}")
 
 
 def refuse_traced(function: str, **arguments: Any) -> None:
     """Raise ValueError if JAX traces an argument of a function whose search stops by the numbers."""
     for name, value in arguments.items():
         if any(map(is_traced, jax.tree.leaves(value))):
-            raise ValueError(
+            raise BayesattnError(
                 f"{name} must be numbers: {function} cannot be traced by JAX (jit, grad, vmap), as action, kernel, predict"
                 " and gp_evidence can"
             )

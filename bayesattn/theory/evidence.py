@@ -17,6 +17,7 @@ from jaxtyping import Array, Float, Key
 from scipy import special
 
 from bayesattn._util.checks import Checked, is_traced, positive, positive_integer, seed_number
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import branch, digest, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text, with_error
@@ -109,7 +110,7 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
 
 
 @jax.jit
-def _of_gp(likelihood: GaussianProcess, order_parameter: Any) -> tuple[Float[Array, ""], Array]:
+def _of_gp(likelihood: GaussianProcess, order_parameter: Checked) -> tuple[Float[Array, ""], Array]:
     """Log density of the labels, and whether it is lost in rounding."""
     singular = is_singular(likelihood, jnp.sqrt(order_parameter))
     return likelihood.log_density_of(order_parameter), singular
@@ -173,12 +174,12 @@ def competing(
 def _checked(temperatures: Sequence[Checked]) -> list[float]:
     refuse_traced("evidences", temperatures=temperatures)
     if not len(temperatures):
-        raise ValueError("temperatures must hold at least one number above 0, got none")
+        raise BayesattnError("temperatures must hold at least one number above 0, got none")
     return [positive("temperature", temperature) for temperature in temperatures]
 
 
 def _estimates(
-    model: Any,
+    model: Checked,
     temperatures: Sequence[float],
     seed: int,
     particles: int | None = None,
@@ -187,7 +188,7 @@ def _estimates(
     """Evidences by temperature, without those that annealing has given up."""
     likelihood, arch = gaussian_density(model), model.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
-        raise ValueError(f"particles must be a multiple of {MOVES}, got {particles}")
+        raise BayesattnError(f"particles must be a multiple of {MOVES}, got {particles}")
     shapes, likelihood = layer_shapes(arch), compressed(likelihood, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     # Different posteriors have different streams of random numbers.

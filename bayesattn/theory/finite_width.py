@@ -16,7 +16,7 @@ g(U(c)) + Dg[E[U] - U(c)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of 
 """
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -86,7 +86,7 @@ class FiniteWidth(NamedTuple):
 @with_own_settings
 def finite_width(
     model: Checked,
-    test_path_inputs: Any = None,
+    test_path_inputs: Checked = None,
     *,
     about: str | None = None,
     variances: bool = True,

@@ -1,15 +1,14 @@
 """How much each head matters (THEORY section 5)."""
 
-from typing import Any
-
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import finite_array
+from bayesattn._util.checks import Checked, finite_array
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 
 
-def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
+def head_scores(order_parameter: Checked, arch: Architecture) -> list[np.ndarray]:
     """Score of each head: sum of |U^{pi pi'}| over pairs in which pi or pi' uses it, divided by the largest score.
 
     A skip is the first way through its layer, and has a score too; of several outputs, all their pairs count.
@@ -33,7 +32,7 @@ def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
     """
     weight = np.abs(_order_parameters(order_parameter, arch.rows))
     if not weight.any((-2, -1)).all():
-        raise ValueError("order_parameter must not be zero: scores are relative to the largest")
+        raise BayesattnError("order_parameter must not be zero: scores are relative to the largest")
     scores = []
     path_heads = np.repeat(arch.path_heads(), arch.outputs, axis=0)
     for layer, heads in enumerate(arch.ways):
@@ -44,7 +43,7 @@ def head_scores(order_parameter: Any, arch: Architecture) -> list[np.ndarray]:
     return [score / largest[..., None] for score in scores]
 
 
-def path_correlations(order_parameter: Any) -> Float[np.ndarray, "*draws row row"]:
+def path_correlations(order_parameter: Checked) -> Float[np.ndarray, "*draws row row"]:
     """Correlations U^{pi pi'} / (U^{pi pi} U^{pi' pi'})^(1/2) of paths; 0 for paths without weight.
 
     >>> path_correlations([[4.0, 3.0], [3.0, 9.0]]).tolist()
@@ -60,11 +59,11 @@ def path_correlations(order_parameter: Any) -> Float[np.ndarray, "*draws row row
     )
     own = np.diagonal(matrix, axis1=-2, axis2=-1)
     if np.min(own) < 0:
-        raise ValueError(f"order_parameter must have no diagonal entry below 0, got {np.min(own):.3g}")
+        raise BayesattnError(f"order_parameter must have no diagonal entry below 0, got {np.min(own):.3g}")
     size = np.sqrt(own[..., :, None] * own[..., None, :])
     return np.divide(matrix, size, out=np.zeros_like(matrix), where=size > 0)
 
 
-def _order_parameters(value: Any, rows: int | str) -> np.ndarray:
+def _order_parameters(value: Checked, rows: int | str) -> np.ndarray:
     """U, or many of them, as an array of finite numbers."""
     return finite_array("order_parameter", value, (*np.shape(value)[:-2], rows, rows))

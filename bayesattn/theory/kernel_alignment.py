@@ -1,17 +1,16 @@
 """Alignment of a kernel with labels (THEORY section 5)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn._util.checks import finite_array, labels_array, reals
+from bayesattn._util.checks import Checked, finite_array, labels_array, reals
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 
 
 @with_own_settings
-def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
+def alignment(kernel: Checked, labels: Checked) -> Float[Array, " example"]:
     """|u_k . Y| / |Y| for the unit eigenvectors u_k of a kernel, largest eigenvalue first (THEORY section 5).
 
     Args:
@@ -30,7 +29,7 @@ def alignment(kernel: Any, labels: Any) -> Float[Array, " example"]:
 
 
 @with_own_settings
-def kernel_target_alignment(kernel: Any, labels: Any) -> float:
+def kernel_target_alignment(kernel: Checked, labels: Checked) -> float:
     """Y^T K Y / (|K|_F |Y|^2), the cosine between K and Y Y^T (Cristianini et al. 2001; THEORY section 5).
 
     It is the mean of the squares of `alignment`, weighed by the eigenvalues over the root of the sum of their squares.
@@ -50,8 +49,8 @@ def kernel_target_alignment(kernel: Any, labels: Any) -> float:
     return float(labels @ kernel @ labels / (norm * (labels @ labels))) if norm > 0 else float("nan")
 
 
-def _checked_alignment(kernel: Any, labels: Any) -> tuple[np.ndarray, np.ndarray]:
+def _checked_alignment(kernel: Checked, labels: Checked) -> tuple[np.ndarray, np.ndarray]:
     labels = labels_array("labels", labels, len(reals("labels", labels)), 1)
     if not labels.any():
-        raise ValueError("labels must not all be zero: alignment divides by their norm")
+        raise BayesattnError("labels must not all be zero: alignment divides by their norm")
     return finite_array("kernel", kernel, (len(labels), len(labels))), labels

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 from scipy import optimize
 
+from bayesattn._util.checks import Checked
+
 SMALLEST_CURVATURE = 1e-10
 """Least curvature along an eigenvector that a step trusts, relative to the largest."""
 ARMIJO = 1e-4
@@ -105,7 +107,12 @@ class Found(NamedTuple):
 
 
 def minimum_by_gradients(
-    function: Callable[..., Any], data: tuple[Any, ...], shapes: Any, start: Any, max_steps: int, tolerance: float
+    function: Callable[..., Any],
+    data: tuple[Any, ...],
+    shapes: Checked,
+    start: Checked,
+    max_steps: int,
+    tolerance: float,
 ) -> Found:
     """L-BFGS until the function drowns in rounding, then Newton's steps as long as they bring the gradient down.
 
@@ -118,7 +125,7 @@ def minimum_by_gradients(
         tolerance: largest slope at which the search ends, relative to that at the start.
     """
 
-    def numbers(point: Any) -> tuple[float, np.ndarray]:
+    def numbers(point: Checked) -> tuple[float, np.ndarray]:
         value, gradient = value_and_gradient(function, shapes, jnp.asarray(point), data)
         return float(value), np.asarray(gradient)
 

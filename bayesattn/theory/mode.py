@@ -10,6 +10,7 @@ from jaxtyping import Array, Float, Key
 from scipy import optimize
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from bayesattn._util.checks import Checked
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
@@ -111,7 +112,7 @@ class Basin(NamedTuple):
     log_mass: float
 
 
-def basins(problem: Problem, shapes: Shapes, starts: Any, max_steps: int = 200) -> list[Basin]:
+def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 200) -> list[Basin]:
     """Minima of V that searches by gradients from several points end in, one of its images each, greatest mass first.
 
     They need not be at rest: a proposal is made of them. Curvatures are differences of gradients, and no less than `FLAT`.
@@ -206,7 +207,7 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     return mode
 
 
-def _leading(point: Any, size: int, data: tuple[Any, ...], shapes: Shapes) -> Whitening:
+def _leading(point: Checked, size: int, data: tuple[Any, ...], shapes: Shapes) -> Whitening:
     """Whitening along the directions of greatest curvature at a point, by the prior in all others."""
     _, origin, stretch = data
 

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn.kernels.between import symmetric
 from bayesattn.kernels.choice import compressed
@@ -18,7 +19,7 @@ from bayesattn.theory.arguments import gaussian_density
 
 
 @with_own_settings
-def predict(order_parameter: Any, model: Checked, test_path_inputs: Any = None) -> Prediction:
+def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked = None) -> Prediction:
     """mean = k_*^T (K + T I)^{-1} Y, variance = k_** - k_*^T (K + T I)^{-1} k_* (THEORY section 5).
 
     JAX can trace and differentiate it in the order parameter and the test inputs.
@@ -35,7 +36,7 @@ def predict(order_parameter: Any, model: Checked, test_path_inputs: Any = None) 
     density, arch = gaussian_density(model), model.architecture
     test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
     if test is None:
-        raise ValueError("predict() needs test_path_inputs, got a model that has none")
+        raise BayesattnError("predict() needs test_path_inputs, got a model that has none")
     test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
     order_parameter = symmetric("order_parameter", order_parameter, arch.rows)
     return _predict(jnp.asarray(order_parameter), density, scaled_features(test, arch.input_variance))
@@ -46,7 +47,7 @@ def _predict(order_parameter, likelihood: GaussianProcess, features) -> Predicti
     return conditional_moments(likelihood, order_parameter, features)
 
 
-def right(outputs: Any, labels: Any) -> Any:
+def right(outputs: Checked, labels: Checked) -> Any:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
     Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether
@@ -70,7 +71,9 @@ def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarra
 
 
 @with_own_settings
-def readouts(order_parameters: Any, model: Checked, temperature: Checked = None) -> Float[Array, "draw row feature"]:
+def readouts(
+    order_parameters: Checked, model: Checked, temperature: Checked = None
+) -> Float[Array, "draw row feature"]:
     """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
 
     g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).

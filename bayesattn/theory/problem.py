@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import expands_in_factor
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
@@ -62,7 +63,7 @@ def too_many(shapes: Shapes) -> int:
 def refuse_many(what: str, shapes: Shapes, advice: str = "use fewer heads") -> None:
     """Raise ValueError where there are more coordinates than `MOST_COORDINATES`, of what needs their whole curvature."""
     if size := too_many(shapes):
-        raise ValueError(
+        raise BayesattnError(
             f"arch must have at most {MOST_COORDINATES:,} coordinates of its order parameters for {what}, which needs the"
             f" curvature in all pairs of them, got {size:,}: {advice}; theory.solve, predict and"
             " samplers do without"

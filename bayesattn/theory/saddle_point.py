@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, positive, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import as_html, as_text
 from bayesattn.architecture import Architecture
@@ -80,14 +81,14 @@ def _row_name(row: int, outputs: int) -> str:
     return path if outputs == 1 else f"{path}, output {row % outputs + 1}"
 
 
-def _some(values: Any) -> str:
+def _some(values: Checked) -> str:
     return ", ".join(f"{value:.6g}" for value in values[:SHOWN]) + (", .." if len(values) > SHOWN else "")
 
 
 class NotConverged(RuntimeError):
     """The saddle-point solver stopped before its gradient was small enough; `.solution` holds where it stopped."""
 
-    def __init__(self, message: str, solution: Any):
+    def __init__(self, message: str, solution: Checked):
         super().__init__(message)
         self.solution = solution
 
@@ -106,7 +107,7 @@ def solve(
     model: Checked,
     *,
     arch: Checked = None,
-    temperature: Any = None,
+    temperature: Checked = None,
     max_steps: int = 200,
     throw: bool = True,
 ) -> SaddlePoint:
@@ -131,7 +132,7 @@ def solve(
     batched = isinstance(arch, Sequence) or np.ndim(temperature) > 0
     for network in networks:
         if not isinstance(network, Architecture):
-            raise ValueError(f"arch must be a bayesattn.Architecture or a list of them, got {shown(network)}")
+            raise BayesattnError(f"arch must be a bayesattn.Architecture or a list of them, got {shown(network)}")
     temperatures = [
         positive("temperature", t) for t in np.ravel(model.temperature if temperature is None else temperature)
     ]
@@ -140,13 +141,13 @@ def solve(
         or not temperatures
         or 1 != min(len(networks), len(temperatures)) != max(len(networks), len(temperatures))
     ):
-        raise ValueError(
+        raise BayesattnError(
             f"arch and temperature must match, got {len(networks)} networks and {len(temperatures)} temperatures"
         )
     count = max(len(networks), len(temperatures))
     networks, temperatures = networks * (count // len(networks)), temperatures * (count // len(temperatures))
     if len({(net.heads, net.ways, net.outputs, net.variances[0]) for net in networks}) > 1:
-        raise ValueError(
+        raise BayesattnError(
             "networks solved in one call must have the same heads, outputs and input variance s_0^2, and skips in the same"
             " layers"
         )

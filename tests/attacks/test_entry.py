@@ -205,7 +205,7 @@ def test_networks_to_prune_have_the_same_heads(run, monkeypatch):
     """Whatever a seed makes of a model file; draws and heads' removal are left out here."""
     drawn = {"posterior": {"order_parameter": SimpleNamespace(values=None)}}
     monkeypatch.setattr(ba, "load_model", lambda *_, seed, **__: tiny_model(heads=(1 + seed,)))
-    monkeypatch.setattr(study, "sample", lambda *_, **__: drawn)
+    monkeypatch.setattr(study.pruning, "sample", lambda *_, **__: drawn)
     monkeypatch.setattr(pruning, "compare", lambda *_: None)
     seeds = ("--data-seed", "0", "--data-seed", "1")
     status, _, err = run("prune", "small.toml", *seeds, "--temperature", "0.1")
@@ -489,9 +489,10 @@ def test_names_are_text_of_a_report(name):
     overview = dict.fromkeys(("model", "sampler", "parameterisation", "state"), name)
     overview |= {"width": 8, "temperature": 0.1, "seed": 0, "seconds": 1.0}
     overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
-    picture = report.Picture("data:", "data:", name, name)
-    part = report.Part(name, name, overview, [name], name, True, [{"entry of U": name}], [picture], {"model": name})
-    page = report.page([part], [picture])
+    figure = report.EmbeddedFigure("data:", "data:", name, name)
+    rows, tables = [{"entry of U": name}], {name: [{"head": name}]}
+    section = report.RunSection(name, name, overview, [name], name, True, rows, tables, [figure], {"model": name})
+    page = report.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page
     assert "<img>" not in page

@@ -1,9 +1,8 @@
 """Arguments that all studies check in the same way."""
 
-from collections.abc import Mapping
-from typing import Any
-
-from bayesattn._util.checks import require_kind
+from bayesattn._util.checks import Checked, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.models import Model
 from bayesattn.samplers import Job
@@ -12,7 +11,7 @@ MOST_SHOWN = 4
 """Widths, or trained networks, whose results a study shows."""
 
 
-def checked_model(name: str, value: Any) -> Model:
+def checked_model(name: str, value: Checked) -> Model:
     """A model; raises ValueError for anything else."""
     require_kind(name, value, Model)
     return value
@@ -29,9 +28,9 @@ def with_watched_examples(model: Model) -> Model:
     return model.replace(test_path_inputs=model.test_path_inputs[chosen], test_labels=None)
 
 
-def checked_job(settings: Mapping[str, Any]) -> Job:
+def checked_job(settings: PlainMapping) -> Job:
     """Settings of the sampler, which must keep what is compared."""
     job = Job.of(**settings)
     if "order_parameter" not in job.keep:
-        raise ValueError(f"keep must hold 'order_parameter', which theory speaks of, got {', '.join(job.keep)}")
+        raise BayesattnError(f"keep must hold 'order_parameter', which theory speaks of, got {', '.join(job.keep)}")
     return job

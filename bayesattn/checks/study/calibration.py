@@ -6,7 +6,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bayesattn import plots
-from bayesattn._util.checks import one_of, positive_integer, shown
+from bayesattn._util.checks import Checked, one_of, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn.checks import calibration
@@ -61,7 +63,7 @@ class CalibrationStudy(Described):
             }
         )
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Plain values, for JSON: by name of the network."""
         return {
             title: {
@@ -104,9 +106,9 @@ def calibrate(
     """
     _require_networks(networks)
     if isinstance(samplers, str) or not isinstance(samplers, Sequence) or not samplers:
-        raise ValueError(f"samplers must be a list of at least one sampler, got {shown(samplers)}")
+        raise BayesattnError(f"samplers must be a list of at least one sampler, got {shown(samplers)}")
     if len({*map(repr, samplers)}) < len(samplers):
-        raise ValueError(f"samplers must differ, got {shown(list(samplers))}")
+        raise BayesattnError(f"samplers must differ, got {shown(list(samplers))}")
     for name in settings:
         one_of("setting of a calibration", name, ("warmup", "parameterisation", "options", "keep"))
     positive_integer("thin", thin)
@@ -133,19 +135,19 @@ def calibrate(
     return CalibrationStudy({title: count for title, (_, count) in networks.items()}, results)
 
 
-def _require_networks(networks: Any) -> None:
+def _require_networks(networks: Checked) -> None:
     """Raise ValueError unless they are models and numbers of simulations by name."""
     wanted = "networks must be, by name, a model and a number of simulations"
     if not isinstance(networks, Mapping) or not networks:
-        raise ValueError(f"{wanted}, got {shown(networks)}")
+        raise BayesattnError(f"{wanted}, got {shown(networks)}")
     for title, pair in networks.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ValueError(f"{wanted}, got {shown(pair)} for {title!r}")
+            raise BayesattnError(f"{wanted}, got {shown(pair)} for {title!r}")
         checked_model(f"networks[{title!r}][0]", pair[0])
         positive_integer(f"networks[{title!r}][1]", pair[1], calibration.FEWEST_SIMULATIONS)
 
 
-def _plain(name: str, ranked: Calibration, joint: JointTest) -> dict[str, Any]:
+def _plain(name: str, ranked: Calibration, joint: JointTest) -> PlainDict:
     return {
         "biased": name in BIASED,
         "calibrated": ranked.holds,

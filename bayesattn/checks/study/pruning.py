@@ -1,12 +1,14 @@
 """Which heads of a network can go? What `bayesattn prune` does and prints."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bayesattn import plots
-from bayesattn._util.checks import shown
+from bayesattn._util.checks import Checked, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, rounded
 from bayesattn.checks import pruning
@@ -45,14 +47,14 @@ class PruningStudy(Described):
         """Head scores against what is lost with each head, and accuracy as heads go."""
         return plots.pruning_figure(self.comparisons)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Plain values, for JSON; a number that is not finite is None."""
         return finite({"results": [comparison.to_dict() for comparison in self.comparisons]})
 
 
 @with_own_settings
 def prune(
-    models: Iterable[tuple[Model, Mapping[str, Any] | None]],
+    models: Iterable[tuple[Model, PlainMapping | None]],
     *,
     choose_temperature: bool = False,
     choosing: Callable[[int], Any] | None = None,
@@ -80,7 +82,7 @@ def prune(
     for number, (model, weights) in enumerate(_pairs(models)):
         first = (model, weights) if first is None else first
         if model.architecture.heads != first[0].architecture.heads or (weights is None) != (first[1] is None):
-            raise ValueError(
+            raise BayesattnError(
                 f"models[{number}] must have the heads of the first one, and weights of a trained network if that has some"
             )
         # What does not fit is found before any draw.
@@ -88,7 +90,7 @@ def prune(
         if weights is not None:
             features = pruning.trained_readout(weights, model.architecture).shape[1]
             if features != model.path_inputs.shape[2]:
-                raise ValueError(
+                raise BayesattnError(
                     f"V_0 must have as many features as path_inputs, {model.path_inputs.shape[2]}, got {features}"
                 )
         if choose_temperature and model.validation_labels is not None:
@@ -99,16 +101,16 @@ def prune(
         drawn = draws["posterior"]["order_parameter"].values
         comparisons.append(pruning.compare(model, drawn, weights, job.seed))
     if not comparisons:
-        raise ValueError("models must hold at least one model, got none")
+        raise BayesattnError("models must hold at least one model, got none")
     return PruningStudy(comparisons)
 
 
-def _pairs(models: Any) -> Iterator[tuple[Model, Any]]:
+def _pairs(models: Checked) -> Iterator[tuple[Model, Any]]:
     """Each model with its weights, as they are asked for."""
     wanted = "models must be pairs of a model and the weights of its trained network, or None"
     if isinstance(models, str | Model) or not isinstance(models, Iterable):
-        raise ValueError(f"{wanted}, got {shown(models)}")
+        raise BayesattnError(f"{wanted}, got {shown(models)}")
     for number, pair in enumerate(models):
         if not isinstance(pair, tuple | list) or len(pair) != 2:
-            raise ValueError(f"{wanted}, got {shown(pair)}")
+            raise BayesattnError(f"{wanted}, got {shown(pair)}")
         yield checked_model(f"models[{number}][0]", pair[0]), pair[1]

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bayesattn import plots
-from bayesattn._util.checks import positive, positive_integer, shown
+from bayesattn._util.checks import Checked, positive, positive_integer, shown
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks import validation
@@ -87,11 +89,11 @@ class ValidationStudy(Described):
         """Theory and draws against width."""
         return plots.validation_figure(self.validations, self.curve)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> PlainDict:
         """Plain values, for JSON; a number that is not finite is None."""
         return finite(self._to_dict())
 
-    def _to_dict(self) -> dict[str, Any]:
+    def _to_dict(self) -> PlainDict:
         return {
             "verdict": self.verdict,
             "holds": self.verdict == HOLDS,
@@ -148,9 +150,9 @@ def validate(
     # All that can be known to be wrong is found before any theory is solved.
     widths, theory_widths = _widths("widths", widths), _widths("theory_widths", theory_widths)
     if not widths:
-        raise ValueError("widths must hold at least one width, got none")
+        raise BayesattnError("widths must hold at least one width, got none")
     if len({*widths}) < len(widths):
-        raise ValueError(f"widths must differ, got {', '.join(map(str, widths))}")
+        raise BayesattnError(f"widths must differ, got {', '.join(map(str, widths))}")
     checked_model("model", model).require_gaussian()
     cases = [model.replace(width=width) for width in widths]
     _require_examples("also_on", also_on, model)
@@ -159,7 +161,7 @@ def validate(
     job = checked_job(settings)
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):
-        given: dict[str, Any] = {} if choose_temperature else {"temperatures": [model.temperature]}
+        given: PlainDict = {} if choose_temperature else {"temperatures": [model.temperature]}
         for width in sorted({*widths, *theory_widths}):
             if solving is not None:
                 solving(width)
@@ -181,19 +183,19 @@ def validate(
     return ValidationStudy(validations, curve, elsewhere, theory_seconds)
 
 
-def _widths(name: str, values: Any) -> list[int]:
+def _widths(name: str, values: Checked) -> list[int]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
-        raise ValueError(f"{name} must be a list of widths, got {shown(values)}")
+        raise BayesattnError(f"{name} must be a list of widths, got {shown(values)}")
     return [positive_integer(f"{name}[{place}]", width) for place, width in enumerate(values)]
 
 
-def _require_examples(name: str, models: Any, model: Model) -> None:
+def _require_examples(name: str, models: Checked, model: Model) -> None:
     """Raise ValueError unless they are models, by name, whose test examples the network can be asked about."""
     if models is not None and not isinstance(models, Mapping):
-        raise ValueError(f"{name} must be models by name, got {shown(models)}")
+        raise BayesattnError(f"{name} must be models by name, got {shown(models)}")
     for title, other in (models or {}).items():
         checked_model(f"{name}[{title!r}]", other)
         if other.test_labels is None:
-            raise ValueError(f"{name}[{title!r}] must have test examples with labels, got a model without")
+            raise BayesattnError(f"{name}[{title!r}] must have test examples with labels, got a model without")
         if (got := other.path_inputs.shape[1:]) != (wanted := model.path_inputs.shape[1:]):
-            raise ValueError(f"{name}[{title!r}] must have path_inputs of {wanted} paths and features, got {got}")
+            raise BayesattnError(f"{name}[{title!r}] must have path_inputs of {wanted} paths and features, got {got}")
