@@ -182,7 +182,7 @@ def test_a_stopped_command_says_how_to_resume_and_resumes(tmp_path):
 
 def entries_of(out):
     """Of the table of U: each entry with its z."""
-    rows = re.findall(r"^ *(?:\d+ +)?(\d+,\d+) .* ([+-][\d.]+)!? +\S+ +\d+ *$", out, re.MULTILINE)
+    rows = re.findall(r"^ *(?:\d+ +)?(\d+,\d+) .* ([+-][\d.]+)!? +\S+ +\d+ +\d+ *$", out, re.MULTILINE)
     return [(entry, float(z)) for entry, z in rows]
 
 

@@ -61,7 +61,7 @@ def _table_of(settings: type, **others: Any) -> type[Table]:
         each.name: (_entry(each.name, hints[each.name]) | None, None) for each in dataclasses.fields(settings)
     }
     summary = f"Arguments of `{settings.__module__}.{settings.__name__}`."
-    return create_model(f"{settings.__name__}Table", __base__=Table, __doc__=summary, **(entries | others))
+    return create_model(f"{settings.__name__}Table", __base__=Table, __doc__=summary, **(others | entries))
 
 
 class ArraysTable(Table):

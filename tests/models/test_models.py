@@ -149,7 +149,7 @@ FIELDS = {
         ({"labels": np.ones(4)}, r"labels must have shape \(3,\), got \(4,\)"),
         ({"labels": np.array([1, 2, np.nan])}, r"labels must be finite, got nan at index \(2,\)"),
         ({"temperature": 0}, "temperature must be a finite number above 0, got 0"),
-        ({"architecture": (2,)}, "architecture must be a bayesattn.Architecture, got (2,)"),
+        ({"architecture": (2,)}, r"architecture must be a bayesattn\.Architecture, got \(2,\)"),
         ({"test_path_inputs": np.ones((3, 2, 5))}, r"test_path_inputs must have shape \(examples, paths, 4\)"),
         ({"test_labels": np.ones(3)}, "test_labels need test_path_inputs"),
         ({"head_names": [["a"]]}, "head_names must name"),
