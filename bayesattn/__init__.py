@@ -1,7 +1,7 @@
-"""bayesattn: exact Bayesian posteriors of attention networks, and the theory held against the draws.
+"""Exact Bayesian posteriors of attention networks, and the theory compared with the draws.
 
-Importing it turns on JAX's 64-bit mode: the theory and the collapsed likelihood need float64. What it holds, JAX among
-it, is imported when it is asked for (PEP 562).
+Importing the package turns on JAX's 64-bit mode, because the theory and the collapsed likelihood need float64.
+Submodules, and JAX itself, are imported on first use (PEP 562).
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if "jax" in sys.modules:
     sys.modules["jax"].config.update("jax_enable_x64", True)
 else:
-    os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads it when it is imported.
+    os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads the variable when it is imported.
 
 if TYPE_CHECKING:
     from bayesattn import attention, exchangeable, models, runs, samplers, tasks, theory
@@ -83,7 +83,7 @@ _HOMES = {
     "validate": "checks.validation",
     "with_groups": "predictive",
 }
-"""Modules of what stands at the top without being a module there."""
+"""Modules of the public names that are not modules themselves."""
 
 
 def __getattr__(name: str) -> Any:

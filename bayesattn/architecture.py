@@ -12,19 +12,19 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 
 SKIP = "skip"
-WIDEST = 10**12
-"""Beyond it the logarithm of a density, of the order of N log N, loses all digits after the point."""
+LARGEST_WIDTH = 10**12
+"""Largest width: above it the logarithm of a density, of order N log N, loses all digits after the point."""
 
 
 @dataclass(frozen=True, repr=False)
 class Architecture:
-    """A deep multi-head attention network with independent Gaussian priors on its weights.
+    """Deep multi-head attention network with independent Gaussian priors on its weights.
 
     >>> arch = Architecture(heads=(2, 3), widths=(10, 10, 10), variances=(1.0, 1.0, 1.0, 1.0))
     >>> arch.paths, arch.order_parameter_sizes, arch.path_heads()[1]
     (6, (6, 3), (0, 1))
 
-    A layer with a skip connection, z = rho z + attention, has one more way through it, which is listed before its heads:
+    A skip connection, z = rho z + attention, adds one way through its layer, listed before the heads:
 
     >>> arch = Architecture((2, 3), (10, 10, 10), (1.0, 1.0, 1.0, 1.0), skips=(0.0, 0.5))
     >>> arch.ways, arch.paths, arch.path_names()[:2]
@@ -34,13 +34,13 @@ class Architecture:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
-        skips: rho_1..rho_L, strengths of the skip connections, 0 where a layer has none (EXTENSIONS section 1).
-        outputs: m, numbers that the network puts out.
+        skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (EXTENSIONS section 1).
+        outputs: m, the number of outputs of the network.
 
     Raises:
-        ValueError: a tuple of the wrong length, a head or width below 1, a width above 10^12, where only the limit of
-            infinite width is left to be computed, a variance that is not above 0, a skip below 0, or one of a layer
-            whose widths on both sides differ.
+        ValueError: a tuple of the wrong length; a number of heads or a width below 1; a width above 10^12, beyond which
+            only the limit of infinite width can be computed; a variance that is not above 0; a skip below 0, or in a
+            layer whose widths on both sides differ.
     """
 
     heads: tuple[int, ...]
@@ -52,10 +52,10 @@ class Architecture:
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
         for name in ("heads", "widths", "variances"):
-            given = entries(name, getattr(self, name), expected)
-            if not given:
-                raise BayesattnError(f"{name} must be {expected}, got {given!r}")
-            set_field(self, name, given)
+            values = entries(name, getattr(self, name), expected)
+            if not values:
+                raise BayesattnError(f"{name} must be {expected}, got {values!r}")
+            set_field(self, name, values)
         depth = len(self.heads)
         skips = () if self.skips is None else entries("skips", self.skips, expected)
         set_field(self, "skips", skips or (0.0,) * depth)
@@ -71,7 +71,9 @@ class Architecture:
                 )
         set_field(self, "heads", tuple(positive_integer(f"heads[{i}]", h) for i, h in enumerate(self.heads)))
         set_field(
-            self, "widths", tuple(positive_integer(f"widths[{i}]", n, 1, WIDEST) for i, n in enumerate(self.widths))
+            self,
+            "widths",
+            tuple(positive_integer(f"widths[{i}]", n, 1, LARGEST_WIDTH) for i, n in enumerate(self.widths)),
         )
         set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
         set_field(self, "skips", tuple(_not_negative(f"skips[{i}]", rho) for i, rho in enumerate(self.skips)))
@@ -84,29 +86,29 @@ class Architecture:
                 )
 
     def __repr__(self) -> str:
-        """Without skips and outputs where there are none and one."""
+        """Constructor call, without skips if there are none and without outputs if there is one."""
         return f"Architecture({', '.join(f'{name}={value!r}' for name, value in self.table.items())})"
 
     @classmethod
     def of_table(cls, table: PlainMapping) -> "Architecture":
-        """The architecture of a table such as `table` gives; fields that it lacks have their defaults."""
-        given = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
-        return cls(*given, outputs=table.get("outputs", 1))
+        """Architecture from a table as made by `table`; missing fields have their defaults."""
+        shape = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
+        return cls(*shape, outputs=table.get("outputs", 1))
 
     @property
     def table(self) -> PlainDict:
-        """What tells it from others: heads, widths and variances, with `extensions`."""
+        """Heads, widths, variances and `extensions`: everything that identifies the architecture."""
         return {"heads": self.heads, "widths": self.widths, "variances": self.variances} | self.extensions
 
     @property
     def extensions(self) -> PlainDict:
-        """Skips, if there are any, and outputs, if there is more than one."""
+        """Skips if there are any, and outputs if there are several."""
         skips = {"skips": self.skips} if any(self.skips) else {}
         return skips | ({"outputs": self.outputs} if self.output_axes else {})
 
     @property
     def output_axes(self) -> tuple[int, ...]:
-        """Shape that outputs give to what users see: (m,) of several, () of one."""
+        """Axes of outputs in user-facing arrays: (m,) for several outputs, () for one."""
         return (self.outputs,) if self.outputs > 1 else ()
 
     @property
@@ -116,27 +118,27 @@ class Architecture:
 
     @property
     def ways(self) -> tuple[int, ...]:
-        """Ways through each layer: its heads, and its skip if it has one."""
+        """Number of ways through each layer: its heads, and its skip if it has one."""
         return tuple(heads + (skip > 0) for heads, skip in zip(self.heads, self.skips, strict=True))
 
     @property
     def optional_skips(self) -> tuple[float | None, ...]:
-        """rho_1..rho_L, None where a layer has no skip."""
+        """rho_1..rho_L, None for layers without a skip."""
         return tuple(skip or None for skip in self.skips)
 
     @property
     def paths(self) -> int:
-        """Pi, the number of attention paths: the product of the `ways`, which are the heads where nothing is skipped."""
+        """Pi, the number of attention paths: the product of `ways`, which are the heads if there are no skips."""
         return math.prod(self.ways)
 
     @property
     def rows(self) -> int:
-        """Rows of U = U_1: a path and an output each, the output fastest."""
+        """Number of rows of U = U_1: one per (path, output) pair, outputs fastest."""
         return self.paths * self.outputs
 
     @property
     def factor_columns(self) -> int:
-        """Columns of F, the factor of U = F F^T: as many as U has rows, or fewer where a layer is narrow."""
+        """Number of columns of F in U = F F^T: as many as U has rows, or fewer if a layer is narrow."""
         columns = 1
         for count, width, skip in zip(
             (self.outputs, *reversed(self.heads)), reversed(self.widths), (0.0, *reversed(self.skips)), strict=True
@@ -147,17 +149,17 @@ class Architecture:
 
     @property
     def input_variance(self) -> float:
-        """s_0^2 Pi / (H_1 .. H_L), s_0^2 where nothing is skipped: what path inputs enter a kernel with, over N_0 Pi."""
+        """s_0^2 Pi / (H_1 .. H_L), which is s_0^2 without skips; divided by N_0 Pi it multiplies path inputs in a kernel."""
         return self.variances[0] * (self.paths / math.prod(self.heads))
 
     @property
     def order_parameter_sizes(self) -> tuple[int, ...]:
-        """Rows of U_1, .., U_L: the number of path suffixes that start in layer l, times the outputs."""
+        """Number of rows of U_1, .., U_L: the number of path suffixes that start in layer l, times the outputs."""
         return tuple(math.prod(self.ways[layer:]) * self.outputs for layer in range(self.depth))
 
     @property
     def path_variances(self) -> tuple[float, ...]:
-        """U at infinite width of each path: s_a^2 times s_l^2 of each head and H_l rho_l^2 of each skip on its way."""
+        """U of each path at infinite width: s_a^2 times s_l^2 for each head and H_l rho_l^2 for each skip on the path."""
         each = [
             ([heads * skip**2] if skip else []) + [variance] * heads
             for heads, skip, variance in zip(self.heads, self.skips, self.variances[1:-1], strict=True)
@@ -167,14 +169,14 @@ class Architecture:
     def path_heads(self) -> list[tuple[int, ...]]:
         """(h_1, .., h_L) of each path, in the flat order used throughout (C order, h_1 slowest).
 
-        They count the ways through a layer: where it has a skip, that is 0, and its heads begin at 1.
+        Each h_l counts the ways through layer l: in a layer with a skip, 0 is the skip and the heads begin at 1.
         """
         return list(itertools.product(*map(range, self.ways)))
 
     def path_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[str]:
-        """Names of the paths, such as "same_token -> uniform"; heads are numbered from 1 where `head_names` is None.
+        """Names of the paths, such as "same_token -> uniform"; heads are numbered from 1 if `head_names` is None.
 
-        A skip is called "skip". Of paths that would have one name, as those of two random heads, all are numbered.
+        A skip is called "skip". Paths that would share a name, such as those of two random heads, are all numbered.
         """
         named = self.numbered_heads() if head_names is None else self.checked_head_names(head_names)
         joined = [" -> ".join(ways) for ways in itertools.product(*self._with_skips(named))]
@@ -188,7 +190,7 @@ class Architecture:
         return numbered
 
     def checked_head_names(self, head_names: Checked) -> tuple[tuple[str, ...], ...]:
-        """Names of the heads of each layer; raises ValueError where they are none, or not as many as there are heads."""
+        """`head_names` as tuples of names for each layer; raises ValueError unless there is one name for each head."""
         layers = entries("head_names", head_names, "a list of names for each layer", most_axes=2)
         checked = tuple(names(f"head_names[{layer}]", heads) for layer, heads in enumerate(layers))
         if tuple(map(len, checked)) != self.heads:
@@ -196,14 +198,14 @@ class Architecture:
         return checked
 
     def checked_path_groups(self, groups: Checked) -> dict[str, tuple[int, ...]]:
-        """Groups of paths by name; raises ValueError where they hold anything but numbers of paths."""
+        """Groups of paths by name, as tuples of path indices; raises ValueError for anything else."""
         if not isinstance(groups, Mapping):
             raise BayesattnError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
         checked = {}
         for name, members in groups.items():
             key = f"path_groups[{name!r}]"
-            given = entries(key, members, "a list of paths, by index")
-            checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(given))
+            indices = entries(key, members, "a list of paths, by index")
+            checked[name] = tuple(positive_integer(f"{key}[{place}]", path, 0) for place, path in enumerate(indices))
             if max(checked[name], default=0) >= self.paths:
                 raise BayesattnError(f"{key} must hold paths below {self.paths}, got {checked[name]}")
         return checked
@@ -211,7 +213,7 @@ class Architecture:
     def row_names(
         self, head_names: Sequence[Sequence[str]] | None = None, output_names: Sequence[str] | None = None
     ) -> list[str]:
-        """Names of U's rows: those of the paths, with the output where there are several, such as "1 -> 2: output 1"."""
+        """Names of the rows of U: path names, with the output if there are several, such as "1 -> 2: output 1"."""
         paths = self.path_names(head_names)
         if output_names is None:
             output_names = [f"output {number + 1}" for number in range(self.outputs)]
@@ -220,18 +222,18 @@ class Architecture:
         return [f"{path}: {output}" for path in paths for output in output_names] if self.output_axes else paths
 
     def way_names(self, head_names: Sequence[Sequence[str]] | None = None) -> list[list[str]]:
-        """Names of the ways through each layer: "skip", if it has one, and its heads, by number where they have no names."""
+        """Names of the ways through each layer: "skip" if it has one, and its heads, numbered if they have no names."""
         return self._with_skips(head_names or self.numbered_heads())
 
     def _with_skips(self, heads: Sequence[Sequence[str]]) -> list[list[str]]:
         return [([SKIP] if skip else []) + [*layer] for skip, layer in zip(self.skips, heads, strict=True)]
 
     def numbered_heads(self, first: int = 1) -> list[list[str]]:
-        """Names of the heads of each layer where they have no others: their numbers."""
+        """Default names of the heads of each layer: their numbers, counted from `first`."""
         return [[str(first + head) for head in range(count)] for count in self.heads]
 
     def number_of_weights(self, features: int) -> int:
-        """Entries of V_0, V_1, .., V_L, a for inputs of so many features N_0."""
+        """Number of entries of V_0, V_1, .., V_L and a, for inputs with `features` features (N_0)."""
         outward = (*self.widths[1:], self.widths[-1])
         values = sum(h * m * n for h, m, n in zip(self.heads, outward, self.widths, strict=False))
         return features * self.widths[0] + values + self.outputs * self.widths[-1]

@@ -1,7 +1,7 @@
-"""From fixed attention heads to path inputs (THEORY sections 1 and 2).
+"""Path inputs from fixed attention heads (THEORY sections 1 and 2).
 
-The attention a path pays to each token is collected backwards from the readout token, layer by layer, so the largest
-array held is one layer's attention matrices for a batch of examples, never (examples, paths, tokens, tokens).
+The attention that a path pays to each token is accumulated backwards from the readout token, layer by layer. So the
+largest array in memory is one layer's attention matrices for a batch of examples, never (examples, paths, tokens, tokens).
 """
 
 import math
@@ -32,17 +32,18 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 
 READOUTS = ("last", "first", "mean")
-EACH = "all"
-"""The readout at every position, of which each becomes an example."""
+EVERY_POSITION = "all"
+"""Readout at every position: each position becomes an example."""
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
-"""Attention matrices of so many examples are formed at a time that they take about this much memory."""
+"""Approximate memory of the attention matrices that are formed at a time; it sets the number of examples in a batch."""
 ROW_TOLERANCE = 1e-5
-"""By which sums of rows may miss 1, and weights of padding 0."""
-MOST_ROUNDING = 0.02
+"""Largest deviation of the sums of rows from 1, and of weights on padding from 0."""
+HALF_PRECISION_DEVIATION = 0.02
 """Deviation of a row's sum from 1 that half precision explains.
 
-Weights rounded to bfloat16, of 8 significant bits, sum to 1 within 2^-8 = 0.004; a softmax in bfloat16 adds a few of these.
+Weights rounded to bfloat16, with 8 significant bits, sum to 1 within 2^-8 = 0.004; a softmax in bfloat16 adds a
+few times that.
 """
 
 LayerWeights = Float[Array, "head feature feature"]
@@ -61,7 +62,7 @@ def path_inputs(
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi of an attention network (THEORY section 2), without any normalisation.
 
-    Two tokens that attend evenly, the second one padding:
+    Uniform attention over two tokens, the second of which is padding:
 
     >>> path_inputs([[[1.0], [3.0]]], [[[[0.0]]]], mask=[[True, False]]).tolist()
     [[[1.0]]]
@@ -71,33 +72,35 @@ def path_inputs(
         weights: one entry per layer, first layer first: either bilinear heads W of shape (H_l, N_0, N_0), with logits
             x_key^T W x_query, or a pair (Q, K) of query and key projections, each of shape (H_l, G, N_0), with logits
             (K x_key).(Q x_query) / sqrt(G).
-        readout: the token that is read out: "last", "first", or the "mean" over tokens; or "all", for an example of each
-            position. Those of one sequence are not independent of each other, and the posterior takes them as they are.
+        readout: the token that is read out: "last", "first", or the "mean" over tokens; or "all", which makes an
+            example of each position. Examples of one sequence are then not independent of each other, and the posterior
+            does not correct for it.
         nonlinearity: "softmax" over keys, or "hardmax", its limit of infinite logits (ties share equally).
-        causal: whether a token attends to none that come after it.
-        mask: of shape (P, T), True (or 1) for tokens and False (or 0) for padding, which no token attends to and no readout
-            counts, and whose inputs may be NaN; "last" and "first" are the last and first token that is none.
-        skips: for each layer, whether it has a skip connection, listed before its heads: attention of a token to itself.
+        causal: whether tokens attend to no later tokens.
+        mask: shape (P, T), True (or 1) for tokens and False (or 0) for padding. No token attends to padding, no readout
+            counts it, and its inputs may be NaN; "last" and "first" are the last and first token that is not padding.
+        skips: for each layer, whether it has a skip connection, which is attention of a token to itself, listed
+            before the heads.
 
     Returns:
-        Array of shape (P, Pi, N_0), paths in C order with the first layer's head slowest. With readout "all" P counts the
-        tokens of all sequences, one sequence after the other, without padding.
+        Array of shape (P, Pi, N_0), paths in C order with the first layer's head slowest. With readout "all", P counts
+        the tokens of all sequences, one sequence after the other, without padding.
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite, an unknown readout or nonlinearity, a sequence of padding
-            alone.
+        ValueError: wrong shapes, entries that are not finite, an unknown readout or nonlinearity, a sequence of
+            padding alone.
     """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
-    one_of("readout", readout, (*READOUTS, EACH))
+    one_of("readout", readout, (*READOUTS, EVERY_POSITION))
     truth("causal", causal)
     inputs, mask = checked_tokens("inputs", inputs, mask)
     weights = jax.tree.map(jnp.asarray, checked_heads(weights, inputs.shape[2]))
     skips = checked_skips(skips, len(weights))
     paths = math.prod(_heads(layer) + skip for layer, skip in zip(weights, skips, strict=True))
-    examples = len(inputs) * (inputs.shape[1] if readout == EACH else 1)
+    examples = len(inputs) * (inputs.shape[1] if readout == EVERY_POSITION else 1)
     require_memory(f"path inputs of {paths} paths", 8 * examples * paths * inputs.shape[2], "use fewer heads")
-    found = traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity, causal, mask, skips)
-    return found if readout != EACH else _positions(found, mask)
+    xi = traced_path_inputs(jnp.asarray(inputs), weights, readout, nonlinearity, causal, mask, skips)
+    return xi if readout != EVERY_POSITION else _positions(xi, mask)
 
 
 @with_own_settings
@@ -106,7 +109,7 @@ def matrices(
 ) -> list[Float[Array, "example head query key"]]:
     """Attention matrices of each layer, shape (P, H_l, T, T); rows sum to 1. Arguments as for `path_inputs`.
 
-    Padding attends to itself besides, so that its rows sum to 1 too.
+    Padding also attends to itself, so that its rows sum to 1 too.
     """
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     inputs, mask = checked_tokens("inputs", inputs, mask)
@@ -129,7 +132,7 @@ def paths_from_matrices(
 ) -> Float[Array, "example path feature"]:
     """Path inputs xi from given attention matrices, for any attention that is a fixed function of the input.
 
-    One head that attends evenly, read out at the last of two tokens:
+    One head with uniform attention, read out at the last of two tokens:
 
     >>> paths_from_matrices([[[1.0], [3.0]]], [[[[[0.5, 0.5], [0.5, 0.5]]]]]).tolist()
     [[[2.0]]]
@@ -138,20 +141,21 @@ def paths_from_matrices(
         inputs: token sequences, shape (P, T, N_0).
         matrices: per layer, first layer first: attention of shape (P, H_l, T_query, T_key) whose rows sum to 1.
         readout: "last", "first", "mean" or "all", as for `path_inputs`.
-        mask: of shape (P, T), True for tokens and False for padding: "last", "first" and "mean" are of tokens, and inputs
-            and rows (queries) of padding may be NaN.
-        skips: for each layer, whether it has a skip connection, which is listed before its heads and not in `matrices`.
-        renormalise: largest deviation from 1 of the sums of rows, such as 0.005, with which rows are divided by their sums
-            instead of being refused: models in half precision put out such rows. A warning tells how large it was.
+        mask: shape (P, T), True for tokens and False for padding. "last", "first" and "mean" refer to tokens, and
+            inputs and rows (queries) of padding may be NaN.
+        skips: for each layer, whether it has a skip connection, which is listed before its heads and is not part
+            of `matrices`.
+        renormalise: largest accepted deviation of the sums of rows from 1, such as 0.005. Rows are then divided by their
+            sums; models in half precision return such rows. A warning states the largest deviation if it is above 1e-5.
 
     Returns:
         Array of shape (P, Pi, N_0).
 
     Raises:
-        ValueError: wrong shapes, entries that are not finite; rows of tokens that do not sum to 1 within 1e-5, or within
-            `renormalise`, or that attend to padding.
+        ValueError: wrong shapes, entries that are not finite; rows of tokens that do not sum to 1 within 1e-5, or
+            within `renormalise`, or that attend to padding.
     """
-    one_of("readout", readout, (*READOUTS, EACH))
+    one_of("readout", readout, (*READOUTS, EVERY_POSITION))
     inputs, mask = checked_tokens("inputs", inputs, mask)
     tokens = inputs.shape[1]
     checked = checked_matrices(matrices, len(inputs), tokens, mask, renormalise)
@@ -159,35 +163,35 @@ def paths_from_matrices(
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
     for layer, skip in zip(reversed(checked), reversed(checked_skips(skips, len(checked))), strict=True):
         attention = _one_layer_back(attention, jnp.asarray(layer), skip)
-    found = jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
-    return found if readout != EACH else _positions(_by_position(found, tokens), mask)
+    xi = jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
+    return xi if readout != EVERY_POSITION else _positions(_by_position(xi, tokens), mask)
 
 
 def checked_skips(skips: Checked, layers: int) -> tuple[bool, ...]:
-    """Whether each layer has a skip connection; raises ValueError for anything but true or false for each."""
+    """Whether each layer has a skip connection; raises ValueError unless `skips` is one truth value per layer."""
     if skips is None:
         return (False,) * layers
     expected = f"a list of true or false for each of {layers} layers"
-    if len(given := entries("skips", skips, expected)) != layers:
+    if len(flags := entries("skips", skips, expected)) != layers:
         raise BayesattnError(f"skips must be {expected}, got {shown(skips)}")
-    return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(given))
+    return tuple(truth(f"skips[{layer}]", skip) for layer, skip in enumerate(flags))
 
 
 def checked_tokens(
     name: str, inputs: Checked, mask: Checked, shape: Sequence[int | str] = ("examples", "tokens", "features")
 ) -> tuple[Any, np.ndarray | None]:
-    """Inputs and mask as arrays, NaN and infinity at padding as 0; raises ValueError as `path_inputs` says."""
+    """Inputs and mask as arrays, with NaN and infinity at padding set to 0; raises ValueError as `path_inputs` does."""
     inputs = real_array(name, inputs, shape)
     mask = checked_mask(mask, *inputs.shape[:2])
     return finite(name, inputs, None if mask is None else ~mask[..., None]), mask
 
 
 def checked_mask(mask: Checked, examples: int, tokens: int) -> np.ndarray | None:
-    """A mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
+    """Mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
     if mask is None:
         return None
     mask = np.asarray(readable(mask))
-    if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers have it.
+    if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers return it.
         mask = mask.astype(bool)
     if mask.dtype != bool or mask.shape != (examples, tokens):
         raise BayesattnError(
@@ -201,21 +205,21 @@ def checked_mask(mask: Checked, examples: int, tokens: int) -> np.ndarray | None
     return mask
 
 
-def _by_position(found: Float[Array, "example path_and_token feature"], tokens: int) -> Array:
-    """Path inputs with an axis of positions before that of paths."""
-    by_path = found.reshape(len(found), -1, tokens, found.shape[-1])
+def _by_position(xi: Float[Array, "example path_and_token feature"], tokens: int) -> Array:
+    """Path inputs with an axis of positions before the axis of paths."""
+    by_path = xi.reshape(len(xi), -1, tokens, xi.shape[-1])
     return jnp.swapaxes(by_path, 1, 2)
 
 
-def _positions(found: Float[Array, "example token path feature"], mask: np.ndarray | None) -> Array:
-    """Those of tokens that are no padding, one after the other."""
-    return found.reshape(-1, *found.shape[2:]) if mask is None else found[mask]
+def _positions(xi: Float[Array, "example token path feature"], mask: np.ndarray | None) -> Array:
+    """Path inputs at all tokens that are not padding, one after the other."""
+    return xi.reshape(-1, *xi.shape[2:]) if mask is None else xi[mask]
 
 
 def checked_matrices(
     matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
 ) -> list[np.ndarray]:
-    """The attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` says."""
+    """Attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` does."""
     layers = entries("matrices", matrices, "a list of one array per layer", most_axes=5)
     if not layers:
         raise BayesattnError("matrices must hold one array per layer, got none")
@@ -241,7 +245,7 @@ def checked_matrices(
         warnings.warn(
             f"rows of matrices were divided by their sums, which were off 1 by up to {max(deviations):.2g}, in layer"
             f" {np.argmax(deviations) + 1}",
-            stacklevel=4,  # Beside that of the caller the frame of its settings.
+            stacklevel=4,  # The wrapper that sets JAX's settings adds a frame.
         )
     return checked
 
@@ -254,15 +258,15 @@ def _checked_tolerance(renormalise: Checked) -> float:
 
 
 def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
-    """The end of a sentence about rows whose sums are off 1: what divides them by their sums, where rounding explains it."""
+    """End of the error about row sums: the limit exceeded, or advice if rounding explains the deviation from 1."""
     if renormalise is not None:
         return f", more than renormalise, {renormalise:g}"
     rounded = f", as half precision rounds them; renormalise={2 * deviation:.1g} divides rows by their sums"
-    return rounded if deviation <= MOST_ROUNDING else ""
+    return rounded if deviation <= HALF_PRECISION_DEVIATION else ""
 
 
 def checked_heads(weights: Checked, features: int) -> tuple:
-    """The heads of each layer as arrays, of queries and keys as pairs; raises ValueError as `path_inputs` says."""
+    """Heads of each layer as an array, or as a pair of query and key arrays; raises ValueError as `path_inputs` does."""
     layers = entries("weights", weights, "a list of the heads of each layer", most_axes=4)
     if not layers:
         raise BayesattnError("weights must hold the heads of at least one layer, got none")
@@ -286,12 +290,12 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
 
 
 def _allowed(tokens: int, causal: bool, mask: Checked) -> Any:
-    """Whether each query may attend to each key, shape (P, T, T) or (1, T, T), or None where all may."""
+    """Whether each query may attend to each key, shape (P, T, T) or (1, T, T); None if all may."""
     if mask is None:
         return jnp.tril(jnp.ones((1, tokens, tokens), bool)) if causal else None
     keys = jnp.asarray(mask)[:, None]
     allowed = jnp.tril(jnp.broadcast_to(keys, (len(keys), tokens, tokens))) if causal else keys
-    # A row of padding, to which nothing attends, would hold nothing else.
+    # Without the diagonal, a query at padding might be allowed no key at all.
     return allowed | jnp.eye(tokens, dtype=bool)
 
 
@@ -325,8 +329,8 @@ def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
 
 
 def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array, "example_or_one row token"]:
-    """Weight of each token in the readout, of examples with padding in a row each; all positions are a row each."""
-    if readout == EACH:
+    """Weight of each token in the readout: one row, or one per position; with a mask, such rows for each example."""
+    if readout == EVERY_POSITION:
         return jnp.eye(tokens)[None]
     if mask is None:
         return readout_weights(tokens, readout)[None, None]
@@ -359,7 +363,7 @@ def traced_path_inputs(
     mask: Checked = None,
     skips: tuple[bool, ...] | None = None,
 ) -> Float[Array, "example *position path feature"]:
-    """`path_inputs` of arrays, for use inside JAX transformations: nothing is checked, and padding is a position too."""
+    """`path_inputs` without checks, for use inside JAX transformations; with readout "all", padding positions are kept."""
     tokens, layers = inputs.shape[1], list(zip(weights, skips or (False,) * len(weights), strict=True))
 
     def one_example(example) -> Float[Array, "*position path feature"]:
@@ -369,10 +373,10 @@ def traced_path_inputs(
         for heads, skip in reversed(layers):
             matrices = _attention_matrices(tokens_of_example[None], heads, nonlinearity, allowed)
             attention = _one_layer_back(attention, matrices, skip)
-        found = attention @ tokens_of_example
-        return found[0] if readout != EACH else _by_position(found, tokens)[0]
+        xi = attention @ tokens_of_example
+        return xi[0] if readout != EVERY_POSITION else _by_position(xi, tokens)[0]
 
     most_heads = max(map(_heads, weights))
-    rows = tokens if readout == EACH else 1
+    rows = tokens if readout == EVERY_POSITION else 1
     batch = max(1, BATCH_BYTES // (8 * most_heads * max(tokens, rows * most_heads ** (len(weights) - 1)) * tokens))
     return jax.lax.map(one_example, (inputs, mask), batch_size=min(batch, len(inputs)))

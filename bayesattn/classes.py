@@ -1,4 +1,4 @@
-"""Classes as labels of a network with an output for each of them."""
+"""Class labels, and the accuracy and scores of class predictions."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -12,10 +12,10 @@ from bayesattn._util.checks import names as checked_names
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import as_html, as_text, with_error
 
-BINS = 10
-"""Of confidence, equally wide, over which calibration is looked at."""
-SHOWN = 8
-"""Classes that results show."""
+CONFIDENCE_BINS = 10
+"""Number of equally wide bins of confidence in the calibration error."""
+CLASSES_SHOWN = 8
+"""Most classes that results show."""
 
 
 class OneHot(NamedTuple):
@@ -29,21 +29,22 @@ class OneHot(NamedTuple):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         counts = self.labels.sum(0)
-        each = _some([f"{name} ({count:.0f})" for name, count in zip(self.names, counts, strict=True)])
+        each = _shortened([f"{name} ({count:.0f})" for name, count in zip(self.names, counts, strict=True)])
         return f"OneHot: labels of {len(self.labels)} examples in {len(self.names)} classes", {"classes": each}
 
 
 class ClassScores(NamedTuple):
-    """How well probabilities of classes do on labels of (test) examples.
+    """Scores of class probabilities on labels of (test) examples.
 
     Args:
         accuracy: share of examples whose likeliest class is right, and its standard error.
-        by_class: the same of the examples of each class; of one output -1 first. NaN of a class without examples.
+        by_class: accuracy on the examples of each class, with -1 first if there is one output; NaN for a class
+            without examples.
         log_score: mean log probability of the right class, in nats, and its standard error.
-        calibration_error: mean distance of confidence, the likeliest class's probability, from the share that is right, over
-            bins of confidence (Guo et al. 2017).
-        calibration_by_chance: what probabilities that are right would have of it on so many examples.
-        bins: mean confidence, share that is right and number of examples of each bin, shape (3, bin); NaN of an empty one.
+        calibration_error: mean distance between confidence, the likeliest class's probability, and accuracy, over bins
+            of confidence (Guo et al. 2017).
+        calibration_by_chance: calibration error that correct probabilities would have by chance on as many examples.
+        bins: mean confidence, accuracy and number of examples of each bin, shape (3, bin); NaN for an empty bin.
     """
 
     accuracy: float
@@ -68,11 +69,11 @@ class ClassScores(NamedTuple):
 
 
 class ClassAccuracy(NamedTuple):
-    """How often the greatest of several outputs is that of the right class, where there are no probabilities of classes.
+    """Accuracy of the class with the largest output, for models without class probabilities.
 
     Args:
-        accuracy: share of examples whose greatest output is right, and its standard error.
-        by_class: the same of the examples of each class; NaN of a class without examples.
+        accuracy: share of examples whose largest output is that of the right class, and its standard error.
+        by_class: accuracy on the examples of each class; NaN for a class without examples.
     """
 
     accuracy: float
@@ -97,72 +98,73 @@ NO_PROBABILITIES = "of probabilities of classes, which a model with likelihood=b
 def _accuracy_rows(scores: ClassScores | ClassAccuracy) -> dict[str, str]:
     return {
         "accuracy": f"{with_error(100 * scores.accuracy, 100 * scores.accuracy_error)} %",
-        "by class": _some([f"{100 * share:.0f} %" for share in scores.by_class]),
+        "by class": _shortened([f"{100 * share:.0f} %" for share in scores.by_class]),
     }
 
 
-def _some(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:SHOWN]) + (", .." if len(texts) > SHOWN else "")
+def _shortened(texts: Sequence[str]) -> str:
+    return ", ".join(texts[:CLASSES_SHOWN]) + (", .." if len(texts) > CLASSES_SHOWN else "")
 
 
 def class_scores(probabilities: Checked, labels: Checked) -> ClassScores:
-    """Scores of probabilities of classes.
+    """Scores of class probabilities.
 
     Args:
-        probabilities: of each class, shape (P, m), or of +1, shape (P,).
+        probabilities: probability of each class, shape (P, m), or of +1, shape (P,).
         labels: 1 at the class of each example and 0 elsewhere, shape (P, m), or +1 and -1, shape (P,).
 
     Raises:
-        ValueError: other shapes, probabilities below 0 or that do not add up to 1, labels that are no classes.
+        ValueError: other shapes, probabilities below 0 or that do not add up to 1, labels that are not classes.
     """
-    given = finite_array("probabilities", probabilities, np.shape(probabilities))
-    if given.ndim not in (1, 2) or not len(given):
-        raise BayesattnError(f"probabilities must have shape (P,) or (P, m), got {given.shape}")
-    outputs = 1 if given.ndim == 1 else given.shape[1]
-    of_labels = checked_classes("labels", labels_array("labels", labels, len(given), outputs))
-    if given.ndim == 1:
-        given, of_labels = np.column_stack([1 - given, given]), np.column_stack([of_labels < 0, of_labels > 0])
-    if np.min(given) < 0 or np.max(np.abs(given.sum(1) - 1)) > 1e-6:
+    checked = finite_array("probabilities", probabilities, np.shape(probabilities))
+    if checked.ndim not in (1, 2) or not len(checked):
+        raise BayesattnError(f"probabilities must have shape (P,) or (P, m), got {checked.shape}")
+    outputs = 1 if checked.ndim == 1 else checked.shape[1]
+    of_labels = checked_classes("labels", labels_array("labels", labels, len(checked), outputs))
+    if checked.ndim == 1:
+        checked, of_labels = np.column_stack([1 - checked, checked]), np.column_stack([of_labels < 0, of_labels > 0])
+    if np.min(checked) < 0 or np.max(np.abs(checked.sum(1) - 1)) > 1e-6:
         raise BayesattnError(
             "probabilities must be at least 0 and add up to 1, got"
-            f" {np.min(given):.3g} to {np.max(given):.3g}, sums {np.min(given.sum(1)):.3g} to {np.max(given.sum(1)):.3g}"
+            f" {np.min(checked):.3g} to {np.max(checked):.3g},"
+            f" sums {np.min(checked.sum(1)):.3g} to {np.max(checked.sum(1)):.3g}"
         )
-    right, shares = _shares_right(given, of_labels)
-    confidence, count = given.max(1), len(given)
-    place = np.minimum((confidence * BINS).astype(int), BINS - 1)
-    sizes = np.bincount(place, minlength=BINS)
+    right, shares = _shares_right(checked, of_labels)
+    confidence, count = checked.max(1), len(checked)
+    place = np.minimum((confidence * CONFIDENCE_BINS).astype(int), CONFIDENCE_BINS - 1)
+    sizes = np.bincount(place, minlength=CONFIDENCE_BINS)
     with np.errstate(invalid="ignore", divide="ignore"):
-        confident, found = (np.bincount(place, values, BINS) / sizes for values in (confidence, right))
-        logs = np.log(np.sum(given * of_labels, axis=1))
+        confident, accuracy = (np.bincount(place, values, CONFIDENCE_BINS) / sizes for values in (confidence, right))
+        logs = np.log(np.sum(checked * of_labels, axis=1))
         spread = logs.std(ddof=1) if count > 1 else float("nan")
-    # The mean of |x| for a normal x is sqrt(2 / pi) of its deviation.
-    chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), BINS))
+    # The mean of |x| is sqrt(2 / pi) times the standard deviation, for a normal x of mean 0.
+    chance = np.sqrt(2 / np.pi * np.bincount(place, confidence * (1 - confidence), CONFIDENCE_BINS))
     return ClassScores(
         **shares._asdict(),
         log_score=float(logs.mean()),
         log_score_error=float(spread / np.sqrt(count)),
-        calibration_error=float(np.nansum(np.abs(confident - found) * sizes) / count),
+        calibration_error=float(np.nansum(np.abs(confident - accuracy) * sizes) / count),
         calibration_by_chance=float(chance.sum() / count),
-        bins=np.array([confident, found, sizes]),
+        bins=np.array([confident, accuracy, sizes]),
     )
 
 
 def class_accuracy(outputs: Checked, labels: Checked) -> ClassAccuracy:
-    """Accuracy of outputs, the greatest of which decides.
+    """Accuracy of the class with the largest output.
 
     Args:
-        outputs: of each example, shape (P, m).
+        outputs: outputs of each example, shape (P, m).
         labels: 1 at the class of each example and 0 elsewhere, shape (P, m).
 
     Raises:
-        ValueError: other shapes, labels that are no classes.
+        ValueError: other shapes, labels that are not classes.
     """
-    given = finite_array("outputs", outputs, ("examples", "outputs"))
-    return _shares_right(given, checked_classes("labels", labels_array("labels", labels, *given.shape)))[1]
+    checked = finite_array("outputs", outputs, ("examples", "outputs"))
+    return _shares_right(checked, checked_classes("labels", labels_array("labels", labels, *checked.shape)))[1]
 
 
 def _shares_right(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray, ClassAccuracy]:
-    """Whether the greatest score of each example is that of its class, and how often."""
+    """Whether the largest score of each example is that of its class, and the accuracy."""
     right = of_labels[np.arange(len(scores)), scores.argmax(1)] > 0
     with np.errstate(invalid="ignore"):
         by_class = (of_labels * right[:, None]).sum(0) / of_labels.sum(0)
@@ -171,7 +173,7 @@ def _shares_right(scores: np.ndarray, of_labels: np.ndarray) -> tuple[np.ndarray
 
 
 def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
-    """Labels that are classes; raises ValueError for others."""
+    """`labels` itself; raises ValueError unless the labels are classes."""
     if labels.ndim == 1 and not np.all(np.abs(labels) == 1):
         odd = labels[np.argmax(np.abs(labels) != 1)]
         raise BayesattnError(
@@ -186,44 +188,43 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
 
 
 def one_hot(classes: Checked, names: Checked = None) -> OneHot:
-    """Labels of a network that has an output for each class, of which the greatest decides.
+    """Labels of a network with one output per class, of which the largest output decides.
 
     >>> one_hot(["cat", "dog", "cat"]).labels.tolist()
     [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]
 
     Args:
-        classes: of each example, whole numbers, truth values or strings, shape (P,) or (P, 1): a list, an array, a column
-            of a table.
-        names: all classes there are, in the order of the outputs; by default the categories of a categorical column, in
-            their order, or the classes that occur, sorted. Give it where some do not occur among the examples at hand, as
-            for test examples.
+        classes: class of each example, as whole numbers, truth values or strings, shape (P,) or (P, 1): a list, an
+            array, or a column of a table.
+        names: all classes in the order of the outputs; by default the categories of a categorical column, in their
+            order, or the classes that occur, sorted. Pass them if some classes do not occur among these examples, as
+            with test examples.
 
     Returns:
         Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`.
 
     Raises:
-        ValueError: fewer than two classes, another shape or type, a class that is missing, an example of none of the
-            classes named.
+        ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
     """
     if hasattr(classes, "iloc") and getattr(classes, "ndim", 1) == 2 and classes.shape[1] == 1:
-        classes = classes.iloc[:, 0]  # As an array a table's column would lose its categories.
+        classes = classes.iloc[:, 0]  # Converted to an array, a table's column would lose its categories.
     categories = getattr(getattr(classes, "dtype", None), "categories", None)
     codes = getattr(getattr(classes, "cat", classes), "codes", None)
     if names is None and categories is not None and codes is not None:
-        return _of_categories(np.asarray(codes), [str(category) for category in categories])
-    given = _plain_classes("classes", classes)
-    known = sorted(set(given)) if names is None else _plain_classes("names", names)
+        return _from_codes(np.asarray(codes), [str(category) for category in categories])
+    plain = _plain_classes("classes", classes)
+    known = sorted(set(plain)) if names is None else _plain_classes("names", names)
     if len(set(known)) != len(known) or len(known) < 2:
         raise BayesattnError(f"names must be of two or more classes, all different, got {shown(known)}")
     places = {name: place for place, name in enumerate(known)}
-    for example, value in enumerate(given):
+    for example, value in enumerate(plain):
         if value not in places:
             raise BayesattnError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
-    return _of_categories(np.array([places[value] for value in given]), [str(name) for name in known])
+    return _from_codes(np.array([places[value] for value in plain]), [str(name) for name in known])
 
 
-def _of_categories(codes: np.ndarray, categories: list[str]) -> OneHot:
-    """Labels of examples whose categories have these places, -1 where they are missing."""
+def _from_codes(codes: np.ndarray, categories: list[str]) -> OneHot:
+    """One-hot labels from category codes; a code of -1 is a missing value."""
     if np.any(codes < 0):
         raise BayesattnError(f"classes[{np.argmax(codes < 0)}] must be one of {shown(categories)}, got a missing value")
     if len(set(categories)) != len(categories) or len(categories) < 2:
@@ -232,14 +233,14 @@ def _of_categories(codes: np.ndarray, categories: list[str]) -> OneHot:
 
 
 def _plain_classes(name: str, classes: Checked) -> list[str] | list[int]:
-    """Classes as Python's strings, truth values or numbers; raises ValueError where they are others, or of several kinds."""
+    """Classes as Python strings, truth values or whole numbers; raises ValueError for other or mixed types."""
     expected = f"{name} must be whole numbers or strings" + (", one for each example" if name == "classes" else "")
-    given = readable(classes)
-    if isinstance(given, str | bytes | Mapping | Set) or not isinstance(given, Iterable):
+    content = readable(classes)
+    if isinstance(content, str | bytes | Mapping | Set) or not isinstance(content, Iterable):
         raise BayesattnError(f"{expected}, got {shown(classes)}")
-    dtype = getattr(given, "dtype", np.dtype(object))
-    # Not of strings, which NumPy would make of numbers beside strings.
-    array = np.asarray(given, dtype=object)
+    dtype = getattr(content, "dtype", np.dtype(object))
+    # Objects, because NumPy would turn numbers beside strings into strings.
+    array = np.asarray(content, dtype=object)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or getattr(dtype, "kind", "O") in "mM":  # Dates would become numbers.

@@ -1,11 +1,11 @@
-"""Any number of examples, as the few numbers that the posterior asks of them.
+"""Compression of any number of examples to the few numbers on which the posterior depends.
 
-Path inputs X (P, Pi N_0) and labels Y enter the posterior through X^T X, X^T Y and Y^T Y alone (EXTENSIONS section 3). With
-[X Y] = Q R, Q^T Q = I and R upper triangular, these are the products of R's columns: the rows of R are at most Pi N_0
-examples that have the same likelihood as all P, and one more row for the part of Y that no function of X explains. R of two
-sets of examples is that of their two R, one below the other, so that it is gathered block by block, on one machine or on
-many (communication-avoiding QR: Demmel et al. 2012). Unlike the sums themselves it keeps all digits: no differences of
-squares are formed.
+Path inputs X (P, Pi N_0) and labels Y enter the posterior only through X^T X, X^T Y and Y^T Y (EXTENSIONS section 3).
+With [X Y] = Q R, Q^T Q = I and R upper triangular, these are products of the columns of R. The rows of R are at most Pi
+N_0 examples that have the same likelihood as all P, and one more row per output for the part of Y that no function of X
+explains. The R of two sets of examples is the R of their two triangles, one below the other. So R is gathered block by
+block, on one machine or on many (communication-avoiding QR: Demmel et al. 2012). Unlike the sums themselves, R keeps
+all digits, because no differences of squares are formed.
 """
 
 import errno
@@ -31,12 +31,12 @@ COUNTS = ("examples", "paths", "features", "outputs")
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Compressed(OwnsArrays, Described):
-    """Sufficient statistics of training examples: all that theory and samplers need of them.
+    """Sufficient statistics of training examples: all that the theory and the samplers need.
 
-    `bayesattn.Dataset` holds them; `a + b` is that of the examples of both, and so is `sum` of many.
+    `bayesattn.Dataset` holds them. `a + b` are the statistics of the examples of both, and `sum` adds many.
 
     Args:
-        triangle: R of [X Y], of at most Pi N_0 + m rows and as many columns.
+        triangle: R of [X Y], with Pi N_0 + m columns and at most as many rows.
         examples: P.
         paths: Pi.
         features: N_0.
@@ -54,39 +54,39 @@ class Compressed(OwnsArrays, Described):
 
     @classmethod
     def of(cls, path_inputs: Checked, labels: Checked) -> "Compressed":
-        """Compressed form of examples in memory, of shape (P, Pi, N_0) and (P,) or (P, m)."""
+        """Compressed form of examples in memory, with path inputs (P, Pi, N_0) and labels (P,) or (P, m)."""
         count, paths, features = path_inputs.shape
         columns = np.reshape(labels, (count, -1))
         rows = np.concatenate([path_inputs.reshape(count, -1), columns], axis=1)
         return cls(triangle_of(rows), count, paths, features, columns.shape[1])
 
     def save(self, file: str | Path) -> None:
-        """Write it to a new file, a Zarr store in a zip archive. Raises FileExistsError if something is there."""
+        """Write the statistics to a new file, a Zarr store in a zip archive. Raises FileExistsError if the file exists."""
         file = user_path("file", file)
         require_new("file", file)
         write_store(file, self)
 
     @classmethod
     def open(cls, file: str | Path) -> "Compressed":
-        """What `save` wrote, or `gather` into its store.
+        """Statistics from a file that `save` wrote, or from a store that `gather` wrote.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            ValueError: something else is.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is something else.
         """
         return read_store(user_path("file", file))[0]
 
     @classmethod
     def restored(cls, path_inputs: Checked, labels: Checked, residual: ResidualExamples) -> "Compressed":
-        """Those that have such `path_inputs`, `labels` and `residual`."""
-        held, paths, features = np.shape(path_inputs)
+        """Statistics with the given `path_inputs`, `labels` and `residual`."""
+        count, paths, features = np.shape(path_inputs)
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
-        rows = np.column_stack([np.reshape(path_inputs, (held, -1)), labels])
+        rows = np.column_stack([np.reshape(path_inputs, (count, -1)), labels])
         if residual.examples:
-            # Of what no function of the path inputs explains only the square counts.
+            # Only the square matters of what no function of the path inputs explains.
             rows = np.vstack([rows, np.zeros((min(outputs, residual.examples), rows.shape[1]))])
-            rows[held, paths * features] = np.sqrt(residual.square)
-        return cls(rows, held + residual.examples, paths, features, outputs)
+            rows[count, paths * features] = np.sqrt(residual.square)
+        return cls(rows, count + residual.examples, paths, features, outputs)
 
     def __add__(self, other: Checked) -> "Compressed":
         if not isinstance(other, Compressed):
@@ -108,23 +108,23 @@ class Compressed(OwnsArrays, Described):
 
     @property
     def path_inputs(self) -> Float[np.ndarray, "row path feature"]:
-        """Path inputs of at most Pi N_0 examples that have the same likelihood, up to a constant, as all."""
-        seen = self.paths * self.features
-        return self.triangle[:seen, :seen].reshape(-1, self.paths, self.features)
+        """Path inputs of at most Pi N_0 examples that have the same likelihood as all examples, up to a constant."""
+        columns = self.paths * self.features
+        return self.triangle[:columns, :columns].reshape(-1, self.paths, self.features)
 
     @property
     def labels(self) -> Float[np.ndarray, " row"]:
-        """Labels of the examples that `path_inputs` are of; with several outputs, a column for each."""
-        seen = self.paths * self.features
-        labels = self.triangle[:seen, seen:]
+        """Labels of the examples in `path_inputs`; with several outputs, one column per output."""
+        columns = self.paths * self.features
+        labels = self.triangle[:columns, columns:]
         return without_single_output(labels)
 
     @property
     def residual(self) -> ResidualExamples:
-        """The rest of the examples: how many, and the square of what no function of the path inputs explains."""
-        seen = self.paths * self.features
-        rest = self.triangle[seen:, seen:]
-        return ResidualExamples(self.examples - min(len(self.triangle), seen), float(np.vdot(rest, rest)))
+        """Residual examples: their number, and the square of what no function of the path inputs explains."""
+        columns = self.paths * self.features
+        rest = self.triangle[columns:, columns:]
+        return ResidualExamples(self.examples - min(len(self.triangle), columns), float(np.vdot(rest, rest)))
 
     @property
     def gram(self) -> Float[np.ndarray, "path*feature path*feature"]:
@@ -134,9 +134,9 @@ class Compressed(OwnsArrays, Described):
 
     @property
     def moment(self) -> Float[np.ndarray, " path*feature"]:
-        """X^T Y; with several outputs, a column for each."""
-        seen = self.paths * self.features
-        moment = self.triangle[:, :seen].T @ self.triangle[:, seen:]
+        """X^T Y; with several outputs, one column per output."""
+        columns = self.paths * self.features
+        moment = self.triangle[:, :columns].T @ self.triangle[:, columns:]
         return without_single_output(moment)
 
     @property
@@ -153,13 +153,13 @@ class Compressed(OwnsArrays, Described):
 
 
 def triangle_of(rows: np.ndarray) -> np.ndarray:
-    """R of a QR decomposition, its diagonal not negative: where the columns are independent there is no other."""
+    """R of a QR decomposition with a nonnegative diagonal, which is unique if the columns are independent."""
     upper: Any = np.linalg.qr(rows, mode="r")
     return upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None] + 0.0  # Zeros without a sign.
 
 
 def write_store(file: Path, compressed: Compressed, examples: str = "") -> None:
-    """Write a store that is there as a whole or not at all; `examples` is the SHA-256 of theirs."""
+    """Write a store atomically; `examples` is the SHA-256 of the examples."""
     import zarr
     from zarr.storage import ZipStore
 
@@ -179,7 +179,7 @@ def _digest(array: np.ndarray) -> str:
 
 
 def read_store(file: Path) -> tuple[Compressed, str]:
-    """Contents of a store, and the SHA-256 of their examples."""
+    """Contents of a store, and the SHA-256 of its examples."""
     import zarr
     from zarr.storage import ZipStore
 
@@ -188,21 +188,21 @@ def read_store(file: Path) -> tuple[Compressed, str]:
     try:
         with ZipStore(file, mode="r") as store:
             group: Any = zarr.open_group(store, mode="r", zarr_format=3)
-            kept = dict(group.attrs)
-            if kept["format"] != FORMAT:
-                raise BayesattnError(f"format {kept['format']}")
-            examples, paths, features, outputs = (positive_integer(name, kept[name]) for name in COUNTS)
+            attributes = dict(group.attrs)
+            if attributes["format"] != FORMAT:
+                raise BayesattnError(f"format {attributes['format']}")
+            examples, paths, features, outputs = (positive_integer(name, attributes[name]) for name in COUNTS)
             columns = paths * features + outputs
             expected = (min(columns, examples), columns)
             if group["triangle"].shape != expected:
                 raise BayesattnError(f"a triangle of shape {group['triangle'].shape}, expected {expected}")
             require_memory("the triangle", 8 * columns**2)
             triangle = finite_array("triangle", group["triangle"][:], expected)
-        if _digest(triangle) != kept["of_triangle"]:
+        if _digest(triangle) != attributes["of_triangle"]:
             raise BayesattnError("entries that are not those that were written")
-        return Compressed(triangle, examples, paths, features, outputs), str(kept["of_examples"])
-    except Exception as error:  # Whatever a damaged archive brings about.
-        said = f"it holds no {error}" if isinstance(error, KeyError) else error
+        return Compressed(triangle, examples, paths, features, outputs), str(attributes["of_examples"])
+    except Exception as error:  # A damaged archive may raise anything.
+        reason = f"it holds no {error}" if isinstance(error, KeyError) else error
         raise BayesattnError(
-            f"{file} must be a dataset that was saved, got a file that cannot be read as such: {said}"
+            f"{file} must be a dataset that was saved, got a file that cannot be read as such: {reason}"
         ) from error

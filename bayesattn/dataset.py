@@ -1,4 +1,4 @@
-"""Training examples of a network, plain or compressed, with those to test and to validate it on."""
+"""Training examples of a network, plain or compressed, with test and validation examples."""
 
 import copy
 import dataclasses
@@ -22,24 +22,24 @@ GATHERED = "{} must not be given for a compressed dataset, whose training exampl
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Dataset(OwnsArrays, Described):
-    """Path inputs and labels of the training examples, and of those to test and to validate on.
+    """Path inputs and labels of training, test and validation examples.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
-        labels: Y of shape (P,); +1 or -1 where accuracy is asked for. For m > 1 outputs (P, m), with the greatest at its
-            class where accuracy is asked for.
-        test_path_inputs: xi of shape (P_test, Pi, N_0) at which predictions are wanted.
-        test_labels: of shape (P_test,), or (P_test, m).
-        validation_path_inputs: xi of shape (P_validation, Pi, N_0), to choose the temperature by.
-        validation_labels: of shape (P_validation,).
-        output_names: names of the outputs, where there are several, such as those of classes (`bayesattn.one_hot`).
-        compressed: any number of training examples, in place of path_inputs and labels; `gather` makes it.
+        labels: Y of shape (P,), or (P, m) for m > 1 outputs. Accuracy requires labels +1 and -1 or, with several
+            outputs, rows whose largest entry is at the class.
+        test_path_inputs: xi of shape (P_test, Pi, N_0) at which to predict.
+        test_labels: shape (P_test,), or (P_test, m).
+        validation_path_inputs: xi of shape (P_validation, Pi, N_0), for the choice of the temperature.
+        validation_labels: shape (P_validation,), or (P_validation, m).
+        output_names: names of several outputs, such as class names (`bayesattn.one_hot`).
+        compressed: any number of training examples, in place of path_inputs and labels; made by `gather`.
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite real numbers.
 
-    Arrays are copied, and those that a dataset hands out cannot be written to. `a + b` are the compressed training examples
-    of both, and so is the `sum` of many; their other parts are those of the first that has them.
+    Arrays are copied, and the arrays of a dataset are read-only. `a + b` has the compressed training examples of both,
+    and `sum` adds many; the other fields come from the first dataset that has them.
     """
 
     path_inputs: Any = None
@@ -58,23 +58,24 @@ class Dataset(OwnsArrays, Described):
     def gather(
         cls, batches: Checked, arch: Architecture, *, store: str | Path | None = None, **parts: Any
     ) -> "Dataset":
-        """Take in any number of training examples once, and keep at most Pi N_0 rows with the same posterior.
+        """Read any number of training examples once, and keep at most Pi N_0 rows with the same posterior.
 
         Args:
-            batches: pairs (path inputs (n, Pi, N_0), labels (n,)) from any iterable; or one pair of arrays, which are read
-                block by block where they lie on disk (NumPy's memory maps, Zarr, HDF5); or both by their names path_inputs
-                and labels, as in a Zarr group or an npz file, whose arrays are read whole; or a pair of Dask arrays; or a
-                Dask bag of pairs. Dask's are gathered where Dask computes: on the default client's workers, if there is one.
+            batches: pairs (path inputs (n, Pi, N_0), labels (n,)) from any iterable; or one pair of arrays, which are
+                read block by block if they are on disk (NumPy's memory maps, Zarr, HDF5); or a mapping with path_inputs
+                and labels, such as a Zarr group or an npz file, whose arrays are read whole; or a pair of Dask arrays;
+                or a Dask bag of pairs. Dask collections are gathered where Dask computes: on the default client's
+                workers, if there is one.
             arch: the network; only the number of its paths matters.
-            store: a file in which what was gathered is kept, every half minute and at the end. If it is there, as many
-                examples as it holds are left out at the beginning, so that gathering goes on where it was interrupted.
-            parts: test and validation examples, and names of outputs, as of a plain dataset.
+            store: file to which the result is saved every half minute and at the end. If the file exists, as many
+                examples as it contains are skipped, so that gathering resumes where it was interrupted.
+            parts: test and validation examples, and names of outputs, as for a plain dataset.
 
         Raises:
-            ValueError: wrong shapes, entries that are not finite, no examples, a store of other examples or together with
-                Dask, which has its own ways of going on.
+            ValueError: wrong shapes, entries that are not finite, no examples, a store of other examples, or a store
+                together with Dask, which recovers in its own way.
 
-        Labels of the first examples that are likely classes by number get a warning.
+        A warning is issued if the labels of the first examples are likely class numbers.
         """
         return cls(compressed=gathered(batches, arch, store), **parts)
 
@@ -82,7 +83,7 @@ class Dataset(OwnsArrays, Described):
         """Write the compressed training examples to a new file, a Zarr store in a zip archive.
 
         Raises:
-            FileExistsError: something is there.
+            FileExistsError: the file exists.
             ValueError: a dataset that is not compressed.
         """
         if self.compressed is None:
@@ -93,11 +94,11 @@ class Dataset(OwnsArrays, Described):
 
     @classmethod
     def open(cls, file: str | Path) -> "Dataset":
-        """The dataset that `save` wrote, or `gather` into its store.
+        """Dataset from a file that `save` wrote, or from a store that `gather` wrote.
 
         Raises:
-            FileNotFoundError: nothing is there.
-            ValueError: something else is.
+            FileNotFoundError: there is no such file.
+            ValueError: the file is something else.
         """
         return cls(compressed=Compressed.open(file))
 
@@ -115,7 +116,7 @@ class Dataset(OwnsArrays, Described):
 
     @property
     def path_entries(self) -> int:
-        """Entries of the path inputs of training and test examples."""
+        """Number of entries of the path inputs of training and test examples."""
         return self.path_inputs.size + (0 if self.test_path_inputs is None else self.test_path_inputs.size)
 
     @property
@@ -124,7 +125,7 @@ class Dataset(OwnsArrays, Described):
         return len(self.labels) if self.compressed is None else self.compressed.examples
 
     def replace(self, **changes: Any) -> "Dataset":
-        """The same dataset with some fields changed; raises ValueError as the dataset does."""
+        """Copy with some fields changed; raises ValueError as `Dataset` does."""
         changed = copy.copy(self)
         if self.compressed is not None and changes.keys() & {"path_inputs", "labels"} and "compressed" not in changes:
             if "path_inputs" in changes:
@@ -138,18 +139,18 @@ class Dataset(OwnsArrays, Described):
             changes |= {"path_inputs": None, "labels": None}
         for name, value in changes.items():
             object.__setattr__(changed, name, value)
-        # Test examples have the features of the training examples.
+        # Test examples must have the features of the training examples.
         others = {f"{part}_path_inputs" for part in PARTS} if "path_inputs" in changes else set()
         changed._check(changes.keys() | others)
         return changed
 
     @property
     def _sizes(self) -> tuple[int, int]:
-        """Rows that are held, and outputs."""
+        """Number of rows in memory, and of outputs."""
         return len(self.labels), 1 if self.labels.ndim == 1 else self.labels.shape[1]
 
     def _check(self, changed: Set[str]) -> None:
-        """Check fields that are new, and turn them into arrays; others have been checked, and may be large."""
+        """Check the changed fields and turn them into arrays; the others were checked before, and may be large."""
 
         def put(name: str, value: Checked) -> None:
             object.__setattr__(self, name, value)
@@ -189,7 +190,7 @@ class Dataset(OwnsArrays, Described):
 
     @property
     def others(self) -> list[str]:
-        """Numbers of examples that are not trained on, with their use."""
+        """Numbers of test and validation examples, with their use."""
         uses = {"to test": self.test_path_inputs, "to validate": self.validation_path_inputs}
         return [f"{len(inputs)} {use}" for use, inputs in uses.items() if inputs is not None]
 

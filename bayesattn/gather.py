@@ -1,4 +1,4 @@
-"""Batches of examples, in memory, from a generator or on Dask, as blocks of a bounded size."""
+"""Compression of batches of examples, in memory, from a generator or on Dask, in blocks of bounded size."""
 
 import functools
 import hashlib
@@ -21,17 +21,17 @@ from bayesattn.kernels.path_inputs import checked_path_inputs
 from bayesattn.labels import doubtful_labels
 
 BLOCK_BYTES = 2**23
-"""Of examples that are taken into R at a time, or four times as many rows as R has, if those are more."""
+"""Bytes of examples that are added to R at a time; four times as many rows as R has, if that is more."""
 LARGE_BLOCK_BYTES = 2**29
-"""Beyond it as many rows as R has are taken at a time."""
+"""Bytes above which a block has as many rows as R instead of four times as many."""
 STORE_SECONDS = 30.0
-"""Between two times that a store is written."""
-FAN = 8
-"""Parts that Dask adds up at a time."""
+"""Seconds between two writes of a store."""
+PARTS_PER_SUM = 8
+"""Number of parts that Dask adds at a time."""
 
 
 class Rows(NamedTuple):
-    """Rows [X Y] of some examples, and (Pi, N_0, m)."""
+    """Rows [X Y] of some examples, with (Pi, N_0, m)."""
 
     rows: Float[np.ndarray, "example column"]
     shape: tuple[int, int, int]
@@ -42,24 +42,24 @@ class Rows(NamedTuple):
 
 
 def gather(batches: Checked, arch: Architecture, store: str | Path | None = None) -> Compressed:
-    """Compressed form of all examples, each read once: arguments and errors are those of `bayesattn.Dataset.gather`."""
+    """Compressed form of all examples, each read once; arguments and errors as for `bayesattn.Dataset.gather`."""
     require_kind("arch", arch, Architecture)
-    batches = _by_place(batches)
+    batches = _as_pair(batches)
     if _of_dask(batches):
         if store is not None:
             raise BayesattnError("store must be None with Dask, which itself does again what a lost worker had done")
         gathered = _on_dask(batches, arch)
     elif store is None:
-        gathered = functools.reduce(_with, _blocks(_checked(_pairs(batches), arch)), None)
+        gathered = functools.reduce(_add_rows, _blocks(_checked(_pairs(batches), arch)), None)
     else:
-        gathered = _kept(user_path("store", store), batches, arch)
+        gathered = _gather_with_store(user_path("store", store), batches, arch)
     if gathered is None:
         raise BayesattnError("batches must hold at least one example, got none")
     return gathered
 
 
-def _by_place(batches: Checked) -> Any:
-    """A pair of arrays that were given by their names."""
+def _as_pair(batches: Checked) -> Any:
+    """`batches` itself, or the pair of arrays in a mapping."""
     if not hasattr(batches, "keys"):
         return batches
     names = sorted(map(str, batches.keys()))
@@ -71,7 +71,7 @@ def _by_place(batches: Checked) -> Any:
 
 
 def _pairs(batches: Checked) -> Iterator[tuple[str, Any]]:
-    """Pairs of inputs and labels, none of them large, with the names that errors give them."""
+    """Small pairs of inputs and labels, with the names that errors give them."""
     if _is_pair(batches):
         yield from _parts("batches", batches)
         return
@@ -85,12 +85,12 @@ def _pairs(batches: Checked) -> Iterator[tuple[str, Any]]:
 
 
 def _is_pair(batches: Checked) -> bool:
-    """Whether it is one pair of arrays, and not two batches."""
+    """Whether `batches` is one pair of arrays rather than two batches."""
     if not isinstance(batches, tuple | list) or len(batches) != 2:
         return False
     try:
         return np.ndim(batches[0]) == 3
-    except ValueError:  # Of arrays of different shapes, as a batch has.
+    except ValueError:  # The arrays of a batch have different shapes.
         return False
 
 
@@ -107,41 +107,41 @@ def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Any]]:
 
 
 def _sliceable(part: Checked) -> Any:
-    """An array whose rows are taken by their place; those on disk stay there, those of a table go by its index."""
+    """Array whose rows are taken by position: arrays on disk stay there, tables, which slice by index, are converted."""
     return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
 
 
 def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[Rows]:
-    """Rows of one pair after the other, all of one shape."""
+    """Checked rows of one pair after the other, all of one shape."""
     shape = None
     for name, pair in pairs:
         inputs = checked_path_inputs(f"path_inputs of {name}", pair[0], arch)
         dims = (len(inputs), "outputs") if np.ndim(pair[1]) > 1 else (len(inputs),)
         labels = finite_array(f"labels of {name}", pair[1], dims).reshape(len(inputs), -1)
-        found = (inputs.shape[1], inputs.shape[2], labels.shape[1])
+        sizes = (inputs.shape[1], inputs.shape[2], labels.shape[1])
         if shape is None and labels.shape[1] == 1 and (doubt := doubtful_labels(f"labels of {name}", labels[:, 0])):
             warnings.warn(doubt, stacklevel=2)
-        if found != (shape := shape or found):
+        if sizes != (shape := shape or sizes):
             raise BayesattnError(
-                f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {found[1:]}"
+                f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {sizes[1:]}"
             )
         yield Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
 
 
 def _blocks(parts: Iterable[Rows]) -> Iterator[Rows]:
-    """Rows of some parts at a time: few large steps are faster than many small ones."""
-    held: list[np.ndarray] = []
+    """Rows of several parts at a time, because few large steps are faster than many small ones."""
+    pending: list[np.ndarray] = []
     shape = None
     for rows, shape in parts:
-        held.append(rows)
+        pending.append(rows)
         columns = rows.shape[1]
         some, many = (size // (8 * columns) for size in (BLOCK_BYTES, LARGE_BLOCK_BYTES))
-        if sum(map(len, held)) >= max(some, columns, min(4 * columns, many)):
-            block, held = Rows(np.concatenate(held), shape), []
+        if sum(map(len, pending)) >= max(some, columns, min(4 * columns, many)):
+            block, pending = Rows(np.concatenate(pending), shape), []
             yield block
-            del block  # Or it stays while the next is gathered.
-    if shape is not None and sum(map(len, held)):
-        yield Rows(np.concatenate(held), shape)
+            del block  # Otherwise it stays in memory while the next is gathered.
+    if shape is not None and sum(map(len, pending)):
+        yield Rows(np.concatenate(pending), shape)
 
 
 def _of_dask(batches: Checked) -> bool:
@@ -150,7 +150,7 @@ def _of_dask(batches: Checked) -> bool:
 
 
 def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
-    """A tree of sums: what a lost worker had gathered is gathered again, and nothing is counted twice."""
+    """Sum over a tree of Dask tasks: what a lost worker had gathered is gathered again, and nothing is counted twice."""
     from dask import delayed
 
     if isinstance(batches, tuple | list):
@@ -172,24 +172,26 @@ def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
     else:
         parts = [delayed(_of_pairs)(partition, arch) for partition in batches.to_delayed()]
     while len(parts) > 1:
-        parts = [delayed(_of_parts)(parts[start : start + FAN]) for start in range(0, len(parts), FAN)]
+        parts = [
+            delayed(_of_parts)(parts[start : start + PARTS_PER_SUM]) for start in range(0, len(parts), PARTS_PER_SUM)
+        ]
     return parts[0].compute()
 
 
 def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Compressed | None:
-    return functools.reduce(_with, _blocks(_checked(_pairs(list(batches)), arch)), None)
+    return functools.reduce(_add_rows, _blocks(_checked(_pairs(list(batches)), arch)), None)
 
 
 def _of_parts(parts: Iterable[Compressed | None]) -> Compressed | None:
     return sum(part for part in parts if part is not None) or None
 
 
-def _with(gathered: Compressed | None, rows: "Rows") -> Compressed:
+def _add_rows(gathered: Compressed | None, rows: "Rows") -> Compressed:
     return rows.compressed() if gathered is None else gathered + rows.compressed()
 
 
-def _kept(file: Path, batches: Checked, arch: Architecture) -> Compressed | None:
-    """`gather` with a store, which knows the SHA-256 of the rows that it holds."""
+def _gather_with_store(file: Path, batches: Checked, arch: Architecture) -> Compressed | None:
+    """`gather` with a store, which contains the SHA-256 of its rows."""
     gathered, digest = read_store(file) if os.path.lexists(file) else (None, "")
     if gathered is not None and not digest:
         raise BayesattnError(
@@ -198,23 +200,23 @@ def _kept(file: Path, batches: Checked, arch: Architecture) -> Compressed | None
     left, sha = gathered.examples if gathered else 0, hashlib.sha256()
 
     def new() -> Iterator[Rows]:
-        """Rows beyond those that the store holds."""
+        """Rows that the store does not contain."""
         nonlocal left
         for rows, shape in _checked(_pairs(batches), arch):
-            known, rest = rows[:left], rows[left:]
-            if len(known):
-                sha.update(known.tobytes())
-                left -= len(known)
+            stored, rest = rows[:left], rows[left:]
+            if len(stored):
+                sha.update(stored.tobytes())
+                left -= len(stored)
                 if not left and sha.hexdigest() != digest:
                     raise BayesattnError(
                         f"store must hold what was gathered of these batches, got {file}, of other examples"
                     )
-            if len(rest):  # A view, even of no rows, keeps the batch in memory.
+            if len(rest):  # Even an empty view would keep the batch in memory.
                 yield Rows(rest, shape)
 
     written = time.monotonic()
     for block in _blocks(new()):
-        gathered = _with(gathered, block)
+        gathered = _add_rows(gathered, block)
         sha.update(block.rows.tobytes())
         del block
         if time.monotonic() - written > STORE_SECONDS:

@@ -1,7 +1,7 @@
-"""Which heads and paths matter, over the draws: head scores, correlations of paths, and the width at which those end.
+"""Posterior of head scores and of path correlations, and the width above which paths no longer combine.
 
-A head score and a correlation are functions of U (THEORY section 5), so every draw of U has its own, and they have a
-posterior. Functions of one U are `theory.head_scores` and `theory.path_correlations`.
+Head scores and path correlations are functions of U (THEORY section 5), so each draw of U gives a draw of both. For one
+U, use `theory.head_scores` and `theory.path_correlations`.
 """
 
 from dataclasses import dataclass
@@ -15,6 +15,7 @@ from bayesattn._util.checks import number, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
@@ -25,27 +26,28 @@ from bayesattn.theory.saddle_point import solve
 if TYPE_CHECKING:
     import pandas as pd
 
-INTERVAL = 0.94
+INTERVAL_PROBABILITY = 0.94
 """Posterior probability of the intervals, as in the package's figures."""
-CORRELATION = 0.1
-"""Greatest correlation of two paths that no longer combine."""
-WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**6, 10**7)
+NEGLIGIBLE_CORRELATION = 0.1
+"""Largest correlation of two paths that do not combine."""
+SEARCHED_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**6, 10**7)
+"""Widths at which `combining_width` begins its search."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads(Described):
-    """Posterior of the head scores: how much each head matters, relative to the one that matters most in the same draw.
+    """Posterior of the head scores: how much each head matters, relative to the head that matters most in the same draw.
 
-    All arrays have a row for each head, first layer first; `names` are (layer, head), layers counted from 1. A skip
-    connection is no head.
+    All arrays have one row per head, first layer first; `names` are (layer, head), with layers counted from 1. A skip
+    connection is not a head.
 
     Args:
         names: layer and name of each head.
         scores: posterior mean of the score, shape (head,).
         sd: posterior standard deviation.
-        error: Monte Carlo standard error of the mean; NaN of fewer than four draws a chain.
+        error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain.
         lower: lower end of the central interval of probability 0.94.
-        upper: its upper end.
+        upper: upper end of this interval.
         probability_least: posterior probability that the head has the least score of all heads.
     """
 
@@ -58,7 +60,7 @@ class Heads(Described):
     probability_least: Float[np.ndarray, " head"]
 
     def summary(self) -> "pd.DataFrame":
-        """A row for each head: columns score, sd, error, lower, upper, and least, the probability that it is that."""
+        """One row per head, with columns score, sd, error, lower, upper and least, the probability of the least score."""
         import pandas as pd
 
         columns = ("scores", "sd", "error", "lower", "upper", "probability_least")
@@ -83,12 +85,12 @@ class PathCorrelations(Described):
     """Posterior of the correlations U_pq / (U_pp U_qq)^(1/2) of paths: 0 in the GP limit, where paths do not combine.
 
     Args:
-        names: of the rows of U: paths, with the output where there are several.
+        names: names of the rows of U: paths, with the output if there are several.
         mean: posterior mean, shape (row, row); 1 on the diagonal.
         sd: posterior standard deviation.
-        error: Monte Carlo standard error of the mean; NaN of fewer than four draws a chain, 0 on the diagonal.
+        error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain, 0 on the diagonal.
         lower: lower end of the central interval of probability 0.94.
-        upper: its upper end.
+        upper: upper end of this interval.
     """
 
     names: list[str]
@@ -99,7 +101,7 @@ class PathCorrelations(Described):
     upper: Float[np.ndarray, "row row"]
 
     def summary(self) -> "pd.DataFrame":
-        """A row for each pair of different rows of U, the strongest correlation first."""
+        """One row per pair of different rows of U, the strongest correlation first."""
         import pandas as pd
 
         rows, others = np.tril_indices(len(self.names), -1)
@@ -122,14 +124,14 @@ class PathCorrelations(Described):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CombiningWidth(Described):
-    """The width above which no two paths combine, by the theory.
+    """Width above which no two paths combine, according to the theory.
 
     Args:
         width: least common width N at and above which no correlation of two paths exceeds `correlation`, among the
-            widths searched; None where the widest network that was looked at is still above it.
-        correlation: what counts as combining.
+            widths searched; None if the widest network searched still exceeds it.
+        correlation: correlation above which paths count as combining.
         widths: the widths at which the saddle point was solved, ascending.
-        greatest: greatest absolute correlation of two paths at each of them.
+        greatest: largest absolute correlation of two paths at each of these widths.
     """
 
     width: int | None
@@ -138,25 +140,25 @@ class CombiningWidth(Described):
     greatest: Float[np.ndarray, " width"]
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        said = f"N = {self.width:,}" if self.width else f"beyond N = {self.widths[-1]:,}"
-        return f"CombiningWidth: {said}", {
+        text = f"N = {self.width:,}" if self.width else f"beyond N = {self.widths[-1]:,}"
+        return f"CombiningWidth: {text}", {
             "meaning": f"from there on no two paths are correlated by more than {self.correlation:g} at the saddle point"
         }
 
 
 def heads(draws: Draws, model: Model | None = None) -> Heads:
-    """Posterior of the score of each head: mean, spread, interval, and how likely the head is the least of all.
+    """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
-    The score of a draw is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which one uses the
-    head, divided by the largest score (THEORY section 5).
+    The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which at least one uses
+    the head, divided by the largest score of the draw (THEORY section 5).
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
-        model: whose draws they are, where they do not say so themselves.
+        model: model of the draws, if they do not record it.
 
     Raises:
-        ValueError: draws that are not those of a network, or of another than `model`, or have no order_parameter.
-        RunError: a folder that is not a run that can be read.
+        ValueError: draws that are not of a network, are of another model than `model`, or have no order_parameter.
+        RunError: a folder that is not a readable run.
     """
     model, order_parameters = _drawn(draws, model)
     arch = model.architecture
@@ -183,19 +185,20 @@ def path_correlations(draws: Draws, model: Model | None = None) -> PathCorrelati
 
 
 @with_own_settings
-def combining_width(model: Model, correlation: float = CORRELATION, most: int = 10**7) -> CombiningWidth:
+def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, most: int = 10**7) -> CombiningWidth:
     """Width above which no two paths combine: no correlation of paths at the saddle point exceeds `correlation`.
 
-    Paths combine at finite width alone: off the diagonal U vanishes as N grows (THEORY section 4). The theory is solved at
-    about ten widths from 1 to `most`, then between the last one above and the first one below, all widths being equal.
+    Paths combine only at finite width, because the off-diagonal entries of U vanish as N grows (THEORY section 4). All
+    layers have the same width N. The saddle point is solved at about ten widths from 1 to `most`, then between the last
+    width that exceeds `correlation` and the first that does not.
 
     Args:
         model: the posterior; its widths do not matter.
-        correlation: what counts as combining, between 0 and 1.
-        most: the widest network that is looked at.
+        correlation: correlation above which paths count as combining, between 0 and 1.
+        most: the largest width searched.
 
     Raises:
-        ValueError: a correlation that is not between 0 and 1, a model whose labels are classes, or of one path.
+        ValueError: a correlation that is not between 0 and 1, a model whose labels are classes, or a model with one path.
         NotConverged: a saddle point was not found.
     """
     correlation = number("correlation", correlation)
@@ -204,28 +207,30 @@ def combining_width(model: Model, correlation: float = CORRELATION, most: int = 
     if model.architecture.rows < 2:
         raise BayesattnError("model must have two paths or more, got one of a single path, which combines with none")
     positive_integer("most", most)
-    found: dict[int, float] = {}
+    correlation_at: dict[int, float] = {}
 
     def greatest(width: int) -> float:
-        if width not in found:
+        if width not in correlation_at:
             of_paths = correlations(np.asarray(solve(model.replace(width=width)).order_parameter))
-            found[width] = float(np.max(np.abs(of_paths[np.tril_indices(len(of_paths), -1)])))
-        return found[width]
+            correlation_at[width] = float(np.max(np.abs(of_paths[np.tril_indices(len(of_paths), -1)])))
+        return correlation_at[width]
 
-    grid = [*(width for width in WIDTHS if width < most), most]
+    grid = [*(width for width in SEARCHED_WIDTHS if width < most), most]
+    for width in watched(grid, "solving the theory", "widths"):
+        greatest(width)
     below = [width for width in grid if greatest(width) <= correlation]
     above = [width for width in grid if greatest(width) > correlation]
-    width: int | None = None
+    least: int | None = None
     if not above:
-        width = grid[0]
+        least = grid[0]
     elif above[-1] != grid[-1]:
         narrow, wide = above[-1], min(each for each in below if each > above[-1])
         while wide - narrow > max(1, narrow // 100):
             middle = round(np.sqrt(narrow * wide)) if wide > 2 * narrow else (narrow + wide) // 2
             narrow, wide = (middle, wide) if greatest(middle) > correlation else (narrow, middle)
-        width = wide
-    widths = sorted(found)
-    return CombiningWidth(width, correlation, widths, np.array([found[each] for each in widths]))
+        least = wide
+    widths = sorted(correlation_at)
+    return CombiningWidth(least, correlation, widths, np.array([correlation_at[each] for each in widths]))
 
 
 def _drawn(draws: Draws, model: Model | None) -> tuple[Model, np.ndarray]:
@@ -234,7 +239,7 @@ def _drawn(draws: Draws, model: Model | None) -> tuple[Model, np.ndarray]:
 
 
 def _posterior(values: Float[np.ndarray, "chain draw *quantity"]) -> dict[str, np.ndarray]:
-    """Moments and interval of quantities over chains and draws."""
+    """Moments and interval of each quantity over chains and draws."""
     import xarray
 
     error = np.full(values.shape[2:], np.nan)
@@ -243,6 +248,6 @@ def _posterior(values: Float[np.ndarray, "chain draw *quantity"]) -> dict[str, n
         with np.errstate(divide="ignore", invalid="ignore"):
             error = arviz_stats.mcse(xarray.DataArray(values, dims=dims)).values
         error = np.where(np.ptp(values, axis=(0, 1)) == 0, 0.0, error)
-    lower, upper = np.quantile(values, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2], axis=(0, 1))
+    lower, upper = np.quantile(values, [(1 - INTERVAL_PROBABILITY) / 2, (1 + INTERVAL_PROBABILITY) / 2], axis=(0, 1))
     sd = values.std((0, 1), ddof=1) if values[..., 0].size > 1 else np.full(values.shape[2:], np.nan)
     return {"mean": values.mean((0, 1)), "sd": sd, "error": error, "lower": lower, "upper": upper}

@@ -1,4 +1,4 @@
-"""Draws of one posterior put together: chains of other seeds, of several calls, runs and machines."""
+"""Concatenation of draws of one posterior: chains with other seeds, from several calls, runs and machines."""
 
 import json
 import tomllib
@@ -14,30 +14,32 @@ from bayesattn._util.plain import PlainDict
 from bayesattn.models.arviz import dataset
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import Origin, close, described_in
-from bayesattn.models.trees import DATA, JOINED, OF_CHAINS, Draws, numbers_of, opened, repeats
+from bayesattn.models.trees import CHAIN_AXES, DATA_GROUPS, JOINED_KEY, Draws, numbers_of, opened, repeats
 
 if TYPE_CHECKING:
     import xarray as xr
 
-FREE = ("chains", "draws", "warmup", "seed", "chain_method")
-"""Settings that draws which are put together may differ in."""
-OF_RUNS = ("format", "identity", "environment", "prepared", "sums", "sum")
+SETTINGS_THAT_MAY_DIFFER = ("chains", "draws", "warmup", "seed", "chain_method")
+"""Settings in which concatenated draws may differ."""
+RUN_ATTRIBUTES = ("format", "identity", "environment", "prepared", "sums", "sum")
+"""Attributes of a single run, which concatenated draws do not have."""
 
 
 def concat(draws: Sequence[Draws]) -> "xr.DataTree":
-    """Draws of one model put together, chain after chain, in memory; chains are numbered anew.
+    """Concatenate draws of one model chain after chain, in memory, and renumber the chains.
 
-    Groups of data, and prior groups, are those of the first.
+    Data groups and prior groups are taken from the first element.
 
     Args:
-        draws: at least one, each the result of `bayesattn.sample` or of this function, a `bayesattn.runs.Run`, or a run's
-            folder; of one posterior, sampler and parameterisation, as many of each chain, and of other seeds.
+        draws: at least one element, each the result of `bayesattn.sample` or of this function, a `bayesattn.runs.Run`,
+            or a run's folder. All must have the same posterior, sampler, parameterisation and number of draws per
+            chain, and different seeds.
 
     Raises:
-        ValueError: no draws; draws of several models, of other test examples, by other settings than seed, warm-up and
-            number of chains, of other lengths or variables, each in one sentence that names the difference; the same draws
-            twice, or the same chain of one seed; more than memory can hold.
-        RunError: a folder that is not a run that can be read.
+        ValueError: no draws; draws of several models, of other test examples, with different settings (except seed,
+            warm-up and number of chains), or of other lengths or variables, each in one sentence that names the
+            difference; the same draws twice, or the same chain of one seed; more than memory can hold.
+        RunError: a folder that is not a readable run.
     """
     import xarray
 
@@ -57,31 +59,31 @@ def concat(draws: Sequence[Draws]) -> "xr.DataTree":
         data = dataset(first, name)
         if _is_of_draws(name):
             parts = [dataset(tree, name) for tree in trees]
-            # Draws have the numbers that those of the first tree have.
+            # Draws are numbered as in the first tree.
             data = xarray.concat(
                 parts, dim="chain", data_vars="all", coords="minimal", compat="override", join="override"
             ).assign_coords(chain=np.arange(sum(part.sizes["chain"] for part in parts)))
         groups[name] = data
     result = xarray.DataTree.from_dict(groups)
-    about = {key: value for key, value in described_in(first).items() if key not in OF_RUNS}
+    about = {key: value for key, value in described_in(first).items() if key not in RUN_ATTRIBUTES}
     if "sampler" in about:
         settings = tomllib.loads(about["sampler"]) | {"chains": groups["posterior"].sizes["chain"]}
         settings.pop("seed", None)
         about["sampler"] = tomli_w.dumps(settings)
-    about.pop(JOINED, None)
+    about.pop(JOINED_KEY, None)
     if all(source is not None for source in sources):
-        about[JOINED] = [pair for source in sources for pair in source or ()]
+        about[JOINED_KEY] = [pair for source in sources for pair in source or ()]
     result.attrs = dict(first.attrs) | ({ATTRIBUTE: json.dumps(about)} if about else {})
     return result
 
 
 def _is_of_draws(group: str) -> bool:
-    """Whether a group holds a value for each draw of the posterior."""
-    return group not in DATA and not group.startswith("prior")
+    """Whether a group has one value per draw of the posterior."""
+    return group not in DATA_GROUPS and not group.startswith("prior")
 
 
 def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> None:
-    """Raise ValueError unless draws are of the model of the first ones, by the same settings, and hold the same."""
+    """Raise ValueError unless draws have the model, settings, groups, variables and data of the first ones."""
     if difference := Origin.of_tree(first).difference(Origin.of_tree(other)):
         raise BayesattnError(f"{name} must be of the model that draws[0] are of, got those of one with {difference}")
     ours, theirs = _settings(first), _settings(other)
@@ -102,10 +104,10 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
                     f"{name} must have {one.sizes[axis]} entries along {axis}, as draws[0] have, got"
                     f" {two.sizes.get(axis, 'none')}{advice}"
                 )
-            if axis not in OF_CHAINS and axis in one.coords and axis in two.coords:
+            if axis not in CHAIN_AXES and axis in one.coords and axis in two.coords:
                 ours_along, theirs_along = ([*map(str, each[axis].values)] for each in (one, two))
                 _require_equal(f"{name} must have along {axis}", ours_along, theirs_along, ordered=True)
-    for group in DATA:
+    for group in DATA_GROUPS:
         one, two = dataset(first, group), dataset(other, group)
         for variable in [variable for variable in one.data_vars if variable in two and variable != "fingerprint"]:
             if not close(one[variable].values, two[variable].values):
@@ -118,15 +120,15 @@ def _require_equal(what: str, wanted: list[Any], got: list[Any], ordered: bool =
 
 
 def _settings(tree: "xr.DataTree") -> PlainDict:
-    """Settings that draws were made with, but for those that may differ; none where they are not known."""
+    """Settings of the draws, except those that may differ; empty if they are unknown."""
     settings = tomllib.loads(described_in(tree).get("sampler", ""))
-    return {name: value for name, value in settings.items() if name not in FREE}
+    return {name: value for name, value in settings.items() if name not in SETTINGS_THAT_MAY_DIFFER}
 
 
 def _sources(tree: "xr.DataTree") -> list[list[int]] | None:
-    """Seed and chain that each chain comes from; None where that is not known."""
+    """Seed and chain from which each chain comes; None if unknown."""
     about, chains = described_in(tree), dataset(tree, "posterior")["chain"].values.tolist()
-    known = about.get(JOINED)
+    known = about.get(JOINED_KEY)
     if known is not None:
         return [known[chain] for chain in chains] if {*chains} <= {*range(len(known))} else None
     settings = tomllib.loads(about.get("sampler", ""))

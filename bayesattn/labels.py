@@ -1,4 +1,4 @@
-"""Labels that are right in form, but likely not what was meant."""
+"""Warnings about labels that are valid but likely not intended."""
 
 import warnings
 
@@ -6,16 +6,17 @@ import numpy as np
 
 from bayesattn._util.checks import Checked
 
-UNEXPECTED = 100
-"""Times that labels may be larger or smaller than the prior expects before a warning."""
-MOST_NUMBERS, LARGEST_NUMBER = 20, 100
-"""Labels that are whole numbers from 0 on, so many different ones at most and none larger, are likely numbers of classes."""
+UNEXPECTED_RATIO = 100
+"""Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
+MOST_CLASSES, LARGEST_CLASS_NUMBER = 20, 100
+"""Most distinct values, and the largest value, of whole numbers from 0 on that are likely class numbers."""
 
 
 def doubtful_labels(name: str, labels: np.ndarray) -> str:
-    """What to warn of where labels (P,) are right in form, but likely classes and no values of a function; else empty.
+    """Text of a warning if labels (P,) are valid but likely classes rather than values of a function; otherwise empty.
 
-    Classes are two values of one sign, or 3 to 20 different whole numbers from 0 to 100 that occur more than once in all.
+    Likely classes are two values without opposite signs, or 3 to 20 different whole numbers from 0 to 100 that do not
+    all occur just once.
     """
     values = np.unique(labels)
     if len(values) == 2 and values[0] * values[1] >= 0:
@@ -23,8 +24,8 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
             f"{name} are {values[0]:g} and {values[1]:g}: the prior expects them around 0, and accuracy reads their sign;"
             " use -1 and +1"
         )
-    few = 3 <= len(values) <= min(MOST_NUMBERS, len(labels) - 1)
-    if not few or np.any((values < 0) | (values > LARGEST_NUMBER) | (values != np.round(values))):
+    few = 3 <= len(values) <= min(MOST_CLASSES, len(labels) - 1)
+    if not few or np.any((values < 0) | (values > LARGEST_CLASS_NUMBER) | (values != np.round(values))):
         return ""
     return (
         f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
@@ -34,7 +35,7 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
 
 
 def warn_of_labels(name: str, labels: np.ndarray, model: Checked) -> None:
-    """Warn of labels that are right in form, but likely not what was meant."""
+    """Warn of labels that are valid but likely not intended."""
     statistics = model.compressed if name == "labels" else None
     if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
         warnings.warn(doubt, stacklevel=4)
@@ -46,6 +47,6 @@ def warn_of_labels(name: str, labels: np.ndarray, model: Checked) -> None:
     square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)
     larger, smaller = size / np.sqrt(expected + model.temperature), np.sqrt(expected) / size if size > 0 else 0
-    if max(larger, smaller) > UNEXPECTED:
+    if max(larger, smaller) > UNEXPECTED_RATIO:
         than = f"{larger:.2g} times larger" if larger > smaller else f"{smaller:.2g} times smaller"
         warnings.warn(f"labels are {than} than the prior expects; rescale them, or change the variances", stacklevel=4)

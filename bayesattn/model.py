@@ -1,4 +1,4 @@
-"""A posterior: data, architecture and temperature, whatever the parameterisation it is sampled in."""
+"""Posterior of a network: data, architecture and likelihood, whatever the parameterisation in which it is sampled."""
 
 import copy
 import dataclasses
@@ -33,43 +33,44 @@ from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
 
-KERNELS = "_kernels_of_inputs"
-"""Attribute of a model that may be a thousand times larger than its data: pickles and copies go without."""
-DATA = tuple(each.name for each in dataclasses.fields(Dataset))
-"""Fields of its dataset that a model takes by their names."""
+KERNELS_ATTRIBUTE = "_kernels_of_inputs"
+"""Attribute of a model that may be a thousand times larger than its data; pickles and copies omit it."""
+DATASET_FIELDS = tuple(each.name for each in dataclasses.fields(Dataset))
+"""Fields of the dataset that a model accepts by name."""
 
 
-def _of_dataset(name: str, said: str) -> Any:
-    """Property that a model takes from its dataset."""
-    return property(lambda model: getattr(model.dataset, name), doc=said)
+def _dataset_property(name: str, description: str) -> Any:
+    """Read-only property that returns a field of the model's dataset."""
+    return property(lambda model: getattr(model.dataset, name), doc=description)
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Model(Posterior):
-    """The posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
+    """Posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
-        dataset: training examples, and those to test and validate on; or its fields by their names, such as path_inputs,
-            labels and test_path_inputs (`bayesattn.Dataset`).
+        dataset: training, test and validation examples (`bayesattn.Dataset`); or its fields by name, such as
+            path_inputs, labels and test_path_inputs.
         architecture: heads, widths, prior variances.
-        temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, where no other is given.
-        likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`, or one
-            of your own (`bayesattn.Likelihood`). Samplers draw from all; the theory is for the first.
-        head_names: names of the heads of each layer, from which paths get their names.
-        path_groups: groups of paths, by index, whose own GP limit is drawn for comparison.
-        tokens: needed by the token parameterisation only; `Model.from_tokens` fills it in.
-        name: shown in tables.
-        task: how the data were made, as a [task] of a model file; for the record only.
+        temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, if no other likelihood is given.
+        likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`,
+            or another `bayesattn.Likelihood`. Samplers accept all of them; the theory requires the Gaussian one.
+        head_names: names of the heads of each layer, of which path names are composed.
+        path_groups: groups of path indices by name; the GP limit of each group alone is computed for comparison.
+        tokens: training tokens, needed only by the token parameterisation; set by `Model.from_tokens`.
+        name: name shown in tables.
+        task: origin of the data, as a [task] of a model file; recorded only.
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
             names that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot
-            tell from 0.
+            distinguish from 0.
 
-    Arrays are copied: the model stays what it is when they, or the table or file that they belong to, change. Arrays that a
-    model hands out cannot be written to.
+    Arrays are copied, so the model does not change if they change, or the table or file behind them. The arrays of a
+    model are read-only.
 
-    Labels of 0 and 1, of classes by number (0, 1, 2, ..), or of a size far from what the prior expects, get a warning.
+    A warning is issued for labels 0 and 1, for class numbers (0, 1, 2, ..), and for labels whose size is far from what
+    the prior expects.
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
@@ -101,7 +102,7 @@ class Model(Posterior):
     ):
         require_kind("architecture", architecture, Architecture)
         for key in data:
-            one_of("field of a model", key, [*FIELDS, *DATA])
+            one_of("field of a model", key, [*MODEL_FIELDS, *DATASET_FIELDS])
         if dataset is None:
             dataset = Dataset(**data)
         elif data:
@@ -116,10 +117,10 @@ class Model(Posterior):
         put("tokens", tokens)
         put("name", name)
         put("task", copy.deepcopy(dict(task or {})))
-        self._check({*FIELDS, *DATA})
+        self._check({*MODEL_FIELDS, *DATASET_FIELDS})
 
     def _check(self, changed: Set[str]) -> None:
-        """Check that fields fit each other, as far as some of them are new."""
+        """Check that the changed fields fit the others."""
         put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
         new = "architecture" in changed
         for part in ("", "test_", "validation_"):
@@ -154,20 +155,20 @@ class Model(Posterior):
 
     @property
     def temperature(self) -> Any:
-        """T of the likelihood; None of one that has none."""
+        """T of the likelihood; None if it has none."""
         return getattr(self.likelihood, "temperature", None)
 
-    path_inputs = _of_dataset("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
-    labels = _of_dataset("labels", "Y of the training examples, shape (P,) or (P, m).")
-    test_path_inputs = _of_dataset("test_path_inputs", "xi of the test examples, or None.")
-    test_labels = _of_dataset("test_labels", "Labels of the test examples, or None.")
-    validation_path_inputs = _of_dataset("validation_path_inputs", "xi of the validation examples, or None.")
-    validation_labels = _of_dataset("validation_labels", "Labels of the validation examples, or None.")
-    output_names = _of_dataset("output_names", "Names of the outputs, or None.")
-    compressed = _of_dataset("compressed", "Training examples in compressed form, or None of plain ones.")
+    path_inputs = _dataset_property("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
+    labels = _dataset_property("labels", "Y of the training examples, shape (P,) or (P, m).")
+    test_path_inputs = _dataset_property("test_path_inputs", "xi of the test examples, or None.")
+    test_labels = _dataset_property("test_labels", "Labels of the test examples, or None.")
+    validation_path_inputs = _dataset_property("validation_path_inputs", "xi of the validation examples, or None.")
+    validation_labels = _dataset_property("validation_labels", "Labels of the validation examples, or None.")
+    output_names = _dataset_property("output_names", "Names of the outputs, or None.")
+    compressed = _dataset_property("compressed", "Training examples in compressed form, or None of plain ones.")
 
     def _check_labels(self) -> None:
-        """Raise ValueError where labels do not suit the likelihood."""
+        """Raise ValueError if labels do not suit the likelihood."""
         if self.compressed is not None and not self.likelihood.conjugate:
             raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
@@ -192,17 +193,17 @@ class Model(Posterior):
         name: str = "model",
         skips: Checked = (),
     ) -> "Model":
-        """The posterior of a network that reads a task's dataset; all parameterisations can sample it.
+        """Posterior of a network that reads a task's dataset; all parameterisations can sample it.
 
-        With readout "all" labels have a row for each token that is no padding, and there is no token parameterisation.
-        Groups of paths are those of the dataset, without the paths that skips add. The dataset's arrays are copied.
+        With readout "all", labels have one row per token that is not padding, and there is no token parameterisation.
+        Path groups are those of the dataset, without the paths that skips add. The dataset's arrays are copied.
         """
         shape = (tuple(map(len, data.head_names)), widths, variances, skips)
         arch = Architecture(*shape, outputs=max(1, len(data.output_names)))
         heads = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in data.weights)
         if heads != arch.heads:
             raise BayesattnError(f"head_names must name {heads} heads per layer, got {arch.heads}")
-        asked = partial(
+        path_inputs_of = partial(
             attention.path_inputs,
             weights=data.weights,
             readout=data.readout,
@@ -210,22 +211,22 @@ class Model(Posterior):
             causal=data.causal,
             skips=[skip > 0 for skip in arch.skips],
         )
-        tokens = None if data.readout == attention.EACH else Tokens.of(data)
+        tokens = None if data.readout == attention.EVERY_POSITION else Tokens.of(data)
         plain = Architecture(arch.heads, arch.widths, arch.variances)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))
             for heads in plain.path_heads()
         ]
         return cls(
-            path_inputs=asked(data.inputs, mask=data.mask),
+            path_inputs=path_inputs_of(data.inputs, mask=data.mask),
             labels=data.labels,
             architecture=arch,
             temperature=temperature,
-            test_path_inputs=asked(data.test_inputs, mask=data.test_mask),
+            test_path_inputs=path_inputs_of(data.test_inputs, mask=data.test_mask),
             test_labels=data.test_labels,
             validation_path_inputs=None
             if data.validation_inputs is None
-            else asked(data.validation_inputs, mask=data.validation_mask),
+            else path_inputs_of(data.validation_inputs, mask=data.validation_mask),
             validation_labels=data.validation_labels,
             head_names=data.head_names,
             output_names=data.output_names if len(data.output_names) else None,
@@ -238,7 +239,7 @@ class Model(Posterior):
         )
 
     def table(self) -> PlainDict:
-        """The resolved model in the form of a model file; without [task] where the data came as arrays."""
+        """Resolved model in the form of a model file; without [task] if the data were given as arrays."""
         arch = self.architecture
         shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
@@ -246,12 +247,12 @@ class Model(Posterior):
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
         if self.compressed is not None:
             residual = self.compressed.residual
-            # To nine digits: other processors may gather another last one.
+            # Nine digits, because the last ones may differ between processors.
             table["statistics"] = {"examples": self.examples, "unexplained": float(f"{residual.square:.9g}")}
         return table | ({"task": self.task} if self.task else {})
 
     def require_gaussian(self) -> None:
-        """Raise ValueError where the likelihood is not Gaussian: there is no theory in closed form then."""
+        """Raise ValueError if the likelihood is not Gaussian, because there is then no theory in closed form."""
         if not self.likelihood.conjugate:
             raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a"
@@ -262,9 +263,10 @@ class Model(Posterior):
     @property
     @with_own_settings
     def kernels(self) -> GaussianProcess:
-        """What K(U) is made of, and the labels, whatever their likelihood.
+        """Gaussian process of the path inputs and labels, from which K(U) is computed, whatever the likelihood.
 
-        A model that `replace` makes of this one takes them over, as long as path inputs and s_0 are the same.
+        A model made by `replace` reuses it as long as the path inputs, the paths, s_0 and the form of the kernel
+        stay the same.
         """
         kernels = self._kernels_of_inputs.with_labels(jnp.asarray(self.labels))
         return kernels if self.temperature is None else kernels.at(self.temperature)
@@ -272,27 +274,27 @@ class Model(Posterior):
     @cached_property
     def _kernels_of_inputs(self) -> GaussianProcess:
         residual = None if self.compressed is None else self.compressed.residual
-        # They outlive whatever is being traced when they are first asked for.
+        # The cached kernels outlive any trace in which they are first computed.
         with jax.ensure_compile_time_eval():
             return gaussian_process(self.path_inputs, self.labels, self.architecture, 1.0, residual=residual)
 
     @property
     def _form(self) -> tuple[str, bool]:
-        """Of the likelihood, and whether it holds products of features."""
+        """Form of the Gaussian process, and whether it stores products of features."""
         examples, _, features = self.path_inputs.shape
         sizes = (examples, features, self.architecture)
         return cheapest_form(*sizes), by_products(*sizes)
 
     def __getstate__(self) -> PlainDict:
-        """The state without kernels, which may be a thousand times larger, for pickles and copies."""
-        return {name: value for name, value in vars(self).items() if name != KERNELS}
+        """State for pickles and copies, without the kernels, which may be a thousand times larger."""
+        return {name: value for name, value in vars(self).items() if name != KERNELS_ATTRIBUTE}
 
     def _described(self) -> tuple[str, dict[str, str]]:
         arch, (_, paths, features) = self.architecture, self.path_inputs.shape
         rows = {
             "examples": f"{self.examples} of {features} features"
             + "".join(f", {other}" for other in self.dataset.others),
-            "paths": f"{paths}, of {_counted(arch)}: {', '.join(self.path_names)}",
+            "paths": f"{paths}, of {_layers_text(arch)}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
             **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
@@ -301,22 +303,22 @@ class Model(Posterior):
 
     @property
     def has_theory(self) -> bool:
-        """Whether there is a finite-width theory of it, which is for the Gaussian likelihood."""
+        """Whether the finite-width theory applies, which requires the Gaussian likelihood."""
         return self.likelihood.conjugate
 
     @property
     def size(self) -> str:
-        """N_1, which stands for all widths."""
+        """N_1, which represents all widths."""
         return f"N = {self.architecture.widths[0]}"
 
     @property
     def shown_names(self) -> PlainDict:
-        """Names of the paths, and groups of paths by their names."""
+        """Names of the paths, and groups of paths by name."""
         return {"path": self.path_names, "groups": dict(self.path_groups)}
 
     @property
     def row_names(self) -> list[str]:
-        """Names of the order parameter's rows: those of the paths, with the output where there are several."""
+        """Names of the order parameter's rows: path names, with the output if there are several."""
         return self.architecture.row_names(self.head_names, self.output_names)
 
     @property
@@ -325,23 +327,23 @@ class Model(Posterior):
         return self.architecture.path_names(self.head_names)
 
     def replace(self, **changes: Any) -> "Model":
-        """The same model with some fields changed; `width=N` sets every width. Raises ValueError as the model does."""
+        """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `Model` does."""
         if "width" in changes:
             arch = changes.get("architecture", self.architecture)
             changes["architecture"] = arch.with_width(changes.pop("width"))
         for name in changes:
-            one_of("field of a model", name, sorted({*FIELDS, *DATA, "temperature", "width"}))
+            one_of("field of a model", name, sorted({*MODEL_FIELDS, *DATASET_FIELDS, "temperature", "width"}))
         names = {*changes}
         put = partial(object.__setattr__, changed := copy.copy(self))
         if {"likelihood", "temperature"} & names:
-            known, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
-            if known is None:
-                known = dataclasses.replace(self.likelihood, temperature=positive("temperature", temperature))
-            put("likelihood", _likelihood(known, temperature))
+            likelihood, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
+            if likelihood is None:
+                likelihood = dataclasses.replace(self.likelihood, temperature=positive("temperature", temperature))
+            put("likelihood", _likelihood(likelihood, temperature))
             names |= {"likelihood"}
         require_kind("architecture", changes.get("architecture", self.architecture), Architecture)
         require_kind("dataset", changes.get("dataset", self.dataset), Dataset)
-        if parts := {name: changes.pop(name) for name in DATA if name in changes}:
+        if parts := {name: changes.pop(name) for name in DATASET_FIELDS if name in changes}:
             changes["dataset"] = changes.get("dataset", self.dataset).replace(**parts)
         if "task" in changes:
             changes["task"] = copy.deepcopy(dict(changes["task"] or {}))
@@ -350,7 +352,7 @@ class Model(Posterior):
         arch, own = changed.architecture, self.architecture
         same_paths = (arch.heads, arch.ways, arch.outputs) == (own.heads, own.ways, own.outputs)
         same_inputs = changed.path_inputs is self.path_inputs and "dataset" not in names
-        changed._check(names if same_paths and same_inputs else {*FIELDS, *DATA})
+        changed._check(names if same_paths and same_inputs else {*MODEL_FIELDS, *DATASET_FIELDS})
         if (
             not same_inputs
             or changed.compressed is not self.compressed
@@ -359,16 +361,16 @@ class Model(Posterior):
             or changed._form != self._form
         ):
             return changed
-        if KERNELS in vars(self):
-            put(KERNELS, self._kernels_of_inputs)
+        if KERNELS_ATTRIBUTE in vars(self):
+            put(KERNELS_ATTRIBUTE, self._kernels_of_inputs)
         return changed
 
 
-FIELDS = tuple(each.name for each in dataclasses.fields(Model))
+MODEL_FIELDS = tuple(each.name for each in dataclasses.fields(Model))
 
 
 def _likelihood(likelihood: Checked, temperature: Checked) -> Likelihood:
-    """The likelihood that is given, or the Gaussian one at a temperature."""
+    """The given likelihood, or the Gaussian one at the given temperature."""
     if likelihood is None:
         return Gaussian(positive("temperature", temperature))
     if not isinstance(likelihood, Likelihood):
@@ -383,8 +385,8 @@ def _likelihood(likelihood: Checked, temperature: Checked) -> Likelihood:
     return likelihood
 
 
-def _counted(arch: Architecture) -> str:
-    """Heads and skips of each layer, in words."""
+def _layers_text(arch: Architecture) -> str:
+    """Heads and skips of each layer, as text."""
     ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(arch.heads, arch.skips, strict=True)]
     outputs = f", {arch.outputs} outputs" if arch.output_axes else ""
     return f"{' x '.join(f'({way})' if '+' in way and len(ways) > 1 else way for way in ways)} heads{outputs}"

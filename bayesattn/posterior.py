@@ -1,4 +1,4 @@
-"""What every posterior has that this package can sample, whichever data and network it is of."""
+"""Interface of every posterior that this package can sample."""
 
 import abc
 from typing import ClassVar
@@ -9,35 +9,35 @@ from bayesattn._util.text import Described
 
 
 class Posterior(OwnsArrays, Described, abc.ABC):
-    """A posterior with its data: `Model` of a network, `LatentModel` of exchangeable tokens.
+    """Posterior with its data: `Model` for a network, `LatentModel` for exchangeable tokens.
 
-    How it is stored beside its draws is registered by its class in `bayesattn.models.arviz` and
+    How a posterior is stored beside its draws is registered by class in `bayesattn.models.arviz` and
     `bayesattn.models.description`.
     """
 
     parameterisations: ClassVar[tuple[str, ...]]
-    """Those in which it can be sampled."""
+    """Parameterisations in which the posterior can be sampled."""
     posterior_names: ClassVar[tuple[str, ...]]
-    """Arrays that decide the posterior."""
+    """Names of the arrays that determine the posterior."""
     data_names: ClassVar[tuple[str, ...]]
-    """Arrays that decide the posterior, and the draws."""
+    """Names of the arrays that determine the posterior and the draws."""
     name: str
 
     @abc.abstractmethod
     def table(self) -> PlainDict:
-        """Settings that, with the arrays, decide the posterior."""
+        """Settings that determine the posterior, together with the arrays."""
 
     @property
     def has_theory(self) -> bool:
-        """Whether there is a finite-width theory of it."""
+        """Whether there is a finite-width theory of the posterior."""
         return False
 
     @property
     def size(self) -> str:
-        """What tells it from others of its name, such as "N = 10"; empty where there is no such thing."""
+        """Text that distinguishes posteriors of the same name, such as "N = 10"; empty if there is none."""
         return ""
 
     @property
     def shown_names(self) -> PlainDict:
-        """Names that results are shown under, besides that of the model."""
+        """Names used to show results, besides the name of the model."""
         return {}

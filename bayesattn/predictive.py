@@ -1,7 +1,7 @@
-"""What draws say of data: predictions at new inputs, and ArviZ's groups of likelihoods, replicated labels and the prior.
+"""Predictions from draws, and ArviZ groups of likelihoods, replicated labels and prior draws.
 
-Given U the network's outputs are Gaussian, with moments in closed form (THEORY section 5), whatever parameterisation U was
-drawn in. Draws of U are all that is needed.
+Given U, the network's outputs are Gaussian, with moments in closed form (THEORY section 5), whatever the
+parameterisation in which U was drawn. Draws of U are therefore sufficient.
 """
 
 import json
@@ -41,26 +41,28 @@ if TYPE_CHECKING:
 
 GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
-"""Most entries of each array that predictions of a block of inputs are made in: 64 MiB."""
-PART_OF_DRAWS = 64
-"""Draws between two looks at the clock."""
-PRIOR = {"prior", "prior_predictive"}
+"""Most entries of each array that is used to predict one block of inputs: 64 MiB."""
+DRAWS_PER_BLOCK = 64
+"""Number of draws between two updates of the progress bar."""
+PRIOR_GROUPS = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
 
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False, repr=False)
 class PosteriorPrediction(Described):
-    """The posterior of the network's outputs f at new inputs, without the label noise T.
+    """Posterior of the network's outputs f at new inputs, without the label noise T.
 
     Args:
-        mean: of f, shape (example,), or (example, output) of several outputs, as all others then.
-        variance: of f, shape (example,): that given U, and that of the mean given U, over draws.
-        error: Monte Carlo standard error of the mean, shape (example,), by its effective sample size over all chains; NaN of
-            fewer than four draws a chain.
-        probabilities: that f is above 0, shape (example,), where all labels are +1 or -1. Of a model whose observation is
-            "categorical" those of the classes, shape (example, output), or of +1. Else None.
-        draws: of f, shape (chain, draw, example), if they were asked for; jointly of all examples.
+        mean: mean of f, shape (example,), or (example, output) for several outputs; the other arrays then have
+            that axis too.
+        variance: variance of f, shape (example,): the mean over draws of the variance given U, plus the variance over
+            draws of the mean given U.
+        error: Monte Carlo standard error of the mean, shape (example,), from the effective sample size over all chains;
+            NaN with fewer than four draws per chain.
+        probabilities: probability that f is above 0, shape (example,), if all labels are +1 or -1. With the categorical
+            likelihood, probabilities of the classes, shape (example, output), or of +1. Otherwise None.
+        draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
     """
 
     mean: Float[np.ndarray, "*label"]
@@ -70,11 +72,12 @@ class PosteriorPrediction(Described):
     draws: Float[np.ndarray, "chain draw *label"] | None
 
     def scores(self, labels: Checked) -> ClassScores | ClassAccuracy:
-        """How well the probabilities do on the labels of the same examples: accuracy, log score, calibration.
+        """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
 
-        Several outputs of the Gaussian likelihood have accuracy alone, by the greatest of their means.
+        Several outputs with the Gaussian likelihood have accuracy alone, of the class with the largest mean.
 
-        Raises ValueError where there are neither probabilities nor several outputs, or labels are not such classes.
+        Raises ValueError if there are neither probabilities nor several outputs, or if the labels are not
+        classes of this kind.
         """
         if self.probabilities is None and self.mean.ndim == 2:
             return class_accuracy(self.mean, labels)
@@ -109,29 +112,30 @@ def predict(
     model: Model | None = None,
     seed: int = 0,
 ) -> PosteriorPrediction:
-    """What the posterior says of the network's outputs at new inputs, which are taken in blocks.
+    """Posterior of the network's outputs at new inputs, which are processed in blocks.
 
-    Given a draw of U, f is Gaussian: mean k_*^T (K + T I)^{-1} Y, variance k_** - k_*^T (K + T I)^{-1} k_* (THEORY section
-    5). Over draws, moments add up by the law of total variance. Where labels are classes each draw has an f of its own.
+    Given a draw of U, f is Gaussian, with mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_*
+    (THEORY section 5). The moments over draws follow from the law of total variance. If labels are classes, each draw
+    has its own f.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`.
-        keep_draws: whether a draw of f is made for each draw of U; they take memory.
-        thin: look at every thin-th draw of U, the last of each thin.
-        model: whose draws they are, where they do not say so themselves.
-        seed: of the draws of f.
+        keep_draws: whether to return a draw of f for each draw of U, which takes memory.
+        thin: use every thin-th draw of U, the last one of each `thin` draws.
+        model: model of the draws, if they do not record it.
+        seed: seed of the draws of f.
 
     Raises:
-        ValueError: draws that are not those of a network, or of another than `model`, that were put together of several
-            models, lengths or of the same draws, or have no order_parameter; inputs of another shape or not finite, draws
+        ValueError: draws that are not of a network, are of another model than `model`, were concatenated from several
+            models, lengths or the same draws, or have no order_parameter; inputs of another shape or not finite; draws
             of f that memory cannot hold.
-        RunError: a folder that is not a run that can be read.
-        FloatingPointError: a prediction is not finite, as where K + T I is singular in float64.
+        RunError: a folder that is not a readable run.
+        FloatingPointError: a prediction is not finite, for instance because K + T I is singular in float64.
     """
     model, tree = opened_with_network(draws, model)
-    given = conditional_of(model).compressed(model.architecture)
-    drawn = _variables(tree, model, given.variables, thin)
+    conditional = conditional_of(model).compressed(model.architecture)
+    drawn = _variables(tree, model, conditional.variables, thin)
     features = model.path_inputs.shape[2]
     inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
     seed_number("seed", seed)
@@ -142,13 +146,13 @@ def predict(
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
     flat = _flat(drawn)
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), chains * count) if keep_draws else None
-    # Entries for each input, of its kernels with the labels and of its features times U.
+    # Entries per input: its kernels with the labels, and its features times U.
     entries = max(arch.outputs * chains * count, model.labels.size, inputs[0].size)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
     def predicted(block: Checked) -> PosteriorPrediction:
         outputs = _by_draw(
-            lambda part: _outputs(given, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
+            lambda part: _outputs(conditional, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
         )
         mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
         _require_finite("prediction", mean, variance)
@@ -157,14 +161,14 @@ def predict(
             mean=mean.mean((0, 1)),
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
             error=_error_of_mean(mean),
-            probabilities=given.probabilities(mean, variance),
+            probabilities=conditional.probabilities(mean, variance),
             draws=sampled,
         )
 
     blocks = []
     for first in range(0, len(inputs), size):
         block = inputs[first : first + size]
-        # All blocks have one shape, and with it one compiled program.
+        # All blocks have one shape, so that the program is compiled once.
         blocks.append(predicted(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
     axis = -blocks[0].mean.ndim
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
@@ -179,35 +183,36 @@ def with_groups(
     model: Model | None = None,
     seed: int = 0,
 ) -> "xr.DataTree":
-    """Draws with further groups of ArviZ's, made from the draws of U and from the prior.
+    """Draws with additional ArviZ groups, made from the draws of U and from the prior.
 
-    - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not independent
-      given U, so this, not the density of each label alone, is what leave-one-out cross-validation of `arviz_stats.loo` and
-      `arviz_stats.compare` weighs draws by (Buerkner, Gabry and Vehtari 2021). Of classes log p(Y_i | f of all other
-      examples, U), with f_i integrated over (Vehtari et al. 2016): log p(Y_i | f_i) would have far heavier tails. With
-      `joint` it is log p(Y | U) of all labels instead, of classes log p(Y | f), shape (chain, draw): what
-      `arviz_stats.psense` scales.
-    - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U that collapsed draws hold.
+    - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not
+      independent given U, so leave-one-out cross-validation (`arviz_stats.loo`, `arviz_stats.compare`) weights draws by
+      this density, not by the density of each label alone (Buerkner, Gabry and Vehtari 2021). For classes, log p(Y_i |
+      f of all other examples, U), with f_i integrated out (Vehtari et al. 2016), because log p(Y_i | f_i) would have
+      far heavier tails. With `joint`, log p(Y | U) of all labels instead (for classes log p(Y | f)), shape (chain,
+      draw), which `arviz_stats.psense` scales.
+    - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
+      draws contain.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
-    - prior["order_parameter"], and prior["prediction"] where the model has test examples: drawn from the prior, one chain.
-    - prior_predictive["labels"] (chain, draw, example): labels of the same draws.
+    - prior["order_parameter"], and prior["prediction"] if the model has test examples: prior draws, in one chain.
+    - prior_predictive["labels"] (chain, draw, example): labels of the same prior draws.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
-        names: of the groups, some of `bayesattn.predictive.GROUPS`; if none is named all of them, log_prior only of
+        names: groups to add, from `bayesattn.predictive.GROUPS`; by default all of them, log_prior only for
             collapsed draws.
-        prior_draws: from the prior.
-        joint: whether log_likelihood is that of all labels together.
-        model: whose draws they are, where they do not say so themselves.
-        seed: of the labels and the prior's draws.
+        prior_draws: number of prior draws.
+        joint: whether log_likelihood is the density of all labels together.
+        model: model of the draws, if they do not record it.
+        seed: seed of the labels and of the prior draws.
 
     Returns:
-        A new tree; groups of these names that `draws` has are not in it, the others are.
+        A new tree. Its new groups replace groups of the same names in `draws`; all other groups are kept.
 
     Raises:
-        ValueError: another group, one besides prior of a compressed dataset, draws that are not those of a network, or of
-            another than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
-        RunError: a folder that is not a run that can be read.
+        ValueError: an unknown group; a group other than prior for a compressed dataset; draws that are not of a network,
+            are of another model than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
+        RunError: a folder that is not a readable run.
         FloatingPointError: a value is not finite.
     """
     for name in names:
@@ -223,27 +228,27 @@ def with_groups(
     wanted = names or (GROUPS if model.compressed is None else ("prior",))
     if not names and "bartlett" not in tree["posterior"]:
         wanted = tuple(name for name in wanted if name != "log_prior")
-    of_model, given = fingerprint(model), conditional_of(model)
-    drawn = _variables(tree, model, given.variables if {*wanted} - PRIOR else ("order_parameter",))
+    of_model, conditional = fingerprint(model), conditional_of(model)
+    drawn = _variables(tree, model, conditional.variables if {*wanted} - PRIOR_GROUPS else ("order_parameter",))
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
         density = _log_likelihood if joint else _leave_one_out
-        values = _by_draw(lambda part: density(given, part), flat, "log likelihood")
+        values = _by_draw(lambda part: density(conditional, part), flat, "log likelihood")
         made["log_likelihood"] = {"labels": _by_chain(values, chains)}
         _require_finite("likelihood", made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
         keys = jax.random.split(stream(seed, "replicated labels", of_model), chains * count)
-        values = _by_draw(lambda part: _replicated(given, *part), (flat, keys), "replicated labels")
+        values = _by_draw(lambda part: _replicated(conditional, *part), (flat, keys), "replicated labels")
         made["posterior_predictive"] = {"labels": _by_chain(values, chains)}
-    if PRIOR & {*wanted}:
+    if PRIOR_GROUPS & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
         test, arch = model.test_path_inputs, model.architecture
         scaled = None if test is None else scaled_features(test, arch.input_variance)
         problem = problem_of(model.kernels, arch)
-        from_prior = _prior(keys, problem, given.likelihood, scaled, bartlett.layer_shapes(arch))
+        from_prior = _prior(keys, problem, conditional.likelihood, scaled, bartlett.layer_shapes(arch))
         plain = {name: np.asarray(value)[None] for name, value in from_prior.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
         made["prior"] = plain
@@ -267,26 +272,26 @@ def _variables(
     tree: "xr.DataTree", model: Model, names: Sequence[str], thin: int = 1
 ) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
     """Every thin-th draw of some variables."""
-    found = {"order_parameter": order_parameters_in(tree, model, thin)}
-    if not np.isfinite(found["order_parameter"]).all():
+    variables = {"order_parameter": order_parameters_in(tree, model, thin)}
+    if not np.isfinite(variables["order_parameter"]).all():
         raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
-    for name in {*names} - found.keys():
+    for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
             raise BayesattnError(
                 f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without"
             )
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
-        found[name] = values.isel(draw=slice(thin - 1, None, thin)).values
-    return found
+        variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values
+    return variables
 
 
 def _by_draw(function: Callable[[Any], Any], drawn: Checked, description: str) -> Any:
-    """A function of draws, in parts of one shape, and so one compiled program, with a bar where they take long."""
+    """Values of a function of draws, in parts of one shape, so that it is compiled once; with a bar if it is slow."""
     count = len(jax.tree.leaves(drawn)[0])
-    parts = [np.arange(first, first + PART_OF_DRAWS) % count for first in range(0, count, PART_OF_DRAWS)]
+    parts = [np.arange(first, first + DRAWS_PER_BLOCK) % count for first in range(0, count, DRAWS_PER_BLOCK)]
     values = [
         jax.device_get(function(jax.tree.map(lambda leaf, part=part: leaf[part], drawn)))
-        for part in watched(parts, description, f"blocks of {PART_OF_DRAWS} draws")
+        for part in watched(parts, description, f"blocks of {DRAWS_PER_BLOCK} draws")
     ]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
 
@@ -304,12 +309,12 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
 
 
 def _by_chain(values: Checked, chains: int) -> Any:
-    """Values of each draw, with an axis of chains."""
+    """Values of each draw, with a first axis of chains."""
     return None if values is None else np.asarray(values).reshape(chains, -1, *np.shape(values)[1:])
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:
-    """NaN where it is not defined: of fewer than four draws, or of draws that do not vary in any chain."""
+    """Standard error of the mean; NaN with fewer than four draws, or if draws do not vary in any chain."""
     unknown = (values.max(1) == values.min(1)).all(0)
     if values.shape[1] < FEWEST_DRAWS:
         return np.full(values.shape[2:], np.nan)
@@ -322,25 +327,25 @@ def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.n
 
 
 @jax.jit
-def _outputs(given: Conditional, draws, path_inputs, keys):
-    """Mean and variance of f given each draw, and a draw of f where there are keys."""
-    return jax.lax.map(lambda pair: given.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
+def _outputs(conditional: Conditional, draws, path_inputs, keys):
+    """Mean and variance of f given each draw, and a draw of f if there are keys."""
+    return jax.lax.map(lambda pair: conditional.outputs(pair[0], path_inputs, pair[1]), (draws, keys))
 
 
 @jax.jit
-def _log_likelihood(given: Conditional, draws):
-    return jax.lax.map(given.log_likelihood, draws)
+def _log_likelihood(conditional: Conditional, draws):
+    return jax.lax.map(conditional.log_likelihood, draws)
 
 
 @jax.jit
-def _leave_one_out(given: Conditional, draws):
-    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
-    return jax.lax.map(given.leave_one_out, draws)
+def _leave_one_out(conditional: Conditional, draws):
+    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
+    return jax.lax.map(conditional.leave_one_out, draws)
 
 
 @jax.jit
-def _replicated(given: Conditional, draws, keys):
-    return jax.lax.map(lambda pair: given.replicate(*pair), (draws, keys))
+def _replicated(conditional: Conditional, draws, keys):
+    return jax.lax.map(lambda pair: conditional.replicate(*pair), (draws, keys))
 
 
 def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain draw"]:
@@ -363,7 +368,7 @@ def _log_prior_of(points, widths, shapes):
 
 @partial(jax.jit, static_argnames="shapes")
 def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> dict[str, Array]:
-    """U, labels and, at scaled test inputs, f of networks drawn from the prior."""
+    """U, labels and, at scaled test inputs if given, f of networks drawn from the prior."""
     kernels = problem.likelihood
 
     def draw(key):
@@ -372,7 +377,7 @@ def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> 
         projection = jax.random.normal(projection_key, (factor.shape[1], kernels.features.shape[1]))
 
         def function(inputs):
-            """f of a network whose path vectors are F and whose V_0 is the projection, in units of s_0."""
+            """f of a network with path vectors F and with V_0 equal to the projection, in units of s_0."""
             return kernels.by_example(outputs_of(inputs, factor @ projection, kernels.outputs))
 
         output = function(kernels.features)

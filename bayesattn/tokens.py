@@ -1,4 +1,4 @@
-"""Training tokens and their attention, for the token parameterisation alone."""
+"""Training tokens and their attention, used only by the token parameterisation."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from bayesattn.tasks import TokenDataset
 
 @dataclass(frozen=True, eq=False)
 class Tokens(OwnsArrays):
-    """What the token parameterisation needs beyond path inputs: training tokens and their attention.
+    """Training tokens and their attention, which the token parameterisation needs beyond path inputs.
 
-    `attention` are the matrices of each layer, (P, H_l, T, T), or a function that makes them: they can be hundreds of times
-    larger than path inputs, and no other parameterisation asks for them. `mask` (P, T) is False for padding, if there is
-    any. `renormalise` is that of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
+    `attention` holds the matrices of each layer, (P, H_l, T, T), or a function that computes them: they can be hundreds of
+    times larger than path inputs, and no other parameterisation needs them. `mask` (P, T) is False for padding, if there
+    is any. `renormalise` is the argument of `bayesattn.attention.paths_from_matrices`, for matrices in half precision.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
@@ -31,13 +31,13 @@ class Tokens(OwnsArrays):
 
     @property
     def matrices(self) -> list[Float[np.ndarray, "example head query key"]]:
-        """Attention matrices of each layer, made anew at each call where they are made."""
+        """Attention matrices of each layer, recomputed at each access if `attention` is a function."""
         layers = self.attention() if callable(self.attention) else self.attention
         return [np.asarray(matrix) for matrix in layers]
 
     @classmethod
     def of(cls, data: TokenDataset) -> "Tokens":
-        """Training tokens of a task's dataset; attention is computed anew at each call from copies of its arrays."""
+        """Training tokens of a task's dataset; attention is recomputed when needed, from copies of its arrays."""
         inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
         inputs, mask = owned(inputs), None if mask is None else owned(mask)
         heads = attention.checked_heads(data.weights, inputs.shape[2])
@@ -46,7 +46,7 @@ class Tokens(OwnsArrays):
         return cls(inputs, patterns, data.readout, mask)
 
     def checked(self, examples: int, features: int, heads: tuple[int, ...]) -> "Tokens":
-        """The same with arrays of its own; raises ValueError where they do not fit the examples, features and heads."""
+        """Copy that owns its arrays; raises ValueError if they do not fit the examples, features and heads."""
         one_of("tokens.readout", self.readout, attention.READOUTS)
         inputs, mask = attention.checked_tokens("tokens.inputs", self.inputs, self.mask, (examples, "tokens", features))
         inputs, mask = owned(inputs), None if mask is None else owned(mask)

@@ -26,7 +26,7 @@ def die():
 
 
 def main(out, job, moment):
-    block_runner.MOST_DRAWS, store.CHUNK_DRAWS = BLOCK, CHUNK
+    block_runner.MOST_DRAWS_PER_BLOCK, store.CHUNK_DRAWS = BLOCK, CHUNK
     disk, done, seconds, steps = Disk(Path(out).parent), {}, None, 0
     if ":" in moment:
         steps, seconds = int(moment.split(":")[0]), float(moment.split(":")[1])

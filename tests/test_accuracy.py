@@ -20,7 +20,7 @@ def batch_means(rng, repetitions, correlation, shared, examples, scale):
     steps = rng.normal(size=(repetitions, CHAINS, DRAWS, shared))
     steps[:, :, 1:] *= np.sqrt(1 - correlation**2)
     draws = lfilter([1.0], [1.0, -correlation], steps, axis=2)
-    means = draws.reshape(repetitions, CHAINS * mean_predictor.BATCHES, -1, shared).mean(2)
+    means = draws.reshape(repetitions, CHAINS * mean_predictor.BATCHES_PER_CHAIN, -1, shared).mean(2)
     loadings = rng.normal(size=(repetitions, shared, examples)) / np.sqrt(shared)
     return scale * means @ loadings
 

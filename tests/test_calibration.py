@@ -50,7 +50,7 @@ def test_nuts_is_calibrated_and_a_wrong_temperature_is_found(model, simulations,
     found = calibration.calibrate(model, simulations, sampler="nuts")
     assert found.ranks.shape == (200, 8)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
-    assert np.min(found.effective) > calibration.INDEPENDENT
+    assert np.min(found.effective) > calibration.INDEPENDENT_SHARE
     # Draws alone are of the wrong posterior; what is ranked stays the same function of parameters and labels.
     honest = calibration._posterior_draws
     hot = model.replace(temperature=10 * model.temperature)

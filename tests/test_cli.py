@@ -27,7 +27,7 @@ from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.checks.validation import VERDICTS
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
-from bayesattn.cli.validate import FARTHEST, MOST_DIFFERENT, _print_entries, _telling
+from bayesattn.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import pilot
 from bayesattn.theory import problem
@@ -121,7 +121,7 @@ def test_what_theory_costs_is_told_before(run, monkeypatch):
 @pytest.mark.parametrize("most", [10**6, 1], ids=["by some seconds", "by a gradient"])
 def test_what_sampling_costs_is_told_before(run, tmp_path, monkeypatch, most):
     monkeypatch.setattr(pilot, "PILOT_SECONDS", 0.2)
-    monkeypatch.setattr(pilot, "MOST_FOR_HESSIAN", most)
+    monkeypatch.setattr(pilot, "MOST_COORDINATES_FOR_HESSIAN", most)
     status, out, _ = run("sample", "small.toml", "--out", "draws", *QUICK, "--dry-run")
     assert status == 0
     assert fits(out)
@@ -197,11 +197,11 @@ def test_entries_that_tell_something_are_those_that_differ_or_lie_farthest():
     apart = np.flatnonzero(~compared.agrees)
     assert set(apart) == set(off[[50, 80, 90]])
     diagonal = set(np.flatnonzero(pairs[0] == pairs[1]))
-    assert set(_telling(compared, pairs)) == diagonal | {*off[[50, 80, 90]]}
+    assert set(_entries_shown(compared, pairs)) == diagonal | {*off[[50, 80, 90]]}
     none = Compared([""] * len(ones), different / 50, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
-    assert set(_telling(none, pairs)) == diagonal | {*off[[50, 80, 90]]}
+    assert set(_entries_shown(none, pairs)) == diagonal | {*off[[50, 80, 90]]}
     every = Compared([""] * len(ones), ones, 0.1 * ones, 100 * ones, 0 * ones, ones, 0.01, 0.01)
-    assert count < len(_telling(every, pairs)) <= count + MOST_DIFFERENT + FARTHEST
+    assert count < len(_entries_shown(every, pairs)) <= count + MOST_DIFFERING_ENTRIES + FARTHEST_ENTRIES
 
 
 def test_of_errors_that_are_not_known_nothing_can_be_told(capsys):
@@ -487,7 +487,7 @@ def test_advice_names_options_on_the_command_line(run):
 
 @pytest.mark.filterwarnings("default:.* draws of each chain are there")
 def test_sample_stops_at_a_target_or_a_limit(run, monkeypatch):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", 20)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", 20)
     given = ("sample", "small.toml", "--out", "draws", *QUICK, "--chains", "1")
     status, out, err = run(*given, "--target-ess", "5")
     assert (status, err) == (0, "")

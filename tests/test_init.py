@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
-from bayesattn.models import files, template
+from bayesattn.cli import template
+from bayesattn.models import files
 from bayesattn.models.load import load_validate_table, ready_models
 from bayesattn.samplers import SAMPLERS
 from bayesattn.tasks import TASKS

@@ -87,6 +87,7 @@ def test_page_says_what_was_run_and_found(page):
         "predictions on the test examples",
         "Head scores: how much each head matters",
         "Strongest correlations of paths in U",
+        "no two paths are correlated by more than 0.1 at the saddle point.",
         "theory against draws at N = 3",
         "exact posterior",
     ):

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.axes import Axes
 
 import bayesattn as ba
-from bayesattn import runs
+from bayesattn import plots, runs
 from bayesattn._util.checks import shown
 from bayesattn._util.text import COLUMNS, LINES, Described, rounded, with_error
 from bayesattn.checks.accuracy import accuracy_of, percent
@@ -279,7 +279,7 @@ def test_summary_is_a_frame_of_the_entries_of_u(validation):
 
 
 def test_a_validation_plots_itself(validation):
-    assert "U at N = 4: draws" in {axes.get_title() for axes in validation.plot().findobj(Axes)}
+    assert "U at N = 4: draws" in {axes.get_title() for axes in plots.validation_figure(validation).findobj(Axes)}
 
 
 def test_heads_without_names_are_numbered_from_1_and_from_0_in_what_earlier_versions_stored(model):

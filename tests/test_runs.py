@@ -56,7 +56,7 @@ def random_moments(count, steps, rng):
 
 def require_the_same_draws_after_kills(folder, job, kills, rng):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        patch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
         runs.sample(tiny_model(), folder / "uninterrupted", **job)
     steps = job["chains"] * (job["warmup"] + job["draws"])
     died, where = 0, []
@@ -117,7 +117,7 @@ def made(tmp_path_factory, model):
     """A folder with a complete run, an interrupted one, and one made in one go to compare them with."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        patch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
         patch.setattr(store, "CHUNK_DRAWS", CHUNK)
         runs.sample(model, folder / "complete", **JOB)
         with pytest.raises(KeyboardInterrupt):
@@ -137,7 +137,7 @@ def interrupted(made, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
     monkeypatch.setattr(store, "CHUNK_DRAWS", CHUNK)
 
 

@@ -1,1 +1,1 @@
-"""Helpers that every room uses: checks of arguments, files, random keys, settings, text."""
+"""Helpers for the whole package: checks of arguments, files, random keys, settings, text."""

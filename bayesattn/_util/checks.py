@@ -1,4 +1,4 @@
-"""Checks of what a user hands over: one sentence that names the argument, what it got and what it expected."""
+"""Checks of arguments; an error is one sentence that names the argument, what was expected and what was given."""
 
 import difflib
 import operator
@@ -17,24 +17,25 @@ from bayesattn._util.plain import PlainMapping
 from bayesattn._util.text import Described
 
 Checked = Any
-"""An argument that the function checks itself, to say in a ValueError what is wrong with it."""
-MOST_COUNT = 2**53
-"""Largest count: float64 holds no larger whole number with certainty."""
+"""Argument that the function checks itself, so that its ValueError says what is wrong."""
+LARGEST_COUNT = 2**53
+"""Largest count: float64 represents every whole number up to it."""
 LARGEST_SEED = 2**63 - 1
 CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def finite_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
-    """`value` as a float64 array of the given shape, where a string stands for any size.
+    """`value` as a float64 array of the given shape, in which a string stands for any size.
 
-    Raises ValueError if it is not of real numbers (strings, dates, complex numbers and objects are not), has masked entries,
-    has another shape, is empty, or holds NaN or infinity. Of an array that JAX traces only the shape can be checked.
+    Raises ValueError if it does not consist of real numbers (strings, dates, complex numbers and objects are refused),
+    has masked entries, has another shape, is empty, or contains NaN or infinity. For an array that JAX traces, only the
+    shape is checked.
     """
     return finite(name, real_array(name, value, shape))
 
 
 def real_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
-    """`finite_array` of an array that may hold NaN and infinity."""
+    """`value` as for `finite_array`, except that it may contain NaN and infinity."""
     array = reals(name, value)
     expected = "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
     fits = array.ndim == len(shape) and all(
@@ -48,7 +49,7 @@ def real_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
 
 
 def finite(name: str, array: Checked, unused: np.ndarray | None = None) -> Any:
-    """`array` itself; raises ValueError if it holds NaN or infinity, which become 0 where `unused` is True."""
+    """`array` itself; raises ValueError if it contains NaN or infinity, which become 0 where `unused` is True."""
     if is_traced(array):
         return array
     if unused is not None and np.any(replaced := unused & ~np.isfinite(array)):
@@ -63,7 +64,7 @@ def finite(name: str, array: Checked, unused: np.ndarray | None = None) -> Any:
 
 
 def labels_array(name: str, value: Checked, examples: int, outputs: int) -> Any:
-    """`value` as labels of so many examples: (P,) or (P, 1) of one output, (P, m) of m; raises ValueError for others."""
+    """`value` as labels: (P,) or (P, 1) for one output, (P, m) for m outputs; raises ValueError for other shapes."""
     labels, shape = reals(name, value), (examples, outputs) if outputs > 1 else (examples,)
     if labels.ndim == 2 and labels.shape[1] == 1:
         labels = labels[:, 0]
@@ -86,16 +87,16 @@ def is_traced(value: Checked) -> bool:
 
 
 def readable(value: Checked) -> Any:
-    """`value` as NumPy can read it: the entries of an iterator or view as a list, a PyTorch tensor as an array.
+    """`value` in a form that NumPy can read: the entries of an iterator or view as a list, a PyTorch tensor as an array.
 
-    NumPy itself refuses a tensor that needs a gradient, lies on an accelerator or holds bfloat16.
+    NumPy itself refuses a tensor that requires a gradient, is on an accelerator or has type bfloat16.
     """
-    given: Any = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
-    if isinstance(given, list | tuple) and given and _is_tensor(given[0]):
-        return [readable(entry) if _is_tensor(entry) else entry for entry in given]
-    if not _is_tensor(given):
-        return given
-    tensor: Any = given
+    content: Any = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
+    if isinstance(content, list | tuple) and content and _is_tensor(content[0]):
+        return [readable(entry) if _is_tensor(entry) else entry for entry in content]
+    if not _is_tensor(content):
+        return content
+    tensor: Any = content
     tensor = tensor.detach().cpu()
     return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
 
@@ -105,7 +106,7 @@ def _is_tensor(value: Checked) -> bool:
 
 
 def entries(name: str, value: Checked, expected: str, most_axes: int = 1) -> tuple[Any, ...]:
-    """The entries of a list, an iterator, an array or a column, in their order; raises ValueError for anything else."""
+    """Entries of a list, an iterator, an array or a column, in their order; raises ValueError for anything else."""
     value = readable(value)
     unordered = isinstance(value, str | bytes | Mapping | Set)
     if unordered or not isinstance(value, Iterable) or not 1 <= getattr(value, "ndim", 1) <= most_axes:
@@ -114,10 +115,10 @@ def entries(name: str, value: Checked, expected: str, most_axes: int = 1) -> tup
 
 
 def owned(array: np.ndarray) -> np.ndarray:
-    """An array that nobody can change: `array` itself if it came from here, else a copy of its entries in bytes.
+    """Read-only array backed by bytes: `array` itself if it already is one, otherwise a copy.
 
-    That an array is read-only does not suffice: its entries may belong to a table, a file or a buffer that others write to,
-    and arrays that were unpickled share bytes with views that can be written to.
+    A read-only flag is not enough: the entries may belong to a table, a file or a buffer that others write to, and
+    unpickled arrays share bytes with writable views.
     """
     holder: Any = array
     while isinstance(holder, np.ndarray):
@@ -128,7 +129,7 @@ def owned(array: np.ndarray) -> np.ndarray:
 
 
 class OwnsArrays:
-    """Owns its arrays after it was copied or pickled, too: NumPy's copies can be written to."""
+    """Base class that owns its arrays even after copying or unpickling, because NumPy's copies are writable."""
 
     def __setstate__(self, state: PlainMapping) -> None:
         vars(self).update({name: _owned_again(value) for name, value in state.items()})
@@ -141,7 +142,7 @@ def _owned_again(value: Checked) -> Any:
 
 
 def reals(name: str, value: Checked) -> Any:
-    """`value` as a float64 array of any shape; raises ValueError if it is not of real numbers."""
+    """`value` as a float64 array of any shape; raises ValueError if it does not consist of real numbers."""
     if is_traced(value):
         return value.astype(np.float64)
     if np.ma.is_masked(value):
@@ -156,19 +157,19 @@ def reals(name: str, value: Checked) -> Any:
         kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
         got = f"{kind} of shape {array.shape}" if array.ndim else shown(value)
         raise BayesattnError(f"{name} must be an array of real numbers, got {got}")
-    # A number that float64 cannot hold becomes infinite, and is named as such.
+    # A number too large for float64 becomes infinite, and `finite` reports it as such.
     with np.errstate(over="ignore"):
         return np.asarray(array, dtype=np.float64)
 
 
 def require_kind(name: str, value: Checked, kind: type) -> None:
-    """Raise ValueError unless `value` is of one of this package's classes."""
+    """Raise ValueError unless `value` is an instance of `kind`, one of this package's classes."""
     if not isinstance(value, kind):
         raise BayesattnError(f"{name} must be a bayesattn.{kind.__name__}, got {shown(value)}")
 
 
 def number(name: str, value: Checked, expected: str = "a finite number") -> float:
-    """`value` as a float; raises ValueError unless it is a finite number, of which strings and truth values are none."""
+    """`value` as a float; raises ValueError unless it is a finite number; strings and truth values are refused."""
     if is_traced(value):
         return value
     try:
@@ -188,7 +189,7 @@ def positive(name: str, value: Checked) -> float:
     return checked
 
 
-def positive_integer(name: str, value: Checked, minimum: int = 1, maximum: int = MOST_COUNT) -> int:
+def positive_integer(name: str, value: Checked, minimum: int = 1, maximum: int = LARGEST_COUNT) -> int:
     """`value` as an int; raises ValueError unless it is a whole number of at least `minimum` and at most `maximum`."""
     try:
         whole = minimum - 1 if isinstance(value, bool) else operator.index(value)
@@ -207,7 +208,7 @@ def seed_number(name: str, value: Checked) -> int:
 
 
 def truth(name: str, value: Checked) -> bool:
-    """`value` if it is true or false; raises ValueError if it is something else, such as "no"."""
+    """`value` if it is true or false; raises ValueError for anything else, such as "no"."""
     if not isinstance(value, bool | np.bool_):
         raise BayesattnError(f"{name} must be true or false, got {shown(value)}")
     return bool(value)
@@ -223,13 +224,13 @@ def one_of(name: str, value: Checked, choices: Iterable[str]) -> str:
 
 
 def suggestion(value: Checked, choices: Iterable[str]) -> str:
-    """What was likely meant, as the end of a sentence; empty where nothing is close."""
+    """Suggestion of the closest choice, as the end of a sentence; empty if nothing is close."""
     near = difflib.get_close_matches(value, list(choices), 1) if isinstance(value, str) and len(value) < 100 else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def shown(value: Checked) -> str:
-    """`value` as an error shows it: on one line, cut where it is long; of what has a title, the title."""
+    """`value` for an error message: on one line, shortened if it is long; the title of an object that has one."""
     if isinstance(value, Described):
         return repr(value).partition("\n")[0]
     brief = reprlib.Repr()
@@ -239,16 +240,16 @@ def shown(value: Checked) -> str:
 
 
 def names(name: str, value: Checked) -> tuple[str, ...]:
-    """`value` as a tuple of names; raises ValueError unless each can be shown: not empty, without control characters."""
-    given = entries(name, value, "a list of names")
-    for entry in given:
+    """`value` as a tuple of names; raises ValueError unless each name is printable and not blank."""
+    listed = entries(name, value, "a list of names")
+    for entry in listed:
         if not isinstance(entry, str) or not entry.strip() or not entry.isprintable():
             raise BayesattnError(f"{name} must be names that can be printed, got {shown(entry)}")
-    return tuple(map(str, given))
+    return tuple(map(str, listed))
 
 
 def require_memory(what: str, needed: float, advice: str = "") -> None:
-    """Raise ValueError if `what`, which takes so many bytes, cannot fit into this machine's memory."""
+    """Raise ValueError if `what`, which needs `needed` bytes, does not fit into this machine's memory."""
     limit = memory_limit()
     if needed > limit:
         had = f"{limit / 2**30:.3g} GiB, which is all that there is here"
@@ -257,7 +258,7 @@ def require_memory(what: str, needed: float, advice: str = "") -> None:
 
 @lru_cache(maxsize=1)
 def memory_limit() -> int:
-    """Bytes of memory that this process may use at most: the machine's, or its container's."""
+    """Most bytes of memory that this process may use: the machine's limit, or its container's."""
     limits = [2**63]
     if hasattr(os, "sysconf") and {"SC_PAGE_SIZE", "SC_PHYS_PAGES"} <= os.sysconf_names.keys():
         limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -265,5 +266,5 @@ def memory_limit() -> int:
         try:
             limits.append(int(file.read_text()))
         except (OSError, ValueError):
-            continue  # No such group, or no limit in it: "max".
+            continue  # No such control group, or no limit in it: "max".
     return min(limit for limit in limits if limit > 0)

@@ -1,9 +1,9 @@
-"""The error that bad input raises."""
+"""Errors for bad input."""
 
 
 class BayesattnError(ValueError):
-    """Input that this package cannot use: one sentence that names the argument, what it got and what it expected."""
+    """Bad input: one sentence that names the argument, what was expected and what was given."""
 
 
 class MissingLibrary(BayesattnError, ImportError):
-    """An optional library that is not installed, with the line that installs it."""
+    """An optional library is not installed; the message contains the command that installs it."""

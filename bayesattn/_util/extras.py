@@ -1,4 +1,4 @@
-"""Libraries that only some of the work needs, and that an installation may lack."""
+"""Optional libraries, which an installation may lack."""
 
 from importlib.util import find_spec
 
@@ -11,11 +11,11 @@ EXTRAS = {
     "report": {"jinja2": "jinja2"},
     "netcdf": {"h5netcdf": "h5netcdf", "h5py": "h5py"},
 }
-"""Modules of each extra, and the names under which they are installed."""
+"""Modules of each extra, and the names of the packages that contain them."""
 
 
 def require(extra: str, work: str) -> None:
-    """Raise ImportError, which says how to install it, if a library is missing that some work needs."""
+    """Raise ImportError, with the command that installs it, if a library is missing that `work` needs."""
     missing = [name for module, name in EXTRAS[extra].items() if find_spec(module) is None]
     if missing:
         raise MissingLibrary(f"{work} needs {', '.join(missing)}: pip install 'bayesattn[{extra}]'")

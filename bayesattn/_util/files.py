@@ -1,4 +1,4 @@
-"""Where files are, as users name them, and how the package writes them: as a whole or not at all, and onto the disk."""
+"""Paths given by users, and atomic, durable writes of files."""
 
 import math
 import os
@@ -12,13 +12,14 @@ from typing import Any
 from bayesattn._util.errors import BayesattnError
 
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
-"""How a URL begins, fsspec's chains of them included; of its slashes `Path` leaves one. Windows' drives have one letter."""
+"""Beginning of a URL, or of a chain of URLs (fsspec). `Path` collapses two slashes to one. A Windows drive has one letter.
+"""
 
 
 def user_path(name: str, path: Any) -> Path:
-    """The path that a user names, `~` and `~user` expanded; whatever a user names goes through here.
+    """Path given by a user, with `~` and `~user` expanded; every path given by a user passes through here.
 
-    Raises ValueError if it is none of a file on this machine, such as a URL; `name` is what the user calls it.
+    Raises ValueError if it is not a path on this machine, such as a URL; `name` is the user's name for the argument.
     """
     try:
         text = os.fspath(path)
@@ -34,12 +35,12 @@ def user_path(name: str, path: Any) -> Path:
         raise BayesattnError(
             f"{name} must begin with a folder that is there, got {text!r}, and {user} has no home folder here"
         )
-    # A folder that is called `~` is not to be taken for a home by whoever expands the path again.
+    # Expanding the path again must not mistake a folder named `~` for a home folder.
     return Path.cwd() / expanded if str(Path(expanded)).startswith("~") else Path(expanded)
 
 
 def replace_file(file: Path, content: bytes) -> None:
-    """Write a file that is there as a whole or not at all, whoever else writes it and whenever the machine stops."""
+    """Write a file atomically, even if other processes write it too or the machine stops."""
     partial = file.with_name(f".{file.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("wb") as stream:
@@ -54,13 +55,13 @@ def replace_file(file: Path, content: bytes) -> None:
 
 
 def require_new(name: str, path: str | Path, otherwise: str = "choose another") -> None:
-    """Raise FileExistsError if something stands at a path, be it a link to nowhere."""
+    """Raise FileExistsError if a path exists, even as a broken link."""
     if os.path.lexists(path):
         raise FileExistsError(f"{name} must not exist yet, got {path}, which does; {otherwise}")
 
 
 def finite(value: Any) -> Any:
-    """Plain values as JSON has them: None for numbers that are not finite."""
+    """Plain values for JSON, with None for numbers that are not finite, which JSON cannot represent."""
     if isinstance(value, dict):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -69,7 +70,7 @@ def finite(value: Any) -> Any:
 
 
 def append_line(file: Path, line: str) -> None:
-    """Append to a log; a line that an earlier end cut short does not swallow this one."""
+    """Append a line to a log; it begins on a new line even if the previous one was cut short."""
     with file.open("a+b") as stream:
         if stream.tell():
             stream.seek(-1, os.SEEK_END)
@@ -79,14 +80,14 @@ def append_line(file: Path, line: str) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Bring a folder, and all files and folders in it, onto the disk."""
+    """Flush a folder, and all files and folders in it, to the disk."""
     if os.name == "posix":
         with ThreadPoolExecutor() as pool:
             list(pool.map(_sync, [folder, *folder.rglob("*")]))
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring names in a folder onto the disk; Windows, which opens no folders, needs no such thing."""
+    """Flush the names in a folder to the disk; Windows cannot open folders and does not need it."""
     if os.name == "posix":
         _sync(folder)
 

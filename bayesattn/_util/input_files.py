@@ -1,6 +1,6 @@
-"""Files from elsewhere, which may be damaged or made to do harm: read within limits, or refused in one sentence.
+"""Readers of untrusted files, which may be damaged or malicious: they read within limits, or refuse in one sentence.
 
-Nothing that they say of their own size is believed before it is compared with the limits and with the file.
+A size that a file declares is not trusted until it has been compared with the limits and with the file.
 """
 
 import math
@@ -20,31 +20,31 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.plain import PlainDict
 
-MOST_TEXT = 2**20
-MOST_DEPTH = 20
-"""Of a TOML file: bytes, and tables and arrays within each other."""
-MOST_MEMBERS = 200_000
-"""Files in a zip."""
+MOST_TOML_BYTES = 2**20
+MOST_TOML_DEPTH = 20
+"""Limits on a TOML file: bytes, and levels of nested tables and arrays."""
+MOST_ZIP_MEMBERS = 200_000
+"""Limit on the number of files in a zip archive."""
 
 
 @contextmanager
 def decoding(expected: str) -> Iterator[None]:
-    """Turn whatever a decoder raises on a damaged file into one sentence, which begins with what was expected.
+    """Turn any error of a decoder on a damaged file into one sentence, which begins with `expected`.
 
-    Decoders raise errors of a dozen kinds, of which none is told by its type from the others.
+    Decoders raise errors of a dozen types, and the types do not distinguish the causes.
     """
     try:
         yield
     except BayesattnError as error:
         raise BayesattnError(f"{expected}: {error}") from error
     except Exception as error:
-        # Further lines give advice, such as to allow pickles.
+        # Further lines contain advice, such as to allow pickles.
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         raise BayesattnError(f"{expected}: {reason}") from error
 
 
 def regular_file(key: str, file: str | Path, expected: str) -> Path:
-    """The path of a file that is there, and is no folder, pipe or device.
+    """Path of a file that exists and is not a folder, pipe or device.
 
     Raises:
         FileNotFoundError: no such file.
@@ -70,29 +70,29 @@ def read_toml(key: str, file: str | Path) -> PlainDict:
 
     Raises:
         FileNotFoundError: no such file.
-        ValueError: not TOML, or larger or deeper than any file that a person writes.
+        ValueError: not TOML, or larger or more deeply nested than any file that a person writes.
     """
     path = regular_file(key, file, "a .toml file")
-    if (size := path.stat().st_size) > MOST_TEXT:
-        raise BayesattnError(f"{file} is not valid TOML: expected at most {MOST_TEXT} bytes, got {size}")
+    if (size := path.stat().st_size) > MOST_TOML_BYTES:
+        raise BayesattnError(f"{file} is not valid TOML: expected at most {MOST_TOML_BYTES} bytes, got {size}")
     try:
         content = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-    # Numbers of thousands of digits are a ValueError of another kind.
+    # Numbers with thousands of digits raise a ValueError that is not a TOMLDecodeError.
     except ValueError as error:
         raise BayesattnError(f"{file} is not valid TOML: {error}") from None
     except RecursionError:
         raise BayesattnError(f"{file} is not valid TOML: it is nested too deeply") from None
     layer: list[Any] = [content]
-    for _ in range(MOST_DEPTH):
+    for _ in range(MOST_TOML_DEPTH):
         layer = [part for parent in layer for part in (parent.values() if isinstance(parent, dict) else parent)]
         layer = [part for part in layer if isinstance(part, dict | list)]
     if layer:
-        raise BayesattnError(f"{file} must not be nested deeper than {MOST_DEPTH} tables and arrays")
+        raise BayesattnError(f"{file} must not be nested deeper than {MOST_TOML_DEPTH} tables and arrays")
     return content
 
 
 def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Arrays of a .npz or .safetensors file, and what the latter says about itself.
+    """Arrays of a .npz or .safetensors file, and the metadata of the latter.
 
     Nothing is unpickled, and no more is read than fits into memory.
 
@@ -112,10 +112,10 @@ def read_arrays(key: str, file: str | Path) -> tuple[dict[str, np.ndarray], dict
 
 
 def members(packed: zipfile.ZipFile, most_bytes: int) -> list[zipfile.ZipInfo]:
-    """What a zip holds, but folders; raises BayesattnError if it says of itself that it is too much."""
+    """Files in a zip archive, without folders; raises BayesattnError if they are too many, too large or encrypted."""
     files = [member for member in packed.infolist() if not member.is_dir()]
-    if len(files) > MOST_MEMBERS:
-        raise BayesattnError(f"it holds {len(files)} files, expected at most {MOST_MEMBERS}")
+    if len(files) > MOST_ZIP_MEMBERS:
+        raise BayesattnError(f"it holds {len(files)} files, expected at most {MOST_ZIP_MEMBERS}")
     size = sum(member.file_size for member in files)
     if size > most_bytes:
         raise BayesattnError(f"it unpacks to {size / 2**30:.3g} GiB, expected at most {most_bytes / 2**30:.3g}")
@@ -140,15 +140,15 @@ def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:
 
 
 def _array(content: Any, member: zipfile.ZipInfo) -> np.ndarray:
-    """NumPy's own reader allocates what a header asks for, before it looks whether as much is there."""
+    """Array in a zip member; NumPy's own reader would allocate what the header declares before checking the file's size."""
     major, _ = np.lib.format.read_magic(content)
     header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
     shape, fortran_order, dtype = header(content)
     if dtype.hasobject:
         raise BayesattnError(f"{member.filename} in it holds Python objects, expected numbers")
     needed = math.prod(shape) * dtype.itemsize
-    held = member.file_size - content.tell()
-    if needed != held:
-        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, and holds {held}")
+    available = member.file_size - content.tell()
+    if needed != available:
+        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, and holds {available}")
     array = np.frombuffer(content.read(), dtype)
     return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)

@@ -1,4 +1,4 @@
-"""Plain values: numbers, texts, truth values, lists and dictionaries of them, as JSON and TOML have them."""
+"""Types of plain values, as in JSON and TOML: numbers, texts, truth values, and lists and dictionaries of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,4 +6,4 @@ from typing import Any
 PlainDict = dict[str, Any]
 """Plain values by name."""
 PlainMapping = Mapping[str, Any]
-"""Values by name, to be read."""
+"""Read-only plain values by name."""

@@ -1,4 +1,4 @@
-"""Guard of scripts that start processes which import them."""
+"""Check that scripts guard calls that start worker processes, because these import the script."""
 
 import sys
 import traceback
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def require_main_guard(what: str) -> None:
-    """Raise RuntimeError if processes that are started now, which import this one's script, would come here again."""
+    """Raise RuntimeError if worker processes, which import this process's script, would repeat the call."""
     main = sys.modules["__main__"]
     at_import = any(
         frame.f_code.co_name == "<module>" and frame.f_globals is vars(main)
         for frame, _ in traceback.walk_stack(sys._getframe())
     )
-    # By `_inheriting` multiprocessing itself knows a process that is importing the script.
+    # multiprocessing sets `_inheriting` in a process that is importing the script.
     if getattr(current_process(), "_inheriting", False) or (at_import and _lacks_guard(main)):
         raise RuntimeError(
             f'{what} must stand under `if __name__ == "__main__":` in a script, for its worker processes import the script;'
@@ -23,7 +23,7 @@ def require_main_guard(what: str) -> None:
 
 
 def _lacks_guard(main: Any) -> bool:
-    """Whether the text of a script, if there is one, never asks what it is run as."""
+    """Whether the script, if there is one, never refers to `__name__`."""
     try:
         text = Path(main.__file__).read_text(encoding="utf-8")
     except (AttributeError, TypeError, OSError, ValueError):

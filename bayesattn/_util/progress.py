@@ -1,4 +1,4 @@
-"""How far work has come: a bar on a terminal and in Jupyter, a line every half minute where output goes into a file."""
+"""Progress of work: a bar on a terminal and in Jupyter, a line every half minute if output goes into a file."""
 
 import sys
 import threading
@@ -17,21 +17,21 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import duration, printable
 
 LINE_SECONDS = 30.0
-"""Between two lines in a log file."""
+"""Seconds between two lines in a log file."""
 NOTEBOOK_SECONDS = 1.0
-"""Between two looks in Jupyter."""
+"""Seconds between two updates in Jupyter."""
 LONGEST_BAR = 40
 NOTEBOOK_COLUMNS = 84
-"""Of a line beside JupyterLab's list of files, in a window of 1280 pixels."""
+"""Columns of a line beside JupyterLab's file browser, in a window of 1280 pixels."""
 
 
 class _Words(ProgressColumn):
-    """A part of what there is to say of a task."""
+    """Column of a bar: a text about its task."""
 
     max_refresh = None
 
     def __init__(self, words: Callable[[Task], str], yielding: bool = False):
-        super().__init__(Column(no_wrap=not yielding))  # Where room is short, columns that may wrap get less.
+        super().__init__(Column(no_wrap=not yielding))  # Columns that may wrap shrink first if space is short.
         self.words = words
 
     def render(self, task: Task) -> Text:
@@ -61,42 +61,42 @@ def _left(task: Task) -> str:
 
 
 class StandardError:
-    """Standard error, whose loss costs nobody their draws: what it cannot take any more is left out."""
+    """Standard error, except that a closed or broken stream is ignored, so that no draws are lost."""
 
     @property
     def _stream(self) -> Any:
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
     def write(self, text: str) -> int:
-        """Text, if there is anyone to read it."""
+        """Write text if the stream accepts it."""
         with suppress(OSError, ValueError, AttributeError):
             self._stream.write(text)
         return len(text)
 
     def flush(self) -> None:
-        """Bring it there."""
+        """Flush the stream if it accepts it."""
         with suppress(OSError, ValueError, AttributeError):
             self._stream.flush()
 
     def isatty(self) -> bool:
-        """Whether it is a terminal."""
+        """Whether the stream is a terminal."""
         with suppress(OSError, ValueError, AttributeError):
             return self._stream.isatty()
         return False
 
     @property
     def encoding(self) -> str:
-        """Of its text."""
+        """Encoding of the stream."""
         return getattr(self._stream, "encoding", None) or "utf-8"
 
 
 class Bars:
-    """A bar for each piece of work, for as long as the context lasts.
+    """Progress bars, one for each piece of work, while the context lasts.
 
     Args:
-        wanted: False shows nothing; True shows in a file a first and a last line too; by default there is none before half
-            a minute.
-        console: by default standard error.
+        wanted: False shows nothing; True also writes a first and a last line into a file; by default there is no line
+            before half a minute.
+        console: where to show the bars, by default standard error.
     """
 
     def __init__(self, wanted: bool | None = None, console: Console | None = None):
@@ -105,12 +105,12 @@ class Bars:
         self.notebook = wanted is not False and self.console.is_jupyter
         if self.console.is_jupyter:
             self.console.width = NOTEBOOK_COLUMNS
-        # Colours may be wanted in a file (FORCE_COLOR); a bar that moves is not.
+        # A file may receive colours (FORCE_COLOR), but no moving bar.
         moving = self.console.is_interactive and self.console.file.isatty()
         self.on_terminal = wanted is not False and moving and not self.notebook
         bar = BarColumn(bar_width=None, table_column=Column(max_width=LONGEST_BAR))
         words = [_Words(part, part is _note) for part in (_count, _note, _elapsed, _left)]
-        # Without a terminal it counts and shows nothing.
+        # Without a terminal, the bars count but show nothing.
         self.progress = Progress(
             _Words(_description),
             bar,
@@ -128,7 +128,7 @@ class Bars:
         return self
 
     def __exit__(self, *_: Any) -> None:
-        self._drop_passing()
+        self._remove_endless()
         self.progress.stop()
         if self._thread is not None:
             self._over.set()
@@ -137,8 +137,8 @@ class Bars:
                 self._tell(last=True)
 
     def add(self, description: str, total: float | None = None, unit: str = "", note: str = "") -> "Bar":
-        """A bar for work that begins now; where `total` is None, it is gone when the next one begins."""
-        self._drop_passing()
+        """Add a bar for work that begins now; if `total` is None, it disappears when the next one begins."""
+        self._remove_endless()
         bar = Bar(self, description, total, unit, note)
         if self._thread is None and self.wanted is not False and not self.on_terminal:
             if self.notebook or self.wanted:
@@ -147,13 +147,13 @@ class Bars:
             self._thread.start()
         return bar
 
-    def _drop_passing(self) -> None:
+    def _remove_endless(self) -> None:
         for task in self.progress.tasks:
             if task.total is None:
                 self.progress.remove_task(task.id)
 
     def sampling(self, description: str, total: int) -> "SamplingBar":
-        """A bar for chains, as a callback for `bayesattn.sample`."""
+        """Add a bar for chains, which is a callback for `bayesattn.sample`."""
         return SamplingBar(self, description, total)
 
     def _keep_telling(self) -> None:
@@ -161,7 +161,7 @@ class Bars:
             self._tell()
 
     def _tell(self, last: bool = False) -> None:
-        tasks = self.progress.tasks  # Read once: the thread that works may drop one meanwhile.
+        tasks = self.progress.tasks  # Read once, because the working thread may remove a task meanwhile.
         if self.notebook and self._handle is None:
             from IPython.display import display
 
@@ -176,7 +176,7 @@ class Bars:
 
 
 class Bar:
-    """One piece of work."""
+    """Bar of one piece of work."""
 
     def __init__(self, bars: Bars, description: str, total: float | None, unit: str, note: str):
         self.progress = bars.progress
@@ -184,7 +184,7 @@ class Bar:
         self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
 
     def update(self, completed: float | None = None, **changes: Any) -> None:
-        """Say how much is done, or change description, note or total; of a bar that is gone, nothing is shown."""
+        """Set the completed amount, description, note or total; ignored if the bar is gone."""
         with suppress(KeyError):
             self.progress.update(self.task, completed=completed, **changes)
             task = {task.id: task for task in self.progress.tasks}[self.task]
@@ -192,12 +192,12 @@ class Bar:
                 self.progress.update(self.task, ended=time.monotonic())
 
     def begins(self, completed: float) -> None:
-        """What was done before does not count in the speed."""
+        """Start the clock; work completed before does not count in the speed."""
         self.progress.reset(self.task, completed=int(completed), note="", **self.fields)
 
 
 class SamplingBar:
-    """The steps of all chains; a callback for `bayesattn.sample`, which says when it compiles too."""
+    """Bar for the steps of all chains, a callback for `bayesattn.sample` that also shows when it compiles."""
 
     def __init__(self, bars: Bars, description: str, total: int):
         self.bars, self.description, self.total = bars, description, total
@@ -206,39 +206,39 @@ class SamplingBar:
         self.drawing = False
 
     def compiling(self) -> None:
-        """The bar shows up, if it has not."""
+        """Show the bar if it is not shown yet."""
         if self.bar is None:
             self.bar = self.bars.add(self.description, self.total, "steps", "compiling")
 
     def compiled(self) -> None:
-        """Drawing begins."""
+        """Mark the beginning of drawing."""
         self.compiling()
         self.drawing = True
         if self.bar is not None:
             self.bar.begins(sum(self.done.values()))
 
     def __call__(self, event: Any) -> None:
-        """Take the steps that a chain has done; those before drawing begins were done by an earlier process."""
+        """Record the steps that a chain has done; steps before drawing begins were done by an earlier process."""
         self.done[event.chain] = event.done
         if self.drawing and self.bar is not None:
             self.bar.update(sum(self.done.values()))
 
 
 def compiling(progress: Any) -> None:
-    """Say so to what can show it."""
+    """Show in the progress display, if it can, that compilation begins."""
     if isinstance(progress, SamplingBar):
         progress.compiling()
 
 
 def compiled(progress: Any) -> None:
-    """Say so to what can show it."""
+    """Show in the progress display, if it can, that compilation has ended."""
     if isinstance(progress, SamplingBar):
         progress.compiled()
 
 
 @contextmanager
 def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[Any], Any]]:
-    """What is told of each block of draws: `progress` itself where it is a function, else a bar.
+    """Callback for each block of draws: `progress` itself if it is a function, otherwise a bar.
 
     Raises ValueError unless it is a function, True, False or None.
     """
@@ -246,7 +246,7 @@ def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[
         yield progress
         return
     if progress is not None and not isinstance(progress, bool):
-        from bayesattn._util.checks import shown  # with NumPy, which `bayesattn --help` does without
+        from bayesattn._util.checks import shown  # imports NumPy, which `bayesattn --help` does not need
 
         raise BayesattnError(f"progress must be True, False, None or a function, got {shown(progress)}")
     with Bars(progress) as bars:

@@ -1,6 +1,6 @@
-"""Streams of random numbers: one for each purpose, and for each posterior that is drawn from.
+"""Streams of random numbers, one for each purpose and for each posterior from which draws are made.
 
-Runs of one table with one seed would else share their random numbers, and with them their chance deviations.
+Otherwise runs with the same seed would share their random numbers, and with them their chance deviations.
 """
 
 import hashlib
@@ -13,39 +13,39 @@ import numpy as np
 from jaxtyping import Array, Key
 
 IMPLEMENTATION = "threefry2x32"
-"""Of all random keys."""
+"""Implementation of all random keys."""
 _fingerprints: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 def first_key(seed: int) -> Key[Array, ""]:
-    """Threefry's key of a seed from 0 to 2^63 - 1: its two words, as `jax.random.key` takes them if no flag is set."""
+    """Threefry key of a seed from 0 to 2^63 - 1: its two words, as `jax.random.key` takes them if no flag is set."""
     return key_of([seed >> 32, seed & 0xFFFFFFFF])
 
 
 def key_of(words: Any) -> Key[Array, "..."]:
-    """The keys that consist of these words, on the last axis."""
+    """Keys that consist of these words, which are on the last axis."""
     bits: Any = np.asarray(words, np.uint32)
     return jax.random.wrap_key_data(bits, impl=IMPLEMENTATION)
 
 
 def stream(seed: int, *purpose: str) -> Key[Array, ""]:
-    """Key of the stream of a seed for a purpose, in so many words."""
+    """Key derived from a seed and a named purpose."""
     return branch(first_key(seed), *purpose)
 
 
 def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
-    """Key of a stream for a purpose, apart from those that splitting the key gives.
+    """Key of a stream for a named purpose, distinct from the keys that splitting gives.
 
-    JAX's `fold_in(key, n)` is the n-th key of a split, so the number is not small but a hash.
+    JAX's `fold_in(key, n)` is the n-th key of a split, so a hash is folded in rather than a small number.
     """
     digest = hashlib.sha256("\n".join(purpose).encode()).digest()
     return jax.random.fold_in(key, int.from_bytes(digest[:4], "big"))
 
 
 def fingerprint(model: Any) -> str:
-    """SHA-256 of what decides a posterior: settings and data, whatever its name and its test examples.
+    """SHA-256 of the settings and data that determine a posterior, not of its name or its test examples.
 
-    Computed once of each model, whose data nobody can change.
+    Computed once per model, whose data are read-only.
     """
     if model not in _fingerprints:
         arrays = (getattr(model, name) for name in model.posterior_names)
@@ -54,7 +54,7 @@ def fingerprint(model: Any) -> str:
 
 
 def digest(settings: Any, *arrays: Any) -> str:
-    """SHA-256 of settings that JSON can hold, and of arrays."""
+    """SHA-256 of settings that JSON can represent, and of arrays."""
     sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for array in arrays:
         sha.update(np.ascontiguousarray(array).tobytes())

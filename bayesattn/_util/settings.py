@@ -1,9 +1,9 @@
-"""JAX's global settings that decide numbers, as this package needs them.
+"""JAX's global settings that affect numbers, with the values that this package needs.
 
-JAX's precision and the bits of its random numbers are globals, which another library, an environment variable or a user who
-trains a network beside may change at any time. Public functions compute under the settings below all the same, so that
-no result, and nothing that a model keeps, depends on what the globals happen to be. Checks for NaN are off inside: what a
-sampler or a line search proposes and rejects may be NaN, and results are checked for being finite where they are made.
+JAX's precision and the bits of its random numbers are global settings, which another library, an environment variable
+or a user's other code may change at any time. Public functions always compute under the settings below, so that no
+result, and nothing that a model keeps, depends on the current global values. Checks for NaN are off inside: what a
+sampler or a line search proposes and rejects may be NaN, and results are checked to be finite where they are made.
 """
 
 import sys
@@ -29,7 +29,7 @@ SETTINGS = {
 
 @contextmanager
 def own_settings() -> Iterator[None]:
-    """Context of `SETTINGS`, for this thread; threads that it starts need one of their own."""
+    """Context of `SETTINGS` for this thread; threads that it starts need their own."""
     jax: Any = sys.modules.get("jax")
     with ExitStack() as stack:
         for name, value in SETTINGS.items() if jax else ():
@@ -39,7 +39,7 @@ def own_settings() -> Iterator[None]:
 
 
 def with_own_settings(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Let a function compute under `SETTINGS`, whatever JAX's global ones are."""
+    """Decorator that makes a function compute under `SETTINGS`, whatever JAX's global settings are."""
 
     @wraps(function)
     def under_settings(*arguments: Parameters.args, **named: Parameters.kwargs) -> Result:

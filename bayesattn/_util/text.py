@@ -1,4 +1,4 @@
-"""How results are shown: numbers with their errors, and objects in a few short lines or, in a notebook, a small table."""
+"""Text of results: numbers with their errors, and objects in a few short lines or, in a notebook, a small table."""
 
 import html
 import math
@@ -12,22 +12,22 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour the screen or turn the direction of text."""
 UNKNOWN = "n/a"
 ROUNDING = 1e-12
-"""An error that is so much smaller than its value is one of rounding alone."""
+"""Largest ratio of an error to its value at which the error is rounding alone."""
 DIGITS = 4
-"""Significant digits of a number that has no error."""
-LEAST, MOST = -5, 7
-"""Powers of ten between which numbers with errors are written out."""
+"""Significant digits of a number without an error."""
+LEAST_PLAIN_POWER, LARGEST_PLAIN_POWER = -5, 7
+"""Powers of ten between which numbers with errors are written without an exponent."""
 COLUMNS, LINES = 88, 6
-"""Size of an object's text at most."""
+"""Largest size of an object's text."""
 
 
 def printable(text: str) -> str:
-    """Text without control characters, which names of files and heads may hold."""
+    """Text without control characters, which names of files and heads may contain."""
     return CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def cell(number: float | None, form: str) -> str:
-    """A number as `form` has it; "n/a" for what is not defined."""
+    """A number in the format `form`; "n/a" if it is undefined."""
     return UNKNOWN if number is None or not math.isfinite(number) else format(number, form)
 
 
@@ -48,7 +48,8 @@ def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     >>> with_error(12.5981, 0.0724), with_error(-0.3, 41.7, "+"), with_error(1.5e-9, 2e-10)
     ('12.598 ± 0.072', '+0 ± 42', '(1.50 ± 0.20)e-09')
 
-    An error of 0 is that of an exact number, or smaller than can be told. What is None or not finite is not known.
+    An error of 0 is that of an exact number, or too small to be resolved. A value or an error that is None or not
+    finite is unknown.
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
@@ -58,14 +59,14 @@ def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     if not math.isfinite(error) or error == 0:
         return f"{rounded(value, error, sign)} ± {'0' if error == 0 else UNKNOWN}"
     power = _power(max(abs(value), error))
-    if not LEAST <= power < MOST:
+    if not LEAST_PLAIN_POWER <= power < LARGEST_PLAIN_POWER:
         scale = 10.0**power
         return f"({with_error(value / scale, error / scale, sign)})e{power:+03d}"
     return f"{rounded(value, error, sign)} ± {rounded(error, error)}"
 
 
 def rounded(value: float, error: float, sign: str = "") -> str:
-    """`value` to the place of the second significant digit of its error; with four digits where that says nothing."""
+    """`value` to the place of the second significant digit of its error; four digits if the error is 0 or not finite."""
     if not math.isfinite(value):
         return UNKNOWN
     if not math.isfinite(error) or error == 0:
@@ -75,15 +76,15 @@ def rounded(value: float, error: float, sign: str = "") -> str:
 
 
 def _power(number: float) -> int:
-    """Power of ten of a positive number as it reads with two significant digits: 0 of 9.94, 1 of 9.96."""
+    """Power of ten of a positive number rounded to two significant digits: 0 for 9.94, 1 for 9.96."""
     return int(f"{number:.1e}".partition("e")[2]) if number else 0
 
 
 class Described:
-    """Shows itself in a few short lines and, in a notebook, as a table; neither ever raises, nor begins any work."""
+    """Object shown in a few short lines or, in a notebook, as a table; showing it never raises and begins no work."""
 
     def _described(self) -> tuple[str, Mapping[str, str]]:
-        """Title and rows, a word for each."""
+        """Title, and rows of text by name."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
@@ -99,7 +100,7 @@ def as_text(thing: Any) -> str:
     indent = 4 + max(map(len, rows), default=0)
     lines = textwrap.wrap(title, COLUMNS, max_lines=1, placeholder=" ..")
     for number, (word, text) in enumerate(rows.items(), 1):
-        # Each of the rows that follow gets a line at least.
+        # Each of the remaining rows gets at least one line.
         room = LINES - len(lines) - (len(rows) - number)
         lines += textwrap.wrap(
             text,
@@ -127,11 +128,11 @@ def as_html(thing: Any) -> str:
 def _content(thing: Any) -> tuple[str, dict[str, str]]:
     try:
         title, rows = thing._described()
-    except Exception as error:  # A debugger shows objects that are half made.
+    except Exception as error:  # A debugger may show objects that are not fully constructed.
         title, rows = type(thing).__name__, {"cannot be shown": f"{type(error).__name__}: {error}"}
     return _clean(title), {word: _clean(text) for word, text in rows.items()}
 
 
 def _clean(text: str) -> str:
-    """On one line, and such that every terminal and browser can take it."""
+    """Text on one line, in characters that every terminal and browser accepts."""
     return printable(" ".join(text.split())).encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""A bar for loops that turn out to be slow."""
+"""Progress bar for loops that turn out to be slow."""
 
 import time
 from collections.abc import Iterable, Iterator, Sized
@@ -6,12 +6,12 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 SLOW_SECONDS = 2.0
-"""Work that has taken this long, and needs as long again, gets a bar."""
+"""Seconds after which a loop gets a bar, if it needs as long again."""
 Item = TypeVar("Item")
 
 
 def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator[Item]:
-    """The items one by one, with a bar as soon as two seconds have passed and as many are left at the same speed.
+    """The items one by one, with a bar once two seconds have passed if at least two more are left at the same speed.
 
     Items without a length have a bar without an end.
     """
@@ -21,7 +21,7 @@ def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator
         for done, item in enumerate(items):
             elapsed = time.monotonic() - began
             if bar is None and elapsed > SLOW_SECONDS and (not total or elapsed * (total - done) > SLOW_SECONDS * done):
-                from bayesattn._util.progress import Bars  # with Rich, which short work does without
+                from bayesattn._util.progress import Bars  # imports Rich, which short work does not need
 
                 bar = shown.enter_context(Bars()).add(description, total, unit)
             if bar is not None:

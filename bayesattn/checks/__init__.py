@@ -1,1 +1,1 @@
-"""Is it right: diagnostics, calibration, validation of the theory with its verdict, accuracy, pruning and temperature."""
+"""Checks: diagnostics, calibration, validation of the theory with its verdict, accuracy, pruning and temperature."""

@@ -1,4 +1,4 @@
-"""Does finite width beat the GP limit? Accuracy of the mean predictor, with its errors."""
+"""Accuracy of the mean predictor and its gain over the GP limit, with errors."""
 
 import dataclasses
 import math
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
 
 LEVEL = 0.01
-"""Of each comparison with the GP limit alone: how often it may call predictors or kernels different that are equal."""
+"""Significance level of each single comparison with the GP limit: probability of calling equal predictors different."""
 SIGNIFICANT_ERRORS = float(stats.norm.isf(LEVEL / 2))
 RESAMPLES, RESAMPLING_BLOCKS = 1000, 50
 ALL_PATHS = "all paths"
@@ -32,10 +32,11 @@ Outcome = Literal["higher", "lower", "cannot tell"]
 
 @dataclass(frozen=True)
 class Gain:
-    """Accuracy of a mean predictor less that of the GP limit, on the same test examples.
+    """Accuracy of a mean predictor minus the accuracy of the GP limit, on the same test examples.
 
-    `difference` is the gain, as a share of the `examples`; `better` and `worse` count the examples that only the mean
-    predictor and only the GP limit gets right; `monte_carlo_error` is that of the mean predictor's accuracy.
+    `difference` is the gain, as a share of the `examples`. `better` and `worse` count the examples that only the mean
+    predictor and only the GP limit gets right. `monte_carlo_error` is the Monte Carlo error of the mean predictor's
+    accuracy.
     """
 
     difference: float
@@ -46,23 +47,23 @@ class Gain:
 
     @property
     def p_value(self) -> float:
-        """McNemar's exact test: two-sided binomial probability of so uneven counts if both predictors were as good."""
+        """p-value of McNemar's exact test: two-sided binomial probability of counts as uneven for equal predictors."""
         discordant = self.better + self.worse
         return float(stats.binomtest(self.better, discordant).pvalue) if discordant else 1.0
 
     @property
     def test_error(self) -> float:
-        """Standard error of a paired difference by the size of the test set, sqrt(b + c - (b - c)^2 / n) / n.
+        """Standard error of a paired difference due to the size of the test set, sqrt(b + c - (b - c)^2 / n) / n.
 
-        Half an example is added to b = better and to c = worse, so that no difference among n examples is not taken for
-        certainty (after Agresti and Min 2005, who add it to every kind).
+        Half an example is added to b = better and to c = worse, so that the error is not 0 if no example differs (after
+        Agresti and Min 2005, who add it to all four counts).
         """
         n = self.examples + 1
         return float(np.sqrt(self.better + self.worse + 1 - (self.better - self.worse) ** 2 / n) / n)
 
     @property
     def error(self) -> float:
-        """Of the test set and of the draws together."""
+        """Standard error due to the test set and the draws together."""
         return float(np.hypot(self.test_error, self.monte_carlo_error))
 
     @property
@@ -71,13 +72,13 @@ class Gain:
         return outcome_of(self.difference, self.error) if self.p_value <= LEVEL else "cannot tell"
 
     def verdict(self, limit: str = "the GP limit") -> str:
-        """The outcome in words, with its error."""
+        """Outcome in words, with its error."""
         size = with_error(100 * self.difference, 100 * self.error, "+")
-        told = f" points (McNemar p = {self.p_value:.1g})"
+        significance = f" points (McNemar p = {self.p_value:.1g})"
         if self.outcome == "cannot tell":
-            return f"finite width and {limit} cannot be told apart: {size}{told}"
+            return f"finite width and {limit} cannot be told apart: {size}{significance}"
         first, second = ("finite width", limit) if self.outcome == "higher" else (limit, "finite width")
-        return f"{first} beats {second} by {size.lstrip('+-')}{told}"
+        return f"{first} beats {second} by {size.lstrip('+-')}{significance}"
 
     def to_dict(self) -> PlainDict:
         """Counts, errors, p-value and outcome, for JSON."""
@@ -87,11 +88,11 @@ class Gain:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Accuracy(Described):
-    """Share of test examples that the sign of the mean predictor gets right: of theory, draws and GP limits.
+    """Share of test examples that the sign of the mean predictor gets right: for theory, draws and GP limits.
 
-    `error` is the Monte Carlo error of `draws`, `test_error` the standard error by which any of the shares may miss those
-    of all possible examples, the test set being of `examples`. `gains` are those of the draws' mean predictor over the GP
-    limits of all paths and of each group, `theory_gains` those of the saddle point's.
+    `error` is the Monte Carlo error of `draws`. `test_error` is the standard error of a share due to the finite test set of
+    `examples` examples. `gains` are the gains of the draws' mean predictor over the GP limits of all paths and of each
+    group; `theory_gains` are the gains of the saddle point's mean predictor.
     """
 
     theory: float
@@ -106,11 +107,11 @@ class Accuracy(Described):
 
     @property
     def test_error(self) -> float:
-        """That of `draws`."""
+        """Binomial standard error of `draws`."""
         return binomial_error(self.draws, self.examples)
 
     def to_dict(self) -> PlainDict:
-        """Everything as plain numbers, for JSON."""
+        """All fields as plain numbers, for JSON."""
         gains = {
             name: {limit: gain.to_dict() for limit, gain in getattr(self, name).items()}
             for name in ("gains", "theory_gains")
@@ -132,15 +133,15 @@ class Accuracy(Described):
 
 
 def outcome_of(difference: float, error: float) -> Outcome:
-    """Whether a difference is significant at a level of 1 %, by its error."""
-    # Written so that NaN cannot tell.
+    """Sign of a difference that is significant at a level of 1 % by its error, or "cannot tell"."""
+    # Negated, so that NaN gives "cannot tell".
     if not abs(difference) > SIGNIFICANT_ERRORS * error:
         return "cannot tell"
     return "higher" if difference > 0 else "lower"
 
 
 def plain_values(values: PlainMapping) -> PlainDict:
-    """Arrays as lists, and None for what is not known."""
+    """Values with arrays as lists and NaN as None."""
     lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     return {
         name: [_known(number) for number in value] if isinstance(value, list) else _known(value)
@@ -153,15 +154,15 @@ def _known(value: Any) -> Any:
 
 
 def share_right(outputs: Float[np.ndarray, "*label"], labels: Float[np.ndarray, "*labels"]) -> float:
-    """Accuracy: share of the examples whose output has the sign of its label; an output of 0 is right half of the time.
+    """Accuracy: share of the examples whose output has the sign of its label; an output of 0 counts as half right.
 
-    Of several outputs it is the share of those whose greatest output is that of the greatest label.
+    With several outputs it is the share of the examples whose greatest output has the index of the greatest label.
     """
     return float(np.mean(right(outputs, labels)))
 
 
 def percent(share: float, error: float, examples: int) -> str:
-    """An accuracy in percent, to the place of its error's second digit, and to none that is below 1 / examples.
+    """Accuracy in percent, rounded to the place of its error's second digit, but not finer than 1 / examples.
 
     >>> percent(0.834, 3e-5, 1000), percent(0.834, 0.012, 1000), percent(5 / 6, 0.0, 6)
     ('83.4', '83.4', '83')
@@ -170,7 +171,7 @@ def percent(share: float, error: float, examples: int) -> str:
 
 
 def percent_with_error(share: float, error: float, examples: int) -> str:
-    """`percent`, with its error to the same place: 0 where it is smaller than that.
+    """`percent`, with its error rounded to the same place, so 0 if the error is smaller.
 
     >>> percent_with_error(0.834, 0.012, 1000), percent_with_error(0.35, 0.0016, 20)
     ('83.4 ± 1.2', '35 ± 0')
@@ -180,15 +181,15 @@ def percent_with_error(share: float, error: float, examples: int) -> str:
 
 
 def _place(error: float, examples: int) -> float:
-    """A number whose second digit stands where the last of an accuracy in percent does."""
+    """Number whose second digit is at the place of the last digit of an accuracy in percent."""
     places = max(0, math.ceil(math.log10(examples)) - 2)
     return float(np.fmax(100 * error, 10.0 ** (1 - places)))
 
 
 def binomial_error(share: float, examples: int) -> float:
-    """Binomial standard error sqrt(p (1 - p) / n) of an accuracy by the size of the test set.
+    """Binomial standard error sqrt(p (1 - p) / n) of an accuracy due to the size of the test set.
 
-    Half an example is added to the right and to the wrong ones, so that none wrong among n is not taken for certainty.
+    Half an example is added to the right and to the wrong ones, so that the error is not 0 if none of n is wrong.
     """
     smoothed = (share * examples + 0.5) / (examples + 1)
     return float(np.sqrt(smoothed * (1 - smoothed) / (examples + 1)))
@@ -200,18 +201,18 @@ def monte_carlo_error(
     labels: Float[np.ndarray, "*labels"],
     seed: int = 0,
 ) -> float:
-    """Root mean square error of the mean predictor's accuracy by the number of draws: against that of infinitely many.
+    """Root mean square error of the mean predictor's accuracy due to the finite number of draws.
 
-    Accuracy is a step function of the mean predictor, whose Monte Carlo error is normal, with the covariance between
-    examples that the means of B batches show, sum_b (m_b - m)(m_b - m)^T / (B (B - 1)). The error is the root mean square
-    change of the accuracy when errors of that law are added. It is 0 if no example then changes its sign: below
-    1 / (n sqrt(RESAMPLES)) for n examples.
+    Accuracy is a step function of the mean predictor. The Monte Carlo error of the mean predictor is normal, with the
+    covariance between examples estimated from the means of B batches, sum_b (m_b - m)(m_b - m)^T / (B (B - 1)). The error
+    is the root mean square change of the accuracy when errors from this distribution are added. It is 0 if no example then
+    changes its sign, which means below 1 / (n sqrt(RESAMPLES)) for n examples.
 
     Args:
         mean: mean predictor over all draws.
-        batches: that of each batch of consecutive draws, long compared with their autocorrelation.
-        labels: of the test examples.
-        seed: of the errors added; the same by default, so that the same draws have the same error.
+        batches: mean predictor over each batch of consecutive draws, long compared with their autocorrelation.
+        labels: labels of the test examples.
+        seed: seed of the added errors; the same by default, so that the same draws have the same error.
 
     Returns:
         The error; NaN if there is a single batch.
@@ -233,8 +234,8 @@ def accuracy_of(model: Model, by_theory: Mapping[str, np.ndarray], batches: np.n
     """Accuracies, errors and gains of mean predictors.
 
     Args:
-        model: with test examples and labels.
-        by_theory: mean predictors on the test examples: of "theory" (saddle point), "corrected" theory, and "gp".
+        model: model with test examples and labels.
+        by_theory: mean predictors on the test examples: "theory" (saddle point), "corrected" theory, and "gp".
         batches: mean predictors over batches of draws, shape (batch, test_example).
     """
     labels, mean = model.test_labels, batches.mean(0)
@@ -257,13 +258,13 @@ def gain(
     labels: Float[np.ndarray, "*labels"],
     monte_carlo_error: float = 0.0,
 ) -> Gain:
-    """How much more accurate outputs are than those of the GP limit, on the same examples.
+    """Gain in accuracy of outputs over the outputs of the GP limit, on the same examples.
 
     Args:
-        outputs: of a mean predictor.
-        limit: of the GP limit.
-        labels: of the examples.
-        monte_carlo_error: of the accuracy of `outputs`.
+        outputs: outputs of a mean predictor.
+        limit: outputs of the GP limit.
+        labels: labels of the examples.
+        monte_carlo_error: Monte Carlo error of the accuracy of `outputs`.
     """
     change = np.asarray(right(outputs, labels) - right(limit, labels))
     counts = {"better": int(np.sum(change > 0)), "worse": int(np.sum(change < 0)), "examples": len(change)}
@@ -277,9 +278,9 @@ def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
     The corrected theory's predictor is here the one at its mean U, without the correction of the predictor itself.
 
     Args:
-        model: the same training examples, architecture and temperature as `validation.model`, and test examples of another
-            kind, say images of another set.
-        validation: of the same posterior.
+        model: model with the training examples, architecture and temperature of `validation.model`, and test examples of
+            another kind, for example images of another set.
+        validation: validation of the same posterior.
 
     Raises:
         ValueError: other training examples, architecture or temperature; no test labels.

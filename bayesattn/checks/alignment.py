@@ -1,4 +1,4 @@
-"""Alignment of the kernel with the labels, at finite width against the GP limit."""
+"""Alignment of the kernel with the labels, at finite width and in the GP limit."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -22,9 +22,9 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.models import Model
 from bayesattn.theory.arguments import gaussian_density
 
-MOST_ALIGNED = 2000
+MOST_ALIGNED_LABELS = 2000
 ALIGNED_DRAWS = 100
-"""Draws of U whose kernels are aligned with the labels: each takes the eigenvectors of a matrix of P rows."""
+"""Number of draws of U at which the alignment is computed: each needs the eigenvectors of a matrix of P rows."""
 ALIGNED_EIGENVECTORS = 100
 
 
@@ -32,10 +32,10 @@ ALIGNED_EIGENVECTORS = 100
 class Alignment:
     """Alignment of the kernel with the labels: over draws of U with its Monte Carlo error, by theory, and in the GP limit.
 
-    The numbers are kernel-target alignments (`theory.kernel_target_alignment`): Y is spread over several of the leading
-    eigenvectors, which change places from draw to draw, and the kernel-target alignment counts them all, each by its
-    eigenvalue. `eigenvectors`, `eigenvectors_error` and `gp_eigenvectors` are the alignments |u_k . Y| / |Y| of the leading
-    ones (`theory.alignment`), mean and Monte Carlo error over the draws, and in the GP limit.
+    The numbers are kernel-target alignments (`theory.kernel_target_alignment`). Y is spread over several of the leading
+    eigenvectors, whose order changes from draw to draw; the kernel-target alignment includes all of them, weighted by their
+    eigenvalues. `eigenvectors`, `eigenvectors_error` and `gp_eigenvectors` are the alignments |u_k . Y| / |Y| of the leading
+    eigenvectors (`theory.alignment`): mean and Monte Carlo error over the draws, and in the GP limit.
     """
 
     draws: float
@@ -52,7 +52,7 @@ class Alignment:
         return outcome_of(self.draws - self.gp, self.error)
 
     def verdict(self) -> str:
-        """The outcome in words, with its error."""
+        """Outcome in words, with its error."""
         words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be told apart from"}
         return (
             f"kernel-target alignment {with_error(self.draws, self.error)} {words[self.outcome]}"
@@ -60,7 +60,7 @@ class Alignment:
         )
 
     def to_dict(self) -> PlainDict:
-        """Everything as plain numbers and lists, for JSON."""
+        """All fields as plain numbers and lists, for JSON."""
         return plain_values(dataclasses.asdict(self) | {"outcome": self.outcome})
 
 
@@ -70,32 +70,33 @@ def alignment_over_draws(
     saddle: Float[np.ndarray | Array, "path path"],
     order_parameters: Checked,
 ) -> Alignment | None:
-    """Alignment of the kernel with the labels, at finite width against the GP limit; None where there is no such thing.
+    """Alignment of the kernel with the labels, at finite width and in the GP limit; None if it is not available.
 
-    Labels that are all zero have none; of a compressed dataset, whose kernel is that of other examples, and of more labels
-    than `MOST_ALIGNED`, whose kernel's eigenvectors each draw would need, it is not known.
+    Labels that are all zero have no alignment. It is not computed for a compressed dataset, whose kernel is that of other
+    examples, nor for more than `MOST_ALIGNED_LABELS` labels, because each draw needs the eigenvectors of its kernel.
 
     Args:
         model: the posterior.
         saddle: U at the saddle point.
-        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are looked at; or what
-            `bayesattn.sample` returned, a run or its folder.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi), of which at most 100 are used; or the result of
+            `bayesattn.sample`, a run or its folder.
 
-    Raises ValueError at draws of another model.
+    Raises:
+        ValueError: draws of another model.
     """
     labels, likelihood = model.labels.ravel(), gaussian_density(model)
-    if model.compressed is not None or len(labels) > MOST_ALIGNED or not np.any(labels):
+    if model.compressed is not None or len(labels) > MOST_ALIGNED_LABELS or not np.any(labels):
         return None
 
     def aligned(kernel: Checked) -> np.ndarray:
-        """Kernel-target alignment, then that of the leading eigenvectors."""
+        """Kernel-target alignment, followed by the alignments of the leading eigenvectors."""
         leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
         return np.append(theory.kernel_target_alignment(kernel, labels), leading)
 
     order_parameters = drawn_order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
-    # BLAS threads, which wait for each other, take several times as long for eigenvectors of a hundred examples.
+    # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.
     with threadpool_limits(1, user_api="blas"):
         chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
         values = [aligned(_kernel(likelihood, u)) for u in watched(chosen, "aligning kernels", "draws")]
@@ -116,7 +117,7 @@ def alignment_over_draws(
 
 @with_own_settings
 def gp_kernel(model: Model, paths: Checked = None) -> Float[np.ndarray, "example example"]:
-    """K at infinite width on the training examples, of the network or of a group of its paths alone."""
+    """K at infinite width on the training examples, for the whole network or for a group of its paths alone."""
     return np.asarray(_kernel(gaussian_density(model), gp_of_group(model, paths)))
 
 

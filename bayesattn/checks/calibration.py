@@ -1,9 +1,9 @@
-"""Does a sampler draw from the posterior? Simulation-based calibration and a joint test of its transitions.
+"""Calibration of a sampler: simulation-based calibration, and a joint test of its transitions.
 
-Both rest on the joint law of parameters and labels, which can be drawn exactly. Simulation-based calibration (Talts et al.
-2018; Modrak et al. 2023): the rank of a parameter among posterior draws, given labels that were drawn from it, is uniform.
-Joint test (after Geweke 2004): a transition that leaves the posterior alone, followed by a new draw of the labels, leaves
-the joint law alone.
+Both use the joint distribution of parameters and labels, from which exact draws are possible. Simulation-based calibration
+(Talts et al. 2018; Modrak et al. 2023): the rank of a parameter among posterior draws, given labels drawn with this
+parameter, is uniform. Joint test (after Geweke 2004): a transition that leaves the posterior invariant, followed by a new
+draw of the labels, leaves the joint distribution invariant.
 """
 
 from collections.abc import Callable
@@ -30,27 +30,27 @@ from bayesattn.samplers.program import Program, kernel, options_for
 from bayesattn.tasks import TokenDataset
 
 FEWEST_SIMULATIONS, FEWEST_DRAWS, FEWEST_CHAINS = 20, 7, 100
-"""Of a calibration that can fail: simulated data sets, draws that a value is ranked among, chains of the joint test."""
-PREDICTIONS = 5
-"""Test examples whose predictions are ranked."""
+"""Smallest numbers with which a calibration can fail: simulations, draws per rank, chains of the joint test."""
+RANKED_PREDICTIONS = 5
+"""Number of test examples whose predictions are ranked."""
 VERDICTS = {True: "uniform", False: "NOT uniform", None: "cannot tell"}
-"""What ranks are said to be."""
+"""Description of the ranks, by whether they are uniform."""
 LEVEL = 0.01
-"""Probability that a right sampler fails, over all quantities of a test."""
-INDEPENDENT = 0.65
-"""Effective share of the ranked draws from which on they count as independent.
+"""Probability that a correct sampler fails, over all quantities of a test."""
+INDEPENDENT_SHARE = 0.65
+"""Smallest effective share at which ranked draws count as independent.
 
-Ranks among draws of an autoregressive chain with this share fail as seldom as ranks among independent draws, up to 1000
-simulations; with a share of 0.5 half as often again, with 0.2 five times as often with 200 simulations.
+For draws of an autoregressive chain with this share, ranks fail as rarely as for independent draws, up to 1000
+simulations. With a share of 0.5 they fail 1.5 times as often, with a share of 0.2 and 200 simulations 5 times as often.
 """
-BATCH = 50
-"""Simulations that are sampled in one batch."""
-TIES = 2
-"""Marks the stream of random numbers by which ties are broken."""
+SIMULATIONS_PER_BATCH = 50
+"""Number of simulations sampled in one batch."""
+TIE_STREAM = 2
+"""Number of the random stream that breaks ties."""
 
 
 class Simulations(NamedTuple):
-    """Draws of the joint law: labels, and what their posterior draws are compared with."""
+    """Draws from the joint distribution: labels, and the true quantities to be ranked among posterior draws."""
 
     labels: Float[np.ndarray, "simulation example"]
     quantities: Float[np.ndarray, "simulation quantity"]
@@ -60,9 +60,9 @@ class Simulations(NamedTuple):
 class Calibration:
     """Ranks of each quantity among its posterior draws, and the probability that uniform ranks look less uniform.
 
-    `effective` is the effective share of the draws that were ranked among, 1 where thinning made them independent, and
-    `level` the probability that a right sampler fails. `bias` is the mean over simulations of the step-size bias of U that
-    a biased sampler states, in posterior standard deviations, for the entry where it is greatest; None for other samplers.
+    `effective` is the effective share of the ranked draws, 1 if thinning made them independent. `level` is the probability
+    that a correct sampler fails. `bias` is the step-size bias of U that a biased sampler estimates, averaged over
+    simulations, in posterior standard deviations, for the entry with the largest bias; None for other samplers.
     """
 
     names: list[str]
@@ -75,21 +75,21 @@ class Calibration:
 
     @property
     def threshold(self) -> float:
-        """Value that p must exceed, for all quantities together to keep the level (Bonferroni)."""
+        """Value that each p must exceed, so that all quantities together have the level (Bonferroni)."""
         return self.level / len(self.names)
 
     @property
     def holds(self) -> bool | None:
-        """Whether the ranks are uniform; None where they are not, but only among draws that depend on each other."""
+        """Whether the ranks are uniform; None if they are not uniform only for draws that are not independent."""
         failed = self.p_values <= self.threshold
         if not failed.any():
             return True
-        return False if np.any(failed & (self.effective >= INDEPENDENT)) else None
+        return False if np.any(failed & (self.effective >= INDEPENDENT_SHARE)) else None
 
 
 @dataclass(frozen=True, eq=False)
 class JointTest:
-    """Functions of parameters and labels after some transitions, in errors from those before any: location and spread."""
+    """Location and spread of functions of parameters and labels after transitions, minus before, in standard errors."""
 
     names: list[str]
     z_scores: Float[np.ndarray, " quantity"]
@@ -97,22 +97,24 @@ class JointTest:
 
     @property
     def holds(self) -> bool:
-        """Whether they agree, at the level over all functions (Bonferroni)."""
+        """Whether the functions agree, at the level over all functions (Bonferroni)."""
         return bool(np.max(np.abs(self.z_scores)) < self.threshold)
 
     @property
     def threshold(self) -> float:
-        """Errors that the greatest may be apart."""
+        """Largest absolute z-score with which the test holds."""
         return float(stats.norm.isf(self.level / 2 / len(self.names)))
 
 
 @with_own_settings
 def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
-    """Weights from the prior, labels and predictions from the network, weight by weight: whatever is to be sampled later.
+    """Draw weights from the prior, and labels and predictions from the network with these weights.
+
+    The simulations do not depend on the sampler or the parameterisation that are calibrated later.
 
     Args:
-        model: whose labels are not used.
-        simulations: how many.
+        model: the model; its labels are not used.
+        simulations: number of simulations.
         seed: same seed, same simulations.
 
     Raises:
@@ -150,27 +152,27 @@ def calibrate(
     """Simulation-based calibration of a sampler.
 
     Args:
-        model: its posterior given the labels of each simulation is sampled.
-        simulations: of the joint law, by `simulate`.
-        draws: L, posterior draws that a simulated value is ranked among; ranks go from 0 to L.
-        thin: transitions between them, which should make them all but independent: see `Calibration.effective`.
-        warmup: transitions before.
-        seed: of the sampler.
-        level: probability that a right sampler fails, over all quantities.
-        progress: told how many simulations are done.
+        model: the model; its posterior given the labels of each simulation is sampled.
+        simulations: draws from the joint distribution, by `simulate`.
+        draws: number L of posterior draws among which a simulated value is ranked; ranks go from 0 to L.
+        thin: transitions between these draws, which should make them nearly independent: see `Calibration.effective`.
+        warmup: transitions before the first draw.
+        seed: seed of the sampler.
+        level: probability that a correct sampler fails, over all quantities.
+        progress: function called with the number of simulations done.
         settings: further settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: settings that make no sense.
+        ValueError: invalid settings.
         FloatingPointError: a draw is not finite.
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     count = len(simulations.labels)
     ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, None))))
-    ties = np.random.default_rng((seed, TIES))
+    ties = np.random.default_rng((seed, TIE_STREAM))
     ranks, kept, bias = [], [], []
-    for first in range(0, count, BATCH):
-        batch = slice(first, min(first + BATCH, count))
+    for first in range(0, count, SIMULATIONS_PER_BATCH):
+        batch = slice(first, min(first + SIMULATIONS_PER_BATCH, count))
         key = stream(seed, "calibration", fingerprint(model), job.sampler, job.parameterisation, str(first))
         outputs = _posterior_draws(model, simulations.labels[batch], job, key)
         posterior = outputs["posterior"]
@@ -180,7 +182,7 @@ def calibrate(
                 f"sampler {job.sampler!r} met a value that is not finite; a smaller step size may help"
             )
         truth = simulations.quantities[batch, None]
-        # Where U is singular, correlations are 1 or -1: ties, which are broken at random.
+        # If U is singular, correlations are 1 or -1; such ties are broken at random.
         ranks.append(ties.integers(np.sum(ranked < truth, 1), np.sum(ranked <= truth, 1), endpoint=True))
         kept.append(ranked)
         if job.sampler in BIASED:
@@ -206,22 +208,22 @@ def joint_test(
     level: float = LEVEL,
     **settings: Any,
 ) -> JointTest:
-    """Whether transitions of a sampler, tuned once and then left alone, preserve the joint law of parameters and labels.
+    """Test whether transitions of a sampler, tuned once and then fixed, preserve the joint distribution.
 
-    Each of many chains begins at an exact draw of the joint law; a transition given the labels and a new draw of the
-    labels given the parameters take turns. What the chains end with is compared with fresh draws.
+    Each of many chains begins at an exact draw of parameters and labels. Transitions given the labels alternate with new
+    draws of the labels given the parameters. The final states of the chains are compared with fresh exact draws.
 
     Args:
-        model: whose labels are not used.
-        chains: independent chains.
-        iterations: transitions of each.
-        warmup: transitions on one simulated data set that find the step size.
-        seed: of everything.
-        level: probability that a right sampler fails, over all functions.
-        settings: those of `bayesattn.samplers.Job`.
+        model: the model; its labels are not used.
+        chains: number of independent chains.
+        iterations: transitions of each chain.
+        warmup: transitions on one simulated data set that adapt the step size.
+        seed: seed of all random numbers.
+        level: probability that a correct sampler fails, over all functions.
+        settings: settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: settings that make no sense, a sampler with replicas.
+        ValueError: invalid settings, a sampler with replicas.
     """
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
     if job.sampler in WITH_REPLICAS:
@@ -233,8 +235,8 @@ def joint_test(
         stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
     )
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
-    # Whitening may not depend on the labels that are drawn, as the transition may not: it is the prior's, and of outputs,
-    # where they are sampled, by the model's own labels.
+    # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's
+    # own labels if outputs are sampled.
     prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
     ready = plan(simulated, job, prepared, other_labels=True)
     options = options_for(job.sampler, ready.posterior, job.options)
@@ -276,7 +278,7 @@ def joint_test(
         (state, labels), _ = jax.lax.scan(iterate, (state, labels), jax.random.split(key, iterations))
         return state.z, labels
 
-    # Functions of one batch size are compiled once, and so are those that no sampler changes.
+    # Functions of one batch size are compiled once, and so are functions that do not depend on the sampler.
     exact_keys, init_keys, keys = jax.vmap(lambda key: jax.random.split(key, 3), out_axes=1)(
         jax.random.split(start_key, chains)
     )
@@ -289,38 +291,39 @@ def joint_test(
 
 
 def quantity_names(model: Model) -> list[str]:
-    """Names of what is ranked: entries of U by path numbers, their correlations, predictions, log p(Y | U).
+    """Names of the ranked quantities: entries of U by path numbers, their correlations, predictions, log p(Y | U).
 
-    Of a model of classes log p(Y | f) is in place of the last.
+    For a model with class labels the last one is log p(Y | f).
 
-    Correlations U_ij / sqrt(U_ii U_jj) keep their sign: chains that cannot cross from one sign to the other show there.
+    Correlations U_ij / sqrt(U_ii U_jj) keep their sign, so they reveal chains that cannot cross from one sign to the other.
     """
     paths = model.architecture.rows
     entries = [f"U {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths), strict=True)]
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
-    examples = 0 if model.test_path_inputs is None else min(PREDICTIONS, len(model.test_path_inputs))
+    examples = 0 if model.test_path_inputs is None else min(RANKED_PREDICTIONS, len(model.test_path_inputs))
     shape = (examples, *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
     return [*entries, *correlations, *predictions, "log likelihood"]
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
-    """A network narrower than its number of paths, one of which hardly shows in the labels.
+    """Network narrower than its number of paths, with one path that hardly affects the labels.
 
-    Two heads at width 1: U is singular. The first head averages over all tokens, which are nearly centred, so its path
-    inputs are a hundredth the size of the second's. The labels leave open which sign the weak path has beside the strong
-    one, so the posterior has two parts. Coordinates that do not join them keep a chain in one: it looks mixed, and is wrong.
+    Two heads at width 1 make U singular. The first head averages over all tokens, which are nearly centred, so its path
+    inputs are a hundredth the size of the second head's. The labels do not determine the sign of the weak path relative to
+    the strong one, so the posterior has two modes. In coordinates that do not connect the modes a chain stays in one of
+    them: it seems mixed, but is wrong.
     """
     rng = np.random.default_rng(0)
     examples, tokens, features = 20, 40, 5
-    inputs, test_inputs = (rng.normal(size=(count, tokens, features)) for count in (examples, PREDICTIONS))
-    # With a large orthogonal matrix the second head attends to one token.
+    inputs, test_inputs = (rng.normal(size=(count, tokens, features)) for count in (examples, RANKED_PREDICTIONS))
+    # With a large multiple of an orthogonal matrix, the second head attends to one token.
     focused = 20 * np.linalg.qr(rng.normal(size=(features, features)))[0]
     data = TokenDataset(
         inputs=inputs - 0.9 * inputs.mean(1, keepdims=True),
         labels=np.zeros(examples),
         test_inputs=test_inputs - 0.9 * test_inputs.mean(1, keepdims=True),
-        test_labels=np.ones(PREDICTIONS),
+        test_labels=np.ones(RANKED_PREDICTIONS),
         weights=[np.stack([np.zeros_like(focused), focused])],
         head_names=(("average", "focused"),),
         path_groups={},
@@ -329,7 +332,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
 
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
-    """Kept draws of one chain for each row of labels, all in one batch."""
+    """Kept draws of one chain per row of labels, all in one batch."""
     kind = PARAMETERISATIONS[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]
     prepared = [kind.prepare(case) for case in models]
@@ -346,7 +349,7 @@ def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> 
 
 @lru_cache(maxsize=16)
 def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
-    """First states, and blocks, of many simulations at once, each with labels and prepared arrays of its own."""
+    """Batched start and block functions for many simulations, each with its own labels and prepared arrays."""
 
     def of_one(own, posterior):
         labels, prepared = own
@@ -361,16 +364,16 @@ def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
 
 
 def _ranked(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
-    """What is ranked of one draw, in the order of `quantity_names`."""
+    """Ranked quantities of one draw, in the order of `quantity_names`."""
     order_parameter, prediction = drawn["order_parameter"], drawn.get("prediction")
     deviations = jnp.sqrt(jnp.diag(order_parameter))
-    # Rounded, so that what is tied but for rounding is tied.
+    # Rounded, so that values equal up to rounding errors are ties.
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
-    parts += [] if prediction is None else [prediction[:PREDICTIONS].ravel()]
+    parts += [] if prediction is None else [prediction[:RANKED_PREDICTIONS].ravel()]
     return jnp.concatenate([*parts, _log_likelihood(drawn, labels, model)[None]])
 
 
 def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
-    """log p(Y | U) of a draw, or log p(Y | f) where its outputs are sampled."""
+    """Log likelihood log p(Y | U) of a draw, or log p(Y | f) if its outputs are sampled."""
     return conditional_of(model).with_labels(labels).log_likelihood(drawn)

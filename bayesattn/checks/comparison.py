@@ -1,7 +1,7 @@
-"""Families of quantities, draws against theory: each tested by itself, all jointly, with the bound that draws give.
+"""Comparison of draws with theory for families of quantities: tests of each and of all jointly, and confidence bounds.
 
-What the theory leaves out is allowed, what Monte Carlo error explains is no difference, and the number of quantities is
-accounted for.
+A difference counts only beyond the order in 1/N that the theory leaves out and beyond Monte Carlo error, with a correction
+for the number of quantities.
 """
 
 from dataclasses import dataclass
@@ -14,16 +14,17 @@ from scipy import stats
 from bayesattn._util.plain import PlainDict
 
 PRINCIPAL_DIRECTIONS = 3
-"""In which batches of draws differ most, along which mean predictors are compared."""
+"""Number of directions in which batches of draws differ most, along which mean predictors are compared."""
 
 
 @dataclass(frozen=True, eq=False)
 class Compared:
-    """Draws against theory, a family of quantities: entries of U, or the mean predictor along directions.
+    """Family of quantities, draws against theory: entries of U, or the mean predictor along directions.
 
-    `difference` is draws minus corrected theory, `error` its Monte Carlo error with `freedom` degrees of freedom of
-    Student's t, `allowance` the size of what the theory leaves out, `size` that of the quantity itself. `level` is the
-    probability that a right theory fails in any of them, `confidence_level` the one at which `bound` may be wrong.
+    `difference` is draws minus corrected theory. `error` is its Monte Carlo error, with `freedom` degrees of freedom of
+    Student's t. `allowance` is the size of the terms that the theory leaves out, and `size` the size of the quantity itself.
+    `level` is the probability that a correct theory fails in any quantity, `confidence_level` the probability that `bound`
+    is wrong.
     """
 
     names: list[str]
@@ -37,23 +38,23 @@ class Compared:
 
     @property
     def noise(self) -> Float[np.ndarray, " quantity"]:
-        """Difference that Monte Carlo error explains, the number of quantities accounted for (Bonferroni)."""
+        """Largest difference that Monte Carlo error explains, corrected for the number of quantities (Bonferroni)."""
         return stats.t.isf(self.level / 2 / len(self.names), self.freedom) * self.error
 
     @property
     def z(self) -> Float[np.ndarray, " quantity"]:
-        """Each difference in its Monte Carlo errors, whatever is allowed; NaN or infinite where draws do not vary."""
+        """Differences in units of their Monte Carlo errors, without allowance; NaN or infinite if draws do not vary."""
         with np.errstate(invalid="ignore", divide="ignore"):
             return self.difference / self.error
 
     @property
     def agrees(self) -> Bool[np.ndarray, " quantity"]:
-        """Whether allowance and Monte Carlo error explain each difference; NaN they do not."""
+        """Whether allowance and Monte Carlo error explain each difference; False for NaN."""
         return np.abs(self.difference) <= self.allowance + self.noise
 
     @property
     def excess(self) -> Float[np.ndarray, " quantity"]:
-        """Each difference over what allowance and Monte Carlo error explain."""
+        """Ratio of each difference to the sum of allowance and `noise`."""
         return np.abs(self.difference) / (self.allowance + self.noise)
 
     @property
@@ -68,15 +69,16 @@ class Compared:
 
 
 def level_of_each(level: float, with_predictor: bool) -> float:
-    """Level of each test: of single entries, of these jointly, and of the mean predictor."""
+    """Level of each test: of single entries, of all entries jointly and, if there is one, of the mean predictor."""
     return level / (3 if with_predictor else 2)
 
 
 def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> float:
-    """p-value of sum_i z_i^2, z_i what the allowance leaves of each difference, in Monte Carlo errors.
+    """p-value of sum_i z_i^2, where z_i is the difference beyond the allowance, in Monte Carlo errors.
 
-    If the theory is right the sum is at most one of chi^2(1) weighed by the eigenvalues lambda of the entries' correlations,
-    which those of the draws stand for: about F with (sum lambda)^2 / sum lambda^2 degrees of freedom (Satterthwaite 1946).
+    If the theory is right, the sum is at most a sum of chi^2(1) variables weighted by the eigenvalues lambda of the
+    correlation matrix of the entries, estimated from the draws. The mean of z_i^2 then is approximately F-distributed, with
+    (sum lambda)^2 / sum lambda^2 degrees of freedom in the numerator (Satterthwaite 1946).
     """
     excess = np.maximum(np.abs(entries.difference) - entries.allowance, 0) / entries.error
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -86,10 +88,11 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
 
 
 def next_order(first: Any, relative_variance: Any) -> Any:
-    """Relative size of the order in 1/N that follows a relative change of the first order, first (first + variance).
+    """Relative size of the order in 1/N after a relative first-order change, first (first + relative_variance).
 
-    A mean over fluctuations of U is a series in that change and in their relative variance, which shrinks by about one of
-    the two from term to term. The square of the variance is no term of its own: without data the mean of U is exact.
+    A mean over fluctuations of U is a series in this change and in their relative variance: each term is smaller than the
+    previous one by about one of the two factors. The square of the variance alone is not a term, since without data the
+    mean of U is exact.
     """
     return first * (first + relative_variance)
 
@@ -102,7 +105,7 @@ def along_directions(
 ) -> Compared:
     """Mean predictors of draws and corrected theory along directions of unit root mean square.
 
-    The allowance is the order after the first-order change, by the largest relative variance of U (`next_order`).
+    The allowance is the order after the first-order change, for the largest relative variance of U (`next_order`).
     """
     saddle, corrected, gp = (mean_predictors[name] for name in ("theory", "corrected", "gp"))
     directions = {

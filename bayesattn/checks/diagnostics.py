@@ -1,4 +1,4 @@
-"""Are the draws any good? R-hat, effective sample size, divergences, tree depth and BFMI, with what to do about each."""
+"""Diagnostics of draws: R-hat, effective sample size, divergences, tree depth and BFMI, with advice on each."""
 
 import itertools
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from jaxtyping import Int
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
-from bayesattn.checks.mean_predictor import BATCHES
+from bayesattn.checks.mean_predictor import BATCHES_PER_CHAIN
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
@@ -28,38 +28,39 @@ from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
 from bayesattn.models.trees import Draws, opened
 
-GOOD_RHAT, ENOUGH_ESS, GOOD_BFMI = 1.01, 400, 0.3
-"""What Vehtari et al. (2021) and Betancourt (2016) ask for."""
+GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
+"""Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
 MOST_PARETO_K = 0.7
-"""Of U^2, above which averages are not to be relied on (Vehtari et al. 2024)."""
+"""Largest Pareto k of U^2 at which averages are reliable (Vehtari et al. 2024)."""
 MOST_BIAS = 0.05
-"""Standard deviations; about the Monte Carlo error at an effective sample size of 400."""
-PREDICTIONS = 20
-WORDS = {
+"""Largest step-size bias, in standard deviations: about the Monte Carlo error at an effective sample size of 400."""
+WATCHED_PREDICTIONS = 20
+QUANTITY_NAMES = {
     "order_parameter": "U",
     "latent": "z",
     "prediction": "predictions",
     "energy": "the energy",
     "lp": "the log posterior",
 }
-"""What each watched quantity is called in sentences."""
-WATCHED = "U or z, predictions, energy and log posterior"
+"""Name of each watched quantity in sentences."""
+WATCHED_QUANTITIES = "U or z, predictions, energy and log posterior"
 
 
 @dataclass(frozen=True, repr=False)
 class Diagnostics(Described):
     """Quality of draws: worst R-hat and effective sample size over order parameters, energy, density and some predictions.
 
-    `rhat` is rank-normalised, `ess` the effective sample size of the bulk, `tail_ess` that of the tails, `saturated` the
-    trajectories that reached the greatest tree depth, `bfmi` the least over chains. `pareto_k` is the greatest shape of a
-    generalised Pareto law fitted to the tail of an entry of U^2: averages of U^2 have no finite variance above 0.5. `bias`
-    is the greatest step-size bias of an entry of U (or of the latent), in its standard deviations, as a biased sampler
-    estimates it, and `bias_error` that estimate's Monte Carlo error. NaN where they are not defined: R-hat of one chain, all
-    of too few draws or of draws that do not vary, what the sampler has none of.
+    `rhat` is rank-normalised, `ess` is the effective sample size of the bulk and `tail_ess` that of the tails. `saturated`
+    is the number of trajectories that reached the greatest tree depth, `bfmi` the smallest BFMI over chains. `pareto_k` is
+    the largest shape of a generalised Pareto distribution fitted to the tail of an entry of U^2: above 0.5, averages of U^2
+    have no finite variance. `bias` is the largest step-size bias of an entry of U (or of the latent), in its standard
+    deviations, as estimated by a biased sampler, and `bias_error` the Monte Carlo error of that estimate. Numbers that are
+    not defined are NaN: R-hat of one chain, all numbers of too few draws or of draws that do not vary, and numbers that the
+    sampler does not have.
 
-    `worst` says of which quantity R-hat and effective sample size are, `constant` which quantities do not vary in any chain,
-    `stuck` which of these are another number in each: their R-hat is infinite,
-    and `weight_space` that draws are known to be of a parameterisation that samples weights.
+    `worst` names the quantity with the worst R-hat and with each smallest effective sample size. `constant` names the
+    quantities that do not vary in any chain, `stuck` those among them that differ between chains, so that their R-hat is
+    infinite. `weight_space` says whether the draws are known to come from a parameterisation that samples weights.
     """
 
     chains: int
@@ -80,7 +81,7 @@ class Diagnostics(Described):
 
     @property
     def undefined(self) -> dict[str, str]:
-        """Why R-hat or the effective sample size is not defined, where they are not."""
+        """Reasons why R-hat or an effective sample size is not defined, by name; empty if all are defined."""
         reasons = {}
         for name, value in (("rhat", self.rhat), ("ess", self.ess), ("tail_ess", self.tail_ess)):
             if np.isfinite(value):
@@ -90,16 +91,16 @@ class Diagnostics(Described):
             elif name == "rhat" and self.chains < FEWEST_CHAINS:
                 reasons[name] = "there is one chain alone: draw several to see whether they agree"
             elif self.stuck:
-                names = " and ".join(WORDS[key] for key in self.stuck)
+                names = " and ".join(QUANTITY_NAMES[key] for key in self.stuck)
                 reasons[name] = f"chains are stuck in different places: the draws of {names} do not vary within a chain"
             elif self.constant:
-                reasons[name] = f"the draws of {' and '.join(WORDS[key] for key in self.constant)} do not vary"
+                reasons[name] = f"the draws of {' and '.join(QUANTITY_NAMES[key] for key in self.constant)} do not vary"
             else:
                 reasons[name] = "some draws are not finite"
         return reasons
 
     def warnings(self) -> list[str]:
-        """What a Bayesian would want to know, with what to do about it."""
+        """Warnings about the draws, each with advice."""
         notes = []
         reasons = self.undefined
         if self.draws < FEWEST_DRAWS:
@@ -115,11 +116,11 @@ class Diagnostics(Described):
             notes.append(
                 f"R-hat{self._of('rhat')} is {self.rhat:.4f}, above {GOOD_RHAT}: draw longer, or with a longer warm-up"
             )
-        if self.ess < ENOUGH_ESS:
-            notes.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {ENOUGH_ESS}: draw more")
-        elif self.tail_ess < ENOUGH_ESS:
+        if self.ess < GOOD_ESS:
+            notes.append(f"the effective sample size{self._of('ess')} is {self.ess:.0f}, below {GOOD_ESS}: draw more")
+        elif self.tail_ess < GOOD_ESS:
             notes.append(
-                f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {ENOUGH_ESS}:"
+                f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
                 " draw more before you trust quantiles"
             )
         if self.pareto_k > MOST_PARETO_K:
@@ -149,28 +150,28 @@ class Diagnostics(Described):
         return notes
 
     def overall(self) -> str:
-        """Worst R-hat and effective sample size, and of which quantity they are: tables show those of each entry of U."""
+        """Worst R-hat and effective sample size, with the quantities that have them; tables show each entry of U."""
         rhat = f"at most {self.rhat:.3f}{self._of('rhat')}" if "rhat" in self.worst else "not defined"
         if self.stuck:
             rhat = "infinite"
         ess = f"at least {self.ess:.0f}{self._of('ess')}" if "ess" in self.worst else "not defined"
-        return f"R-hat is {rhat}, the effective sample size is {ess}; looked at: {WATCHED}"
+        return f"R-hat is {rhat}, the effective sample size is {ess}; looked at: {WATCHED_QUANTITIES}"
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {"mixing": self.overall(), "warnings": "; ".join(self.warnings()) or "none"}
         return f"Diagnostics of {self.chains} chains of {self.draws} draws", rows
 
     def _of(self, name: str) -> str:
-        return f" (of {WORDS[self.worst[name]]})" if name in self.worst else ""
+        return f" (of {QUANTITY_NAMES[self.worst[name]]})" if name in self.worst else ""
 
     def to_dict(self) -> PlainDict:
-        """Plain numbers, with the warnings; None for what is not defined, with the reason under "undefined"."""
+        """Plain numbers, with the warnings; None for undefined numbers, with the reasons under "undefined"."""
         numbers = {name: _plain(value) for name, value in asdict(self).items()}
         return numbers | {"undefined": self.undefined, "warnings": self.warnings()}
 
     @classmethod
     def from_dict(cls, numbers: PlainDict) -> "Diagnostics":
-        """What `to_dict` made plain."""
+        """Diagnostics from the result of `to_dict`."""
         values = {each.name: numbers[each.name] for each in fields(cls) if each.name in numbers}
         restored: PlainDict = {name: np.nan if value is None else value for name, value in values.items()}
         if restored.get("stuck"):
@@ -179,22 +180,22 @@ class Diagnostics(Described):
 
 
 def watched_examples(examples: int) -> Int[np.ndarray, " watched"]:
-    """Test examples, of so many, whose predictions are looked at: evenly spaced, all where they are few."""
-    return np.unique(np.linspace(0, examples - 1, min(examples, PREDICTIONS)).astype(int))
+    """Indices of the test examples whose predictions are diagnosed: evenly spaced, or all if they are few."""
+    return np.unique(np.linspace(0, examples - 1, min(examples, WATCHED_PREDICTIONS)).astype(int))
 
 
 def diagnose(draws: Draws) -> Diagnostics:
-    """Diagnostics of draws with groups posterior and, for those of the sampler, sample_stats.
+    """Diagnostics of draws with the group posterior and, for the sampler's numbers, the group sample_stats.
 
-    Of predictions, 20 evenly spaced test examples are looked at, so that memory does not grow with their number.
+    Predictions are diagnosed on 20 evenly spaced test examples, so that memory does not grow with the number of examples.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
 
     Raises:
-        ValueError: something else; axes that are missing; trees put together that are of several models, of chains of
-            several lengths, or hold the same draws twice.
-        RunError: a folder that is not a run that can be read.
+        ValueError: an argument of another kind; missing axes; joined trees of several models, with chains of several
+            lengths, or with the same draws twice.
+        RunError: a folder that is not a readable run.
     """
     draws = opened(draws)
     posterior, statistics = draws["posterior"].to_dataset(), dataset(draws, "sample_stats")
@@ -216,7 +217,7 @@ def diagnose(draws: Draws) -> Diagnostics:
         constant = [name for name, values in watched.items() if _constant(values).any()]
         stuck = [name for name, values in watched.items() if _stuck(values).any()]
         for number, sign in (("rhat", 1), ("ess", -1), ("tail_ess", -1)):
-            # NumPy's maximum is NaN where one value is, Python's need not be.
+            # NumPy's maximum is NaN if one value is; Python's may not be.
             least = {name: float(np.max(sign * values[number])) for name, values in mixing.items()}
             numbers[number] = sign * float(np.max(list(least.values())))
             if np.isfinite(numbers[number]):
@@ -235,7 +236,7 @@ def diagnose(draws: Draws) -> Diagnostics:
         worst=worst,
         constant=constant,
         stuck=stuck,
-        # Collapsed draws of U come with their coordinates.
+        # Only collapsed draws of U include Bartlett coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
 
@@ -248,13 +249,15 @@ def _greatest(values: np.ndarray) -> float:
 def summary(draws: Draws) -> list[PlainDict]:
     """Mean, standard deviation, Monte Carlo error, R-hat and effective sample size of scalar quantities, a row each.
 
-    Rows of U have besides the effective sample size of its tails ("tail_ess") and the shape of the tail of its square
-    ("pareto_k"): the mean of U^2 is not to be relied on above 0.7.
+    The quantities are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named
+    by its paths) and, if there are test labels, the share of them that the mean predictor gets right ("accuracy": mean,
+    Monte Carlo error, and "test_error" due to the size of the test set).
 
-    They are the log posterior density ("lp"), each entry of U on and below the diagonal ("order_parameter", named by its
-    paths), and where there are test labels the share that the mean predictor gets right ("accuracy": mean, Monte Carlo
-    error, and "test_error" by the size of the test set). What is not defined is None: R-hat of one chain, all but the mean
-    of too few draws or of draws that do not vary. Draws are taken, and refused, as by `diagnose`.
+    Rows of U also contain the effective sample size of the tails ("tail_ess") and the shape of the tail of the square
+    ("pareto_k"), above 0.7 of which the mean of U^2 is unreliable.
+
+    Undefined numbers are None: R-hat of one chain, and all numbers except the mean for too few draws or for draws that do
+    not vary. The argument and its errors are those of `diagnose`.
     """
     draws = opened(draws)
     posterior, statistics, constant = (dataset(draws, name) for name in ("posterior", "sample_stats", "constant_data"))
@@ -277,13 +280,13 @@ def summary(draws: Draws) -> list[PlainDict]:
 
 
 def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float | None]:
-    edges = np.linspace(0, predictions.sizes["draw"], min(BATCHES, predictions.sizes["draw"]) + 1).astype(int)
+    edges = np.linspace(0, predictions.sizes["draw"], min(BATCHES_PER_CHAIN, predictions.sizes["draw"]) + 1).astype(int)
     parts = [
         predictions.isel(chain=chain, draw=slice(first, last))
         for chain in range(predictions.sizes["chain"])
         for first, last in itertools.pairwise(edges)
     ]
-    # Part by part: predictions may be more than memory holds.
+    # One part at a time: all predictions may not fit into memory.
     batches = np.array([part.mean("draw").values.ravel() for part in parts])
     mean = np.average(batches, axis=0, weights=[part.sizes["draw"] for part in parts])
     share = share_right(mean, labels)
@@ -292,12 +295,12 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float 
 
 
 def _plain(value: Any) -> Any:
-    """None for a float that is not finite, which JSON has no word for."""
+    """The value, or None for a float that is not finite, which JSON cannot represent."""
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def step_size_bias(draws: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:
-    """Bias of each entry of U, or of the latent, as a biased sampler estimates it, and that estimate's Monte Carlo error."""
+    """Step-size bias of each entry of U or of the latent, estimated by a biased sampler, and its Monte Carlo error."""
     estimates = draws["step_size_bias"].to_dataset()[_central(draws)].compute()
     return estimates.mean(("chain", "draw")).values, arviz_stats.mcse(estimates).values
 

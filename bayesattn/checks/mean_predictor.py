@@ -1,4 +1,4 @@
-"""Mean predictor on the test examples: at one U, in the GP limit, and over batches of draws."""
+"""Mean predictor on the test examples: for one U, in the GP limit, and over batches of draws."""
 
 import numpy as np
 from jaxtyping import Array, Float
@@ -10,12 +10,12 @@ from bayesattn.models import Model, trees
 from bayesattn.theory.predictor import outputs_at, readouts
 
 PREDICTOR_DRAWS = 1000
-BATCHES = 4
-"""Of each chain."""
+BATCHES_PER_CHAIN = 4
+"""Number of batches of consecutive draws of each chain."""
 
 
 def gp_of_group(model: Model, paths: Checked) -> np.ndarray:
-    """U in the GP limit of a network that has these paths only: 0 for all others, and normalised by their number."""
+    """U in the GP limit of a network with these paths only: normalised by their number, and 0 for all other paths."""
     arch = model.architecture
     gp = np.asarray(theory.gp_order_parameter(arch))
     if paths is None:
@@ -26,7 +26,7 @@ def gp_of_group(model: Model, paths: Checked) -> np.ndarray:
 
 @with_own_settings
 def gp_mean(model: Model, paths: Checked = None) -> Float[np.ndarray, " test_label"]:
-    """Mean of f on the test examples at infinite width, of the network or of a group of its paths alone."""
+    """Mean of f on the test examples at infinite width, for the whole network or for a group of its paths alone."""
     return mean_predictor(model, gp_of_group(model, paths))
 
 
@@ -40,20 +40,27 @@ def mean_predictor(
 
 
 def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -> Float[np.ndarray, "batch test_label"]:
-    """f on the test examples with each of several readouts."""
+    """Outputs f on the test examples, one row for each of several readouts."""
     return outputs_at(by_batch, model.test_path_inputs)
 
 
 @with_own_settings
 def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray, "batch row feature"]:
-    """Readouts of the mean predictor over batches of consecutive draws of U, shape (chain, draw, Pi, Pi), four a chain.
+    """Readouts of the mean predictor over batches of consecutive draws of U, four batches per chain.
 
-    Of more than 1000 draws as many are looked at, evenly spread: the error between batches is theirs. What
-    `bayesattn.sample` returned, a run or its folder will do for the draws; ValueError is raised at those of another model.
+    Of more than 1000 draws, 1000 evenly spaced ones are used, and the error estimated between batches is the error of
+    these.
+
+    Args:
+        model: the posterior.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi); or the result of `bayesattn.sample`, a run or its folder.
+
+    Raises:
+        ValueError: draws of another model.
     """
     order_parameters = drawn_order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
-    batches = min(BATCHES, draws)
+    batches = min(BATCHES_PER_CHAIN, draws)
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
     kept = np.linspace(0, draws - 1, batches * per_batch).astype(int)
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
@@ -62,5 +69,5 @@ def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray
 
 
 def drawn_order_parameters(draws: Checked, model: Model) -> Float[np.ndarray, "chain draw row row"]:
-    """Draws of U of this model; an array as it is, finite or not."""
+    """Draws of U from draws of this model; an array is returned unchanged, finite or not."""
     return draws if isinstance(draws, np.ndarray) else trees.order_parameters(draws, model)

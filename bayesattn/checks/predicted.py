@@ -1,4 +1,4 @@
-"""What the theory says of a model, for draws to be held against."""
+"""Predictions of the theory for a model, to be compared with draws."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ Matrix = Float[np.ndarray, "row row"]
 
 
 class Predicted(NamedTuple):
-    """What the theory predicts of a model: U at the saddle point and to first order in 1/N, and mean predictors.
+    """Predictions of the theory for a model: U at the saddle point and to first order in 1/N, and mean predictors.
 
-    `mean_predictors` on the test examples are those of the saddle point ("theory"), to first order ("corrected") and of the
-    GP limit ("gp"), all outputs of the first example first; None without test examples. `relative_variance` is the posterior
-    variance of each entry U_ij to leading order in 1/N, in units of U_ii U_jj.
+    `mean_predictors` are the mean predictors on the test examples at the saddle point ("theory"), to first order
+    ("corrected") and in the GP limit ("gp"), all outputs of the first example first; None without test examples.
+    `relative_variance` is the posterior variance of each entry U_ij to leading order in 1/N, in units of U_ii U_jj.
     """
 
     saddle: Matrix
@@ -29,7 +29,7 @@ class Predicted(NamedTuple):
 
 @with_own_settings
 def predicted(model: Model) -> Predicted:
-    """The theory's side of `bayesattn.validate`; raises NotConverged if a solver failed."""
+    """Predictions of the theory for `bayesattn.validate`; raises NotConverged if a solver failed."""
     saddle = np.asarray(theory.solve(model).order_parameter)
     corrected = theory.finite_width(model, variances=False)
     by_theory = None
@@ -44,6 +44,6 @@ def predicted(model: Model) -> Predicted:
 
 
 def size_of(order_parameter: Matrix) -> Matrix:
-    """(U_ii U_jj)^(1/2), which no |U_ij| exceeds."""
+    """Size (U_ii U_jj)^(1/2) of each entry, an upper bound on |U_ij|."""
     own = np.diag(order_parameter)
     return np.sqrt(np.outer(own, own))

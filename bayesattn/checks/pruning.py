@@ -1,9 +1,9 @@
-"""Which heads can go? Scores of the theory against what is lost when heads are removed (THEORY sections 5 and 7).
+"""Pruning of heads: the theory's head scores against the accuracy lost without heads (THEORY sections 5 and 7).
 
-Whatever its weights, a network is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path.
-Those of a trained network follow from its weights, those of the posterior's mean predictor are means over the draws of U
-(`bayesattn.theory.predictor.readouts`). A head is removed, without any
-training or sampling afterwards, by leaving out the paths that use it.
+A network with any weights is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path. The
+readouts of a trained network follow from its weights; the readouts of the posterior's mean predictor are means over the
+draws of U (`bayesattn.theory.predictor.readouts`). A head is removed by leaving out the paths that use it, without training
+or sampling afterwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,19 +27,20 @@ from bayesattn.network import path_readouts
 from bayesattn.theory.predictor import readouts, right
 
 Readout = Float[np.ndarray, "path feature"]
-MOST_LOST = 0.02
-"""Accuracy that removing heads may cost for them to count as dispensable."""
+MOST_ACCURACY_LOST = 0.02
+"""Largest loss of accuracy at which the removed heads count as dispensable."""
 RANDOM_ORDERS = 200
 READOUT_DRAWS = 400
-"""Draws of U that the mean predictor is averaged over."""
+"""Number of draws of U over which the mean predictor is averaged."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pruned:
-    """A network that loses heads, layer by layer and head by head in the order of `theory.head_scores`.
+    """Accuracies of a network without some of its heads; heads are listed layer by layer, as in `theory.head_scores`.
 
-    `drops` is the accuracy lost with each head alone; `accuracies` maps each order of removal, by scores or by a baseline,
-    to the accuracies after 0, 1, .. heads are gone, the last of them 0.5 by guessing; that of random orders is a mean.
+    `drops` is the accuracy lost without each single head. `accuracies` maps each order of removal, by scores or by a
+    baseline, to the accuracies after 0, 1, .. heads are removed, the last of which is 0.5, that of guessing. The accuracies
+    of random orders are means.
     """
 
     accuracy: float
@@ -47,17 +48,17 @@ class Pruned:
     accuracies: dict[str, Float[np.ndarray, " removed"]]
 
     def dispensable(self, order: str) -> int:
-        """How many heads go, in this order, before more than two points of accuracy are lost."""
-        return int(np.argmax(np.append(self.accuracies[order] < self.accuracy - MOST_LOST, True))) - 1
+        """Number of heads that can be removed, in this order, before more than two points of accuracy are lost."""
+        return int(np.argmax(np.append(self.accuracies[order] < self.accuracy - MOST_ACCURACY_LOST, True))) - 1
 
 
 def trained_readout(weights: PlainMapping, arch: Architecture) -> Readout:
-    """g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with the weights that `bayesattn.tasks.training.train` returns.
+    """Readout g^pi = V_0^T w^pi / sqrt(N_0 N_1 Pi) of a network with weights returned by `bayesattn.tasks.training.train`.
 
-    Of what `bayesattn.tasks.training.compact` leaves of these it is the "readout".
+    Weights compacted by `bayesattn.tasks.training.compact` contain it as "readout".
 
     Raises:
-        ValueError: weights that are missing, or whose shapes do not fit together.
+        ValueError: missing weights, or weights whose shapes do not fit together.
     """
     if "readout" in weights:
         return finite_array("readout", weights["readout"], (arch.paths, "features"))
@@ -76,9 +77,15 @@ def trained_readout(weights: PlainMapping, arch: Architecture) -> Readout:
 
 
 def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
-    """g^pi of the mean predictor over draws of U, shape (draw, Pi, Pi); a saddle point counts as one draw.
+    """Readout g^pi of the mean predictor over draws of U.
 
-    What `bayesattn.sample` returned, a run or its folder will do for the draws. Raises ValueError at those of another model.
+    Args:
+        model: the posterior.
+        order_parameters: draws of U, shape (draw, Pi, Pi), where a saddle point counts as one draw; or the result of
+            `bayesattn.sample`, a run or its folder.
+
+    Raises:
+        ValueError: draws of another model.
     """
     paths = model.architecture.paths
     if is_tree_or_run(order_parameters):
@@ -89,19 +96,19 @@ def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
 
 
 def heads_of(arch: Architecture) -> list[tuple[int, int]]:
-    """(layer, head) of all heads, both from 0, first layer first."""
+    """Pairs (layer, head) of all heads, both from 0, first layer first."""
     return [(layer, head) for layer, count in enumerate(arch.heads) for head in range(count)]
 
 
 def accuracy_without(readout: Readout, model: Model, removed: Sequence[tuple[int, int]]) -> float:
-    """Test accuracy of a network without some heads."""
+    """Test accuracy of a network without the removed heads."""
     return float(np.mean(right_without(readout, model, removed)))
 
 
 def right_without(
     readout: Readout, model: Model, removed: Sequence[tuple[int, int]]
 ) -> Float[np.ndarray, " test_example"]:
-    """Whether each test example is right without some heads: 1 or 0; an output of 0 is a guess, 1/2."""
+    """Score of each test example without the removed heads: 1 if right, 0 if wrong, 1/2 for an output of 0, a guess."""
     assert model.test_path_inputs is not None
     kept = [not any(heads[layer] == head for layer, head in removed) for heads in model.architecture.path_heads()]
     output = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
@@ -119,16 +126,16 @@ def require_prunable(model: Model) -> None:
 
 @with_own_settings
 def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarray]], seed: int = 0) -> Pruned:
-    """Remove heads one by one, and from the lowest score up.
+    """Remove each head alone, and heads cumulatively in order of increasing scores.
 
     Args:
         readout: g^pi of a network, by `trained_readout` or `posterior_readout`.
-        model: whose test examples measure the accuracy.
-        scores: by name, scores of all heads, layer by layer; heads go from the lowest up.
-        seed: of the random orders.
+        model: model whose test examples measure the accuracy.
+        scores: scores of all heads, layer by layer, by name; the heads with the lowest scores are removed first.
+        seed: seed of the random orders.
 
     Raises:
-        ValueError: no test examples and labels, scores that do not fit, several outputs or skips, labels that are classes.
+        ValueError: no test examples and labels, scores that do not fit, several outputs or skips, class labels.
     """
     require_prunable(model)
     arch, heads = model.architecture, heads_of(model.architecture)
@@ -155,14 +162,14 @@ def prune(readout: Readout, model: Model, scores: Mapping[str, Sequence[np.ndarr
 
 
 def value_magnitudes(weights: PlainMapping, arch: Architecture) -> list[np.ndarray]:
-    """Baseline: norm of the values V_l^h of each head, layer by layer."""
+    """Baseline scores: norm of the values V_l^h of each head, layer by layer."""
     if "readout" in weights:
         return [np.asarray(weights[f"magnitude_{layer + 1}"]) for layer in range(arch.depth)]
     return [np.linalg.norm(weights[f"V_{layer + 1}"], axis=(1, 2)) for layer in range(arch.depth)]
 
 
 def rank_correlation(scores: Sequence[np.ndarray], drops: np.ndarray) -> float:
-    """Spearman's rank correlation of scores and of what is lost with each head; NaN if all lose the same."""
+    """Spearman's rank correlation of scores with the accuracy lost without each head; NaN if all losses are equal."""
     if np.ptp(drops) == 0:
         return float("nan")
     spearman: Any = stats.spearmanr(np.concatenate(scores), drops)
@@ -171,18 +178,18 @@ def rank_correlation(scores: Sequence[np.ndarray], drops: np.ndarray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
-    """Scores of all heads by the saddle point and by draws, and the networks that lost heads: "posterior", "trained"."""
+    """Scores of all heads by the saddle point and by draws, and the pruned networks "posterior" and "trained"."""
 
     model: Model
     scores: dict[str, list[np.ndarray]]
     networks: dict[str, Pruned]
 
     def correlation(self, network: str, score: str) -> float:
-        """Spearman's rank correlation of a score with what the network loses without each head."""
+        """Spearman's rank correlation of a score with the accuracy that the network loses without each head."""
         return rank_correlation(self.scores[score], self.networks[network].drops)
 
     def to_dict(self) -> PlainDict:
-        """Everything as plain numbers and lists, for JSON."""
+        """All fields as plain numbers and lists, for JSON."""
         return {
             "temperature": self.model.temperature,
             "heads": heads_of(self.model.architecture),
@@ -205,17 +212,16 @@ class Comparison:
 
 @with_own_settings
 def compare(model: Model, order_parameters: Checked, weights: PlainMapping | None = None, seed: int = 0) -> Comparison:
-    """Prune the posterior's mean predictor, and a network trained on the same attention, by the scores of theory and draws.
+    """Prune the posterior's mean predictor, and a network trained with the same attention, by scores of theory and draws.
 
     Args:
-        model: with test examples and labels.
-        order_parameters: draws of U, shape (chain, draw, Pi, Pi); or what `bayesattn.sample` returned, a run or its folder.
-        weights: of the trained network, as `bayesattn.tasks.training.train` returns them.
-        seed: of the random orders.
+        model: model with test examples and labels.
+        order_parameters: draws of U, shape (chain, draw, Pi, Pi); or the result of `bayesattn.sample`, a run or its folder.
+        weights: weights of the trained network, as returned by `bayesattn.tasks.training.train`.
+        seed: seed of the random orders.
 
     Raises:
-        ValueError: no test examples, shapes that do not fit, draws of another model, several outputs, skips, labels that
-            are classes.
+        ValueError: no test examples, shapes that do not fit, draws of another model, several outputs, skips, class labels.
         NotConverged: the saddle point was not found.
     """
     require_prunable(model)

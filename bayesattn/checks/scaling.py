@@ -1,4 +1,4 @@
-"""How a deviation falls with the width: finite-size scaling."""
+"""Finite-size scaling: decrease of the theory's deviation with the width."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -7,12 +7,12 @@ import numpy as np
 
 from bayesattn._util.checks import one_of
 
-SEEN_ERRORS = 3.0
-"""Monte Carlo errors that a deviation must exceed to have a say in a slope: logarithms of noise mislead."""
+LEAST_ERRORS_IN_FIT = 3.0
+"""Monte Carlo errors that a deviation must reach to enter the fit: logarithms of noise are misleading."""
 
 
 class Slope(NamedTuple):
-    """Exponent of a power law in the width, its standard error, and the widths that had a say in it."""
+    """Exponent of a power law in the width, its standard error, and the widths that enter the fit."""
 
     slope: float
     error: float
@@ -22,29 +22,29 @@ class Slope(NamedTuple):
 def scaling(validations: Sequence[Any], of: str = "relative_deviation") -> Slope | None:
     """Log-log slope of the theory's deviation from the draws against the width: finite-size scaling.
 
-    At a fixed load P / N of a task that looks alike at all sizes, the saddle point's deviation falls as 1/N (slope -1) and
-    that of the corrected theory faster. At fixed P the slope drifts: at widths far above P, U itself tends to its prior,
-    and the deviation falls as 1/N^2.
+    At a fixed load P / N, in a task that is statistically the same at all sizes, the deviation from the saddle point
+    decreases as 1/N (slope -1), and the deviation from the corrected theory faster. At fixed P the slope drifts: at widths
+    far above P, U itself tends to its prior, and the deviation decreases as 1/N^2.
 
     Args:
-        validations: of one task at several widths.
+        validations: validations of one task at several widths.
         of: "relative_deviation" (from the saddle point) or "relative_remaining" (from the corrected theory).
 
     Returns:
-        The weighted least-squares slope, its error from the Monte Carlo errors, inflated where the points do not lie on a
+        The weighted least-squares slope, and its error from the Monte Carlo errors, inflated if the points do not lie on a
         line; None unless at least two widths deviate by 3 Monte Carlo errors or more.
     """
     one_of("of", of, ("relative_deviation", "relative_remaining"))
-    seen = [v for v in validations if abs(getattr(v, of)) >= SEEN_ERRORS * v.relative_error]
-    if len({v.width for v in seen}) < 2:
+    significant = [v for v in validations if abs(getattr(v, of)) >= LEAST_ERRORS_IN_FIT * v.relative_error]
+    if len({v.width for v in significant}) < 2:
         return None
-    deviations = np.array([abs(getattr(v, of)) for v in seen])
-    errors = np.array([v.relative_error for v in seen]) / deviations
-    logs = np.log([v.width for v in seen])
+    deviations = np.array([abs(getattr(v, of)) for v in significant])
+    errors = np.array([v.relative_error for v in significant]) / deviations
+    logs = np.log([v.width for v in significant])
     centred = logs - np.average(logs, weights=errors**-2)
     slope = np.sum(centred * np.log(deviations) / errors**2) / np.sum((centred / errors) ** 2)
     residuals = np.log(deviations) - slope * centred
     residuals -= np.average(residuals, weights=errors**-2)
-    misfit = np.sum((residuals / errors) ** 2) / max(1, len(seen) - 2)
+    misfit = np.sum((residuals / errors) ** 2) / max(1, len(significant) - 2)
     error = np.sqrt(max(1.0, misfit) / np.sum((centred / errors) ** 2))
-    return Slope(float(slope), float(error), tuple(v.width for v in seen))
+    return Slope(float(slope), float(error), tuple(v.width for v in significant))

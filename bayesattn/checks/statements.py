@@ -1,4 +1,4 @@
-"""A validation's verdict in sentences: what disagrees, why the draws cannot tell, and what they could have seen."""
+"""Verdict of a validation in sentences: disagreements, reasons why the draws cannot tell, and their sensitivity."""
 
 from typing import TYPE_CHECKING
 
@@ -11,21 +11,21 @@ from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, doubts_about, p
 if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
 
-MOST_NAMED = 5
-"""Entries that differ, named one by one."""
+MOST_NAMED_ENTRIES = 5
+"""Largest number of differing entries that are named one by one."""
 
 
 def failures(validation: "Validation") -> list[str]:
-    """What disagrees, a sentence each."""
+    """Disagreements, one sentence each."""
     entries, draws = validation.entries, validation.order_parameter[np.tril_indices(len(validation.corrected))]
     apart = np.flatnonzero(~entries.agrees)
     sentences = [
         f"{entries.names[entry]} is {with_error(draws[entry], entries.error[entry])} by the draws,"
         f" {with_error(draws[entry] - entries.difference[entry], entries.allowance[entry])} by the theory"
-        for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED]
+        for entry in sorted(apart, key=lambda entry: -entries.excess[entry])[:MOST_NAMED_ENTRIES]
     ]
-    if len(apart) > MOST_NAMED:
-        sentences.append(f"{len(apart) - MOST_NAMED} more entries of U differ, of {len(entries.names)}")
+    if len(apart) > MOST_NAMED_ENTRIES:
+        sentences.append(f"{len(apart) - MOST_NAMED_ENTRIES} more entries of U differ, of {len(entries.names)}")
     if not validation.joint_p >= entries.level:
         below = int(np.sum(entries.difference < 0))
         sentences.append(
@@ -44,7 +44,7 @@ def failures(validation: "Validation") -> list[str]:
 
 
 def doubts(validation: "Validation") -> list[str]:
-    """Why the draws cannot tell, a sentence each; none where the theory holds or does not."""
+    """Reasons why the draws cannot tell, one sentence each; empty if the theory holds or does not hold."""
     if unmixed := doubts_about("U", validation.diagnostics.chains, validation.rhat, validation.ess):
         return unmixed
     if validation.verdict != CANNOT_TELL:
@@ -55,51 +55,51 @@ def doubts(validation: "Validation") -> list[str]:
     error, allowance, noise = (
         values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
     )
-    said = (
+    text = (
         f"{family.names[worst]} differs by ({with_error(100 * difference, 100 * error)}) %, so by at most"
         f" {percent(bound)}, and the margin is {percent(validation.margin)}"
     )
-    # The lower confidence bound lies beyond the margin.
+    # The lower confidence bound exceeds the margin.
     if 2 * difference - bound > validation.margin and allowance > noise:
-        return [f"{said}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"]
-    return [f"{said}: draw more"]
+        return [f"{text}: to first order in 1/N the theory leaves out up to {percent(allowance)}; draw a wider network"]
+    return [f"{text}: draw more"]
 
 
 def statement(validation: "Validation") -> str:
-    """The verdict and what it could have seen, in one sentence."""
+    """Verdict and sensitivity in one sentence."""
     if not validation.usable:
         return f"{CANNOT_TELL}: {'; '.join(doubts(validation))}"
     if validation.verdict == DOES_NOT_HOLD:
         return f"{DOES_NOT_HOLD}: {'; '.join([*failures(validation), _cause(validation)])}"
     tested = f"joint test of {len(validation.entries.names)} entries: p = {validation.joint_p:.2g}"
-    return f"{validation.verdict}: {'; '.join([*doubts(validation), _seen(validation), tested])}"
+    return f"{validation.verdict}: {'; '.join([*doubts(validation), _sensitivity(validation), tested])}"
 
 
 def _cause(validation: "Validation") -> str:
-    """Whether the next order in 1/N may be why the theory does not hold, which is no refutation of it."""
+    """Statement whether the next order in 1/N may explain why the theory does not hold, which would not refute it."""
     first = float(np.max(np.abs(validation.expected) / size_of(validation.corrected)))
     off = float(max(np.max(np.abs(family.difference) / family.size) for family in validation.families))
-    said = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: what is missing is"
+    text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: what is missing is"
     if off < first:
-        return f"{said} less, which the next order can be; it would be a quarter or less at twice the width"
-    return f"{said} more, {percent(off)}, which the next order of a series that converges is not"
+        return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
+    return f"{text} more, {percent(off)}, which the next order of a series that converges is not"
 
 
-def _seen(validation: "Validation") -> str:
-    """The greatest difference that the draws leave open, and the least that would have been a failure anywhere."""
+def _sensitivity(validation: "Validation") -> str:
+    """Sensitivity: largest difference compatible with the draws, and smallest one flagged in any quantity."""
     allowance, noise = validation.visible()
     of = "|U| and the mean predictor" if validation.directions else "|U|"
-    said = (
+    text = (
         f"largest difference still compatible: {percent(validation.bound)} of {of}, smallest that this run would have"
         f" flagged: {percent(allowance + noise)} ({percent(allowance)} for what the theory leaves out, {percent(noise)} for"
         " Monte Carlo error)"
     )
     if validation.bound <= allowance + noise:
-        return said
+        return text
     family = max(validation.families, key=lambda compared: np.max(compared.bound))
     worst = int(np.argmax(family.bound))
-    found = abs(family.difference[worst]) / family.size[worst]
+    gap = abs(family.difference[worst]) / family.size[worst]
     return (
-        f"{said}, which is less, since {family.names[worst]} was found {percent(found)} off and may by Monte Carlo error"
-        f" be {percent(validation.bound - found)} further off"
+        f"{text}, which is less, since {family.names[worst]} was found {percent(gap)} off and may by Monte Carlo error"
+        f" be {percent(validation.bound - gap)} further off"
     )

@@ -1,4 +1,4 @@
-"""Choosing the temperature without a test set: by the finite-width evidence, or by accuracy on validation examples."""
+"""Choice of the temperature without a test set: by finite-width evidence, or by accuracy on validation examples."""
 
 import contextlib
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.accuracy import share_right
 from bayesattn.models import Model
-from bayesattn.theory.evidence import FAR, competing
+from bayesattn.theory.evidence import NEGLIGIBLE_LOG_ODDS, competing
 from bayesattn.theory.predictor import outputs_at, readouts
 
 TEMPERATURES = (0.01, 0.03, 0.1, 0.3, 1.0, 1.5)
-TOO_COLD = f"not followed: log p(Y) had fallen {FAR:g} nats below its greatest, and still fell as T did"
-MOST_ERRORS = 3
-"""Combined standard errors by which log evidences must differ to be told apart."""
+TOO_COLD = f"not followed: log p(Y) had fallen {NEGLIGIBLE_LOG_ODDS:g} nats below its greatest, and still fell as T did"
+RIVAL_ERRORS = 3
+"""Combined standard errors beyond which log evidences count as different."""
 
 
 class Candidate(NamedTuple):
-    """A temperature: log p(Y) at finite width and in the GP limit; accuracies of both mean predictors.
+    """Temperature with log p(Y) at finite width and in the GP limit, and accuracies of both mean predictors.
 
-    At finite width that is the predictor of the saddle point. `error`, `method` and `reliable` are those of
-    `theory.Evidence`. Where K + T I is singular in float64, or T too cold to compete, there is no evidence: it, its error
-    and its method are None, and `failure` says why.
+    At finite width the mean predictor is that of the saddle point. `error`, `method` and `reliable` are those of
+    `theory.Evidence`. If K + T I is singular in float64, or if T is too low to compete, there is no evidence: evidence,
+    error and method are None, and `failure` states the reason.
 
-    Accuracies are None without such examples, those at finite width also where there is no saddle point.
+    Accuracies are None without such examples; accuracies at finite width are also None without a saddle point.
     """
 
     temperature: float
@@ -51,19 +51,19 @@ def candidates(
     """Evidence and accuracy of a model at each of some temperatures.
 
     Args:
-        model: whose own temperature does not matter.
-        temperatures: to be tried.
-        seed: of the draws that the evidence takes.
-        particles: of the evidence, as in `bayesattn.theory.evidence`, which anneals at every width then: fewer are quicker,
-            and their error is larger.
+        model: the model; its own temperature is not used.
+        temperatures: temperatures to try.
+        seed: seed of the draws for the evidence.
+        particles: number of particles of `bayesattn.theory.evidence`, which then anneals at every width; fewer are faster,
+            with a larger error.
 
     Raises:
-        ValueError: no temperatures, one that is not above 0, particles that are no multiple of 8.
+        ValueError: no temperatures, one that is not above 0, a number of particles that is not a multiple of 8.
     """
     checked = [positive("temperature", temperature) for temperature in np.atleast_1d(temperatures)]
     evidences: list[theory.Evidence | str]
     try:
-        # All in one run.
+        # All temperatures in one run.
         evidences = [evidence or TOO_COLD for evidence in competing(model, checked, seed=seed, particles=particles)]
     except theory.NotConverged:
         evidences = [_evidence(model, temperature, seed, particles) for temperature in checked]
@@ -71,10 +71,10 @@ def candidates(
 
 
 def by_evidence(tried: Sequence[Candidate]) -> Candidate:
-    """The one with the greatest evidence at finite width; `rivals` says which others may have more.
+    """Candidate with the largest evidence at finite width; `rivals` returns the others that may have more.
 
     Raises:
-        ValueError: none has an evidence.
+        ValueError: no candidate has an evidence.
     """
     known = [candidate for candidate in tried if candidate.log_evidence is not None]
     if not known:
@@ -85,21 +85,21 @@ def by_evidence(tried: Sequence[Candidate]) -> Candidate:
 
 
 def rivals(tried: Sequence[Candidate]) -> list[Candidate]:
-    """Those that cannot be told apart from the one of greatest evidence, within 3 combined errors.
+    """Candidates whose evidence is within 3 combined errors of the largest evidence.
 
-    Errors that are not reliable understate themselves, so that these are the fewest.
+    Unreliable errors are underestimates, so there may be more rivals than these.
     """
     best = by_evidence(tried)
 
     def near(other: Candidate) -> bool:
         gap = _or_least(best.log_evidence) - _or_least(other.log_evidence)
-        return bool(gap <= MOST_ERRORS * np.hypot(best.error or 0, other.error or 0))
+        return bool(gap <= RIVAL_ERRORS * np.hypot(best.error or 0, other.error or 0))
 
     return [candidate for candidate in tried if candidate is not best and near(candidate)]
 
 
 def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
-    """The one most accurate on the validation examples, None where there are none; of equals the more evident."""
+    """Candidate most accurate on the validation examples, None without them; ties go to the larger evidence."""
     known = [candidate for candidate in tried if candidate.validation_accuracy is not None]
     return max(
         known, key=lambda candidate: (candidate.validation_accuracy, _or_least(candidate.log_evidence)), default=None
@@ -107,7 +107,7 @@ def by_validation(tried: Sequence[Candidate]) -> Candidate | None:
 
 
 def by_gp_evidence(tried: Sequence[Candidate]) -> Candidate:
-    """The one with the greatest evidence in the GP limit."""
+    """Candidate with the largest evidence in the GP limit."""
     return max(tried, key=lambda candidate: _or_least(candidate.gp_log_evidence))
 
 
@@ -116,7 +116,7 @@ def _or_least(log_evidence: float | None) -> float:
 
 
 def _evidence(model: Model, temperature: float, seed: int, particles: int | None) -> theory.Evidence | str:
-    """Evidence at one temperature, or why there is none."""
+    """Evidence at one temperature, or the reason why there is none."""
     try:
         return theory.evidence(model, temperature=temperature, seed=seed, particles=particles)
     except theory.NotConverged as failure:
@@ -137,7 +137,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
     predictors = np.asarray(readouts(np.stack(order_parameters), model, temperature))
 
     def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
-        """Of the mean predictors given U: in the GP limit and, where the solver found it, at the saddle point."""
+        """Accuracies of the mean predictors: in the GP limit and, if the solver found it, at the saddle point."""
         if path_inputs is None or labels is None:
             return [None, None]
         shares = [share_right(output, labels) for output in outputs_at(predictors, path_inputs)]

@@ -1,9 +1,9 @@
-"""Theory against draws: deviations, their Monte Carlo errors, what finite width makes one expect, and the verdict.
+"""Validation of the theory against draws: deviations, Monte Carlo errors, expected finite-width deviations, and verdict.
 
-The theory *does not hold* where draws differ from it by more than what it leaves out, tested at a family-wise level: each
-entry of U, all entries jointly, and the mean predictor along directions that matter. It *holds* where the confidence bound
-of every difference lies within a margin, a test of equivalence (Schuirmann 1987) that needs no correction for the number of
-differences, as all must pass (Berger 1982), and that few draws do not pass. Else the draws *cannot tell*.
+The theory *does not hold* if draws differ from it by more than the terms that it leaves out, tested at a family-wise level:
+each entry of U, all entries jointly, and the mean predictor along relevant directions. The theory *holds* if the confidence
+bound of every difference is within a margin. This is a test of equivalence (Schuirmann 1987). It needs no correction for the
+number of differences, because all must pass (Berger 1982), and few draws do not pass it. Otherwise the draws *cannot tell*.
 """
 
 import dataclasses
@@ -44,7 +44,6 @@ from bayesattn.models.trees import ORDER_PARAMETER_AXES, Draws, opened_of, order
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
 __all__ = [
     "CANNOT_TELL",
@@ -67,24 +66,28 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Validation(Described):
-    """One model's theory held against its draws.
+    """Comparison of the theory of one model with draws of its posterior.
 
-    `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point,
-    `corrected` the theory to first order in 1/N. `expected` is their difference, the deviation from the saddle point that
-    finite width makes one expect; `allowance` is the size of the next order, which the corrected theory leaves out;
-    `relative_variance` is the theory's variance of each U_ij, in units of U_ii U_jj, which that size depends on.
-    `readouts` are those of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four a chain:
-    between them, its Monte Carlo error shows; None without test examples. `accuracy` is None without test
-    labels, `alignment` where all labels are zero.
+    `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point and
+    `corrected` the theory to first order in 1/N. `expected` is the difference of the last two, the deviation from the saddle
+    point expected at finite width. `allowance` is the size of the next order, which the corrected theory leaves out; it
+    depends on `relative_variance`, the theory's variance of each U_ij in units of U_ii U_jj.
+
+    `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four
+    per chain, from whose differences the Monte Carlo error is estimated; None without test examples. `accuracy` is None
+    without test labels. `alignment` is None if all labels are zero, the dataset is compressed or there are too many labels.
+
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
     mean predictor itself and the principal directions in which batches of draws differ; None without test examples.
-    `rhat`, `ess`, `tail_ess` and `pareto_k` are those of each entry's draws, as `bayesattn.diagnostics.summary` has them.
-    `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which a theory is said to
-    hold, `level` the probability of saying of a right theory that it does not hold.
-    `relative_deviation` and `relative_remaining` are deviation from the saddle point and from the corrected theory, along
-    the direction in which the latter departs from the former and in units of |saddle|; `relative_error` is the Monte
-    Carlo error of both. Being linear in the draws, they are unbiased, which a norm is not.
+
+    `rhat`, `ess`, `tail_ess` and `pareto_k` describe the draws of each entry, as in `bayesattn.diagnostics.summary`.
+    `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which the theory is said
+    to hold, and `level` the probability of rejecting a correct theory.
+
+    `relative_deviation` and `relative_remaining` are the deviations from the saddle point and from the corrected theory,
+    along the direction from the former to the latter and in units of |saddle|. `relative_error` is the Monte Carlo error of
+    both. They are linear in the draws and therefore unbiased, unlike a norm.
     """
 
     model: Model
@@ -111,7 +114,7 @@ class Validation(Described):
 
     @property
     def width(self) -> int:
-        """N_1, which stands for all widths in tables."""
+        """Width N_1, which represents all widths in tables."""
         return self.model.architecture.widths[0]
 
     @property
@@ -121,7 +124,7 @@ class Validation(Described):
 
     @property
     def allowance(self) -> Matrix:
-        """Size of what the corrected theory leaves out, the next order in 1/N (`bayesattn.checks.comparison.next_order`)."""
+        """Size of the next order in 1/N, left out by the corrected theory (`bayesattn.checks.comparison.next_order`)."""
         size = size_of(self.corrected)
         return np.max(next_order(np.abs(self.expected) / size, self.relative_variance)) * size
 
@@ -137,12 +140,12 @@ class Validation(Described):
 
     @property
     def usable(self) -> bool:
-        """Whether chains mixed well enough for a verdict; one chain alone cannot show it."""
+        """Whether the chains mixed well enough for a verdict, which one chain alone cannot show."""
         return not doubts_about("U", self.diagnostics.chains, self.rhat, self.ess)
 
     @property
     def entries(self) -> Compared:
-        """U on and below the diagonal, row by row; U_ij is of the size (U_ii U_jj)^(1/2)."""
+        """Comparison of U on and below the diagonal, row by row; the size of U_ij is (U_ii U_jj)^(1/2)."""
         names, pairs = self.model.row_names, np.tril_indices(len(self.corrected))
         return Compared(
             names=[f"U[{names[row]}, {names[column]}]" for row, column in zip(*pairs, strict=True)],
@@ -157,12 +160,12 @@ class Validation(Described):
 
     @property
     def agrees(self) -> Bool[np.ndarray, "path path"]:
-        """Whether each entry of U, by itself, agrees with the theory."""
+        """Whether each single entry of U agrees with the theory."""
         return from_below_diagonal(self.entries.agrees, len(self.corrected)).astype(bool)
 
     @property
     def bound(self) -> float:
-        """To within which the theory holds: the greatest confidence bound of a relative difference of U or predictor."""
+        """Largest confidence bound of a relative difference of U or the predictor, to within which the theory holds."""
         return float(max(np.max(family.bound) for family in self.families))
 
     @property
@@ -181,29 +184,29 @@ class Validation(Described):
 
     @property
     def decided_by(self) -> str:
-        """What explains most of the least difference that would have been a failure: "allowance" or "Monte Carlo error"."""
+        """Larger part of the smallest difference that would have been a failure: "allowance" or "Monte Carlo error"."""
         allowance, noise = self.visible()
         return "allowance" if allowance > noise else "Monte Carlo error"
 
     def failures(self) -> list[str]:
-        """What disagrees, a sentence each."""
+        """Disagreements, one sentence each."""
         return statements.failures(self)
 
     def doubts(self) -> list[str]:
-        """Why the draws cannot tell, a sentence each; none where the theory holds or does not."""
+        """Reasons why the draws cannot tell, one sentence each; empty if the theory holds or does not hold."""
         return statements.doubts(self)
 
     def statement(self) -> str:
-        """The verdict and what it could have seen, in one sentence."""
+        """Verdict and sensitivity in one sentence."""
         return statements.statement(self)
 
     @property
     def families(self) -> list[Compared]:
-        """All that is compared: entries of U, and the mean predictor where there are test examples."""
+        """Families compared: entries of U and, if there are test examples, the mean predictor."""
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
     def visible(self) -> tuple[float, float]:
-        """The least relative difference that is a failure of any quantity: the allowance's part, and Monte Carlo error's."""
+        """Smallest relative difference that is a failure for every quantity: parts of allowance and Monte Carlo error."""
         families = self.families
         family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
         worst = int(np.argmax((family.allowance + family.noise) / family.size))
@@ -211,12 +214,12 @@ class Validation(Described):
         return float(allowance), float(noise)
 
     def summary(self) -> "pd.DataFrame":
-        """U on and below the diagonal, a row for each entry.
+        """Table of U on and below the diagonal, a row for each entry.
 
         Columns: `saddle` (theory at the saddle point), `corrected` (to first order in 1/N), `draws` (their mean), `error`
-        (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (difference in errors, whatever the theory
-        leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry (`bayesattn.diagnostics.summary`), and `agrees`,
-        whether theory and draws do by that entry.
+        (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (difference in errors, without allowance
+        for what the theory leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry
+        (`bayesattn.diagnostics.summary`), and `agrees` (whether theory and draws agree in this entry).
         """
         import pandas as pd
 
@@ -226,12 +229,6 @@ class Validation(Described):
         columns |= {"difference": entries.difference, "z": entries.z}
         columns |= {name: getattr(self, name)[pairs] for name in ("rhat", "ess", "tail_ess", "pareto_k")}
         return pd.DataFrame(columns | {"agrees": entries.agrees}, index=pd.Index(entries.names, name="entry"))
-
-    def plot(self) -> "Figure":
-        """Accuracy, deviations, U and alignment, as `bayesattn validate` draws them; a Matplotlib figure."""
-        from bayesattn.plots import validation_figure
-
-        return validation_figure([self])
 
     def _described(self) -> tuple[str, dict[str, str]]:
         diagnostics, rhat, ess = self.diagnostics, np.max(self.rhat), np.min(self.ess)
@@ -245,7 +242,7 @@ class Validation(Described):
         return f"Validation of {model.name!r}, N = {self.width}, T = {model.temperature:g}: {self.verdict}", rows
 
     def to_dict(self) -> PlainDict:
-        """Everything as plain numbers and lists, for JSON."""
+        """All fields as plain numbers and lists, for JSON."""
         matrices = (
             "order_parameter",
             "error",
@@ -291,20 +288,20 @@ def validate(
     level: float = LEVEL,
     prediction: Predicted | None = None,
 ) -> Validation:
-    """Hold the theory of a model against draws of its posterior.
+    """Compare the theory of a model with draws of its posterior.
 
     Args:
         model: the posterior.
-        draws: what `bayesattn.sample` returned for it, a `bayesattn.runs.Run` of it, or a run's folder.
+        draws: result of `bayesattn.sample` for the model, a `bayesattn.runs.Run` of it, or a run's folder.
         margin: relative difference of U and of the mean predictor within which the theory is said to hold.
-        level: probability of saying of a right theory that it does not hold, divided among entries of U, their joint test
-            and the mean predictor; 1 - level is the confidence in the bound that is stated.
-        prediction: what `predicted` said of the model, if that is at hand.
+        level: probability of rejecting a correct theory, divided among entries of U, their joint test and the mean
+            predictor; 1 - level is the confidence of the stated bound.
+        prediction: result of `predicted` for the model, if already computed.
 
     Raises:
-        ValueError: draws without order parameters, or known to be of another model (the sentence says what differs);
-            trees put together of several models, lengths or of the same draws; a margin not
-            above 0, a level not between 0 and 1.
+        ValueError: draws without order parameters, or known to be of another model (the message states the difference);
+            joined trees of several models, of several lengths, or with the same draws twice; a margin not above 0, a level
+            not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
     margin, level = positive("margin", margin), positive("level", level)

@@ -1,4 +1,4 @@
-"""Verdicts: what draws must be to decide anything, several verdicts as one, and draws of z against its exact posterior."""
+"""Verdicts: requirements on draws, the overall verdict of several, and draws of z against its exact posterior."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,52 +12,54 @@ from bayesattn.checks.mixing import moments
 from bayesattn.models.trees import Draws, opened
 
 VERDICTS = HOLDS, DOES_NOT_HOLD, CANNOT_TELL = ("holds", "does not hold", "cannot tell")
-"""In the order of the exit statuses of `bayesattn validate`."""
+"""Verdicts in the order of the exit statuses of `bayesattn validate`."""
 LEVEL = 0.01
-"""Probability of saying of a right theory that it does not hold, and of a difference beyond the bound that is stated."""
+"""Probability of rejecting a correct theory, and of a difference beyond the stated bound."""
 MARGIN = 0.05
-"""Difference, relative to U or to the predictor, within which a theory is said to hold."""
+"""Difference, relative to U or to the predictor, within which the theory is said to hold."""
 USABLE_ESS = 100
-"""Of each chain."""
+"""Smallest effective sample size per chain of usable draws."""
 USABLE_RHAT = 1.02
-"""Draws worse than usable cannot decide whether the theory holds; between usable and good they carry a warning. R-hat is
-rank-normalised, the greater of bulk and folded draws. Of ten entries of 4 x 100 independent draws it was above 1.01 in 65 %
-of 40 sets and above 1.02 in 12 %, of 4 x 250 in 8 % and none.
+"""Largest R-hat of usable draws.
+
+Draws worse than usable cannot decide whether the theory holds; draws between usable and good have a warning. R-hat is
+rank-normalised, the larger of bulk and folded R-hat. For ten entries of 4 x 100 independent draws it was above 1.01 in 65 %
+of 40 sets and above 1.02 in 12 %; for 4 x 250 draws in 8 % and in none.
 """
 DRAWS_PER_FREEDOM = 3
-"""Effective sample size for a degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
+"""Effective sample size per degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""
 
 
 def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> list[str]:
-    """Why draws cannot decide anything, a sentence each: chains that did not mix, or too few draws."""
+    """Reasons why draws cannot decide anything, one sentence each: chains that did not mix, or too few draws."""
     doubts = []
     if chains < 2:
         doubts.append("one chain alone cannot show that it has mixed: draw several")
     elif np.isposinf(worst := np.max(rhat)):
         doubts.append(f"R-hat of {name} is infinite: chains are stuck in different places")
     elif not np.isfinite(worst):
-        # For want of draws, or of finite ones: then there is no effective sample size either.
+        # Too few draws, or draws that are not finite: there is no effective sample size either.
         return [f"R-hat of {name} is not defined: draw more"]
     elif worst > USABLE_RHAT:
         doubts.append(f"R-hat of {name} is {worst:.4f}, expected at most {USABLE_RHAT}: chains differ; draw longer")
     enough = USABLE_ESS * chains
-    if not (least := np.min(ess)) >= enough:  # Written so that NaN is a doubt.
-        told = f"{least:.0f}" if np.isfinite(least) else "not defined"
-        doubts.append(f"the effective sample size of {name} is {told}, expected at least {enough}: draw more")
+    if not (least := np.min(ess)) >= enough:  # Negated, so that NaN is a doubt.
+        size = f"{least:.0f}" if np.isfinite(least) else "not defined"
+        doubts.append(f"the effective sample size of {name} is {size}, expected at least {enough}: draw more")
     return doubts
 
 
 def overall(validations: Sequence[Any]) -> str:
-    """Verdict on several widths: the theory does not hold if it does not at one, and holds if it does at all."""
+    """Verdict for several widths: the theory does not hold if it fails at one width, and holds if it holds at all."""
     verdicts = [validation.verdict for validation in validations]
     return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
 
 
 class LatentVerdict(NamedTuple):
-    """Draws of a latent z held against its exact posterior: `mean`, and `deviation` of each feature, in closed form.
+    """Comparison of draws of a latent z with its exact posterior: `mean`, and `deviation` of each feature, in closed form.
 
-    `draws` is the mean of the draws, `error` its Monte Carlo error, `agrees` whether that explains the difference, `bound`
-    to within how many standard deviations they agree, and `doubts` says why the draws cannot tell, if they cannot.
+    `draws` is the mean of the draws, `error` its Monte Carlo error, and `agrees` whether that error explains the difference.
+    `bound` is the number of standard deviations within which they agree. `doubts` are reasons why the draws cannot tell.
     """
 
     mean: Float[np.ndarray, "value_feature feature"]
@@ -82,7 +84,7 @@ def latent_verdict(
     draws: Draws,
     level: float = LEVEL,
 ) -> LatentVerdict:
-    """Hold draws of z against the mean and the covariance of its exact posterior, at a family-wise level."""
+    """Compare draws of z with the mean and the covariance of its exact posterior, at a family-wise level."""
     deviation = np.sqrt(np.diag(covariance))
     posterior = opened(draws)["posterior"].to_dataset()
     if "latent" not in posterior or posterior["latent"].shape[2:] != np.shape(mean):
@@ -111,5 +113,5 @@ def latent_verdict(
 
 
 def percent(share: float) -> str:
-    """With two significant digits."""
+    """Share in percent, with two significant digits."""
     return f"{100 * share:.2g} %"

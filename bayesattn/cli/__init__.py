@@ -1,4 +1,4 @@
-"""The command line. Commands parse and print; all mathematics is elsewhere."""
+"""Command line. Commands only parse arguments and print results; all mathematics is in the library."""
 
 import gc
 import itertools
@@ -35,16 +35,16 @@ COMMANDS = {
     "report": "Write an HTML page about runs.",
     "init": "Write a model file to edit, or check one.",
 }
-"""Each a function in a module of its name, which is imported when it is called: NumPyro and JAX take seconds."""
-SIDE_BY_SIDE = 4
-"""Chains that are usually drawn at a time, each on a core: linear algebra that takes all cores too makes them wait."""
-OBJECTS = 50_000
-"""New objects between two searches for garbage: JAX's tracing makes millions, hardly any of which are."""
-SETTINGS: PlainDict = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
+"""Summary of each command, a function in a module of the same name, imported when called: NumPyro and JAX are slow."""
+CHAINS_AT_A_TIME = 4
+"""Usual number of chains sampled at a time, each on a core; linear algebra on all cores would make them wait."""
+OBJECTS_PER_COLLECTION = 50_000
+"""New objects between two garbage collections: JAX's tracing creates millions of objects, hardly any of them garbage."""
+TYPER_SETTINGS: PlainDict = {"rich_markup_mode": None, "pretty_exceptions_enable": False}
 
 
 class _Carried(Exception):
-    """Brings its cause past typer, which would end the program its own way."""
+    """Wrapper that passes its cause through typer, which would otherwise exit in its own way."""
 
 
 class _Commands(TyperGroup):
@@ -60,14 +60,14 @@ class _Commands(TyperGroup):
             return name, command, rest
         try:
             import_module("jax")
-        except (ValueError, RuntimeError) as error:  # By a variable of the environment, say.
+        except (ValueError, RuntimeError) as error:  # Caused, for example, by an environment variable.
             raise BayesattnError(f"JAX cannot start: {error}") from error
-        alone = typer.Typer(add_completion=False, **SETTINGS)
+        alone = typer.Typer(add_completion=False, **TYPER_SETTINGS)
         alone.command()(with_user_paths(getattr(import_module(f"bayesattn.cli.{name}"), name)))
         return name, get_command(alone), rest
 
 
-app = typer.Typer(name="bayesattn", cls=_Commands, **SETTINGS)
+app = typer.Typer(name="bayesattn", cls=_Commands, **TYPER_SETTINGS)
 for command, summary in COMMANDS.items():
     app.command(command, help=summary)(lambda: None)
 
@@ -89,26 +89,25 @@ def _options(
 
 
 def main() -> None:
-    """Entry point: bad input, and a theory that cannot be solved, end with one line and exit status 2.
+    """Entry point. Bad input, and a theory that cannot be solved, end with one line and exit status 2.
 
-    An error that nobody foresaw ends with a notice and exit status 70; with --debug it, as any other, shows where it came
-    from.
+    An unexpected error ends with a notice and exit status 70. With --debug, every error shows its traceback.
     """
     stop = _Stop()
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     warnings.showwarning = _show_warning
     keep_compiled()
-    gc.set_threshold(OBJECTS, *gc.get_threshold()[1:])
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // SIDE_BY_SIDE)))
+    gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // CHAINS_AT_A_TIME)))
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
-        if stream is None:  # It was closed.
+        if stream is None:  # The stream was closed.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         else:
-            # A terminal or pipe of another encoding gets an escape where it lacks a character.
+            # Characters that the encoding of a terminal or pipe lacks are escaped.
             stream.reconfigure(errors="backslashreplace")
-    # Wherever it is, --debug is an option of all commands.
+    # --debug is an option of all commands, at any position.
     arguments = sorted(sys.argv[1:], key=lambda argument: argument != "--debug")
     if not set(arguments) - {"--debug"}:
         arguments = ["--help"]
@@ -120,7 +119,7 @@ def main() -> None:
             errors.print("bayesattn: interrupted")
             sys.exit(error.args[0] if error.args else INTERRUPTED)
         if isinstance(error, BrokenPipeError):
-            # Whoever read the output has seen enough; what is left must not fail again at exit.
+            # The reader has closed the pipe; the remaining output must not fail again at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(BROKEN_PIPE)
         if "--debug" in arguments:
@@ -130,7 +129,7 @@ def main() -> None:
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
-    """One sentence for an error, and the exit status."""
+    """Message of one sentence for an error, and exit status."""
     if isinstance(error, typer.TyperException):
         if isinstance(option := getattr(error, "param", None), TyperOption) and "unable to parse" in error.message:
             return _wrong_number(option, error.message), BAD_INPUT
@@ -151,9 +150,9 @@ def _explained(error: BaseException) -> tuple[str, int]:
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
 
 
-def _wrong_number(option: TyperOption, said: str) -> str:
-    """What an option expects that got something else than a number, which typer's message does not show."""
-    kind, convert = ("a whole number, such as 1000", int) if "integer" in said else ("a number, such as 0.01", float)
+def _wrong_number(option: TyperOption, message: str) -> str:
+    """Message for an option that expects a number, with the value given, which typer's message does not show."""
+    kind, convert = ("a whole number, such as 1000", int) if "integer" in message else ("a number, such as 0.01", float)
     name, got = option.opts[0], "something else"
     words = [word for argument in sys.argv[1:] for word in argument.split("=", 1)]
     for before, word in itertools.pairwise(words):
@@ -167,7 +166,7 @@ def _wrong_number(option: TyperOption, said: str) -> str:
 
 
 def _is(error: BaseException, module: str, name: str) -> bool:
-    """Whether an error is of a class, whose module is there if it is."""
+    """Whether an error is of a class; its module is not imported, as an error of the class implies that it is loaded."""
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name, ()))
 
 
@@ -177,7 +176,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> N
 
 
 class _Stop:
-    """SIGTERM, by which clusters and shells end a job, is met like Ctrl-C; whoever asks a third time is obeyed at once."""
+    """Handler of SIGTERM, with which clusters and shells end jobs, and of Ctrl-C; the third signal exits at once."""
 
     def __init__(self):
         self.asked = 0
@@ -187,7 +186,7 @@ class _Stop:
         status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
         if self.asked == 1:
             raise KeyboardInterrupt(status)
-        # A handler may come in the midst of another write, so these go round Python's buffers.
+        # A handler may interrupt another write, so these writes bypass Python's buffers.
         if self.asked == 2:
             os.write(2, b"bayesattn: finishing what is under way; asked once more, it stops at once\n")
         else:

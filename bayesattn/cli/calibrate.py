@@ -1,4 +1,4 @@
-"""bayesattn calibrate: does a sampler draw from the posterior?"""
+"""Command `bayesattn calibrate`: does a sampler draw from the posterior?"""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,10 +36,10 @@ from bayesattn.cli.screen import (
 )
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
 
-SERVED = [name for name in SAMPLERS if name not in WITH_REPLICAS]
-"""Samplers that both tests serve."""
+CALIBRATED_SAMPLERS = [name for name in SAMPLERS if name not in WITH_REPLICAS]
+"""Samplers for which both tests are available."""
 NARROW_SIMULATIONS = 100
-"""Of the narrow network, at most: chains cut in two show at p = 1e-12 in as many."""
+"""Largest number of simulations of the narrow network: chains stuck in one mode then have p = 1e-12."""
 WHY_NARROW = (
     "2 paths at width 1, one of which hardly shows in the labels: chains that keep to one part of the posterior look well"
     " mixed there, and fail here"
@@ -51,7 +51,7 @@ def calibrate(
     model: ModelName,
     sampler: Annotated[
         list[str] | None,
-        typer.Option(help=f"{', '.join(SERVED)}, or all; may be given several times. By default nuts."),
+        typer.Option(help=f"{', '.join(CALIBRATED_SAMPLERS)}, or all; may be given several times. By default nuts."),
     ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
     width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
@@ -88,23 +88,23 @@ def calibrate(
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
     for name in sampler or []:
-        one_of("--sampler", name, [*SERVED, "all"])
+        one_of("--sampler", name, [*CALIBRATED_SAMPLERS, "all"])
     seed_number("--seed", seed)
     [case] = models(model, None if width is None else [width], temperature, data_seed)
-    serving = [name for name in SERVED if name != "sgld" or parameterisation != COLLAPSED]
+    serving = [name for name in CALIBRATED_SAMPLERS if name != "sgld" or parameterisation != COLLAPSED]
     names = list(dict.fromkeys(name for word in sampler or ["nuts"] for name in (serving if word == "all" else [word])))
     cases = {model: (case, simulations)}
     if narrow:
         cases["narrow"] = calibration.narrow_model(), min(simulations, NARROW_SIMULATIONS)
     with bars(quiet=as_json) as shown:
-        # Each joint test counts as one simulation more.
+        # Each joint test counts as one more simulation.
         total = len(names) * sum(count + 1 for _, count in cases.values())
         bar = shown.add("simulating", total, note="compiling")
         done: dict[tuple[str, str], int] = {}
 
-        def tell(title: str, name: str, count: int, part: str = "simulations") -> None:
+        def report(title: str, name: str, count: int, part: str = "simulations") -> None:
             done[title, name] = count
-            # The joint tests of those before are done.
+            # The joint tests of the earlier pairs are done.
             bar.update(sum(done.values()) + len(done) - 1, description=f"{title}: {name}, {part}", note="")
 
         outcome = study.calibrate(
@@ -114,8 +114,8 @@ def calibrate(
             thin=thin,
             chains=chains,
             seed=seed,
-            progress=tell,
-            testing=lambda title, name: tell(title, name, cases[title][1], "joint test"),
+            progress=report,
+            testing=lambda title, name: report(title, name, cases[title][1], "joint test"),
             parameterisation=parameterisation.value,
             warmup=warmup,
         )
@@ -162,10 +162,10 @@ def _print(results: Results, title: str, thin: int) -> None:
     say(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
     say(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
     for name, (ranked, _) in results.items():
-        if ranked.effective.min() < calibration.INDEPENDENT:
+        if ranked.effective.min() < calibration.INDEPENDENT_SHARE:
             say(
                 f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the draws"
-                f" ranked among, below {100 * calibration.INDEPENDENT:.0f} %: draws depend on each other;"
+                f" ranked among, below {100 * calibration.INDEPENDENT_SHARE:.0f} %: draws depend on each other;"
                 f" raise --thin above {thin}",
                 style="yellow",
             )

@@ -1,4 +1,4 @@
-"""What JAX compiles is kept in the user's cache folder, so that the same command starts quickly the second time."""
+"""Cache of compiled programs in the user's cache folder, so that a command starts quickly the second time."""
 
 import hashlib
 import os
@@ -9,37 +9,38 @@ from pathlib import Path
 
 import platformdirs
 
-SECONDS = "0.03"
-"""What compiled faster than that is not kept."""
-BYTES = str(2**30)
-"""Most that is kept: what was not used for longest goes first."""
+LEAST_COMPILE_SECONDS = "0.03"
+"""Compile time in seconds below which a program is not cached."""
+MOST_CACHE_BYTES = str(2**30)
+"""Largest size of the cache in bytes; the least recently used programs are deleted first."""
 
 
 def keep_compiled() -> None:
-    """Tell JAX, which is not imported yet, where to keep it.
+    """Set the cache folder of JAX, which must not be imported yet.
 
-    JAX's own variables come first: with JAX_ENABLE_COMPILATION_CACHE=false nothing is kept.
+    JAX's own environment variables have priority: with JAX_ENABLE_COMPILATION_CACHE=false nothing is cached.
     """
     if "JAX_COMPILATION_CACHE_DIR" in os.environ:
         return
-    # Compiled programs are those of one kind of processor, and a home may be that of many machines.
-    with suppress(OSError, RuntimeError):  # Whoever has no place for a cache, or no home, does without.
+    # Compiled programs are for one kind of processor, but several machines may share a home directory.
+    with suppress(OSError, RuntimeError):  # Skip caching if no directory is writable, or there is no home directory.
         name = f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
         folder = Path(platformdirs.user_cache_dir("bayesattn")) / name
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
             return
         os.environ["JAX_COMPILATION_CACHE_DIR"] = str(folder)
-        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", SECONDS)
-        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", BYTES)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", LEAST_COMPILE_SECONDS)
+        os.environ.setdefault("JAX_COMPILATION_CACHE_MAX_SIZE", MOST_CACHE_BYTES)
 
 
 def compile_quickly(level: int = 1) -> None:
-    """Tell XLA, which has compiled nothing yet, to optimise little: for commands that compile more than they run.
+    """Reduce the optimisation by XLA, before the first compilation, for commands that compile more than they run.
 
-    It compiles in less than half of the time, to the same functions but for rounding; at level 0 faster still, to slower
-    ones. Each program is compiled by one thread, in four fifths of the CPU time that many take: other processes do the same.
-    Other versions, which may not know these settings, are left alone, and so are the user's own settings.
+    XLA then compiles in less than half of the time, to the same functions up to rounding; at level 0 it compiles even
+    faster, to slower functions. Each program is compiled by one thread, which needs four fifths of the CPU time of many
+    threads, since other processes compile too. Other versions of jaxlib, which may not have these settings, and settings
+    of the user are left unchanged.
     """
     if version("jaxlib").startswith("0.10."):
         os.environ.setdefault(

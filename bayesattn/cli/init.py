@@ -1,4 +1,4 @@
-"""bayesattn init: a model file to start from."""
+"""Command `bayesattn init`: a model file to start from."""
 
 from pathlib import Path
 from typing import Annotated
@@ -22,7 +22,7 @@ def init(
 
     Example: bayesattn init mine.toml
     """
-    from bayesattn.models.template import template
+    from bayesattn.cli.template import template
 
     if check:
         _check(file if file.suffix == ".toml" else str(file))
@@ -38,7 +38,7 @@ def init(
 
 
 def _check(name: str | Path) -> None:
-    """Print what model a file, or a ready model's name, stands for; heads that are to be trained stay untrained."""
+    """Print the model of a file or of a ready model's name, with heads untrained that would have to be trained."""
     from bayesattn.models.load import load_model, must_train
     from bayesattn.models.memory import bytes_needed
 

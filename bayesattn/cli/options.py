@@ -1,4 +1,4 @@
-"""Options that several commands share, and models by name."""
+"""Options shared by several commands, and models by name."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -24,7 +24,7 @@ SEVERAL_OUTPUTS = ("digits", "splice")
 
 
 def _is_trained(table: PlainDict) -> bool:
-    """Whether the heads of a ready model come from training."""
+    """Whether the heads of a ready model are trained."""
     return table["task"]["name"] == "one_shot"
 
 
@@ -34,7 +34,7 @@ def _can_be_pruned(table: PlainDict) -> bool:
 
 
 def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> Any:
-    """The argument MODEL, whose help lists the ready models that a command serves."""
+    """Argument MODEL, whose help lists the ready models that a command supports."""
     served = [name for name in ready_models() if serves(read_toml("model", FOLDER / f"{name}.toml"))]
     return typer.Argument(metavar="MODEL", help=f"{', '.join(served)}, or a path to a .toml file{of}.")
 
@@ -64,7 +64,7 @@ ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisat
 def models(
     name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None, quiet: bool = False
 ) -> list[Model]:
-    """The model at each width, its data made once; training of its heads, where they need it, shows a progress bar."""
+    """Model at each width, with its data created once; a progress bar is shown if its heads must be trained."""
     width = widths[0] if widths else None
     with training_progress("training", quiet) as progress:
         first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed, progress=progress)

@@ -1,4 +1,4 @@
-"""Paths on the command line, where no shell expands those in `--out=~/runs`."""
+"""Paths on the command line, where shells do not expand `~` in `--out=~/runs`."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from bayesattn._util.files import user_path
 
 
 def with_user_paths(command: Callable[..., None]) -> Callable[..., None]:
-    """A command whose arguments and options that are paths went through `user_path`, under the names that users know."""
+    """Command whose path arguments and options are expanded by `user_path`, with their command-line names in errors."""
     hints = get_type_hints(command, include_extras=True)
     names = {parameter: _shown(parameter, hints[parameter]) for parameter in inspect.signature(command).parameters}
 
     @wraps(command)
-    def run(**given: Any) -> None:
-        command(**{parameter: _expanded(names[parameter], value) for parameter, value in given.items()})
+    def run(**arguments: Any) -> None:
+        command(**{parameter: _expanded(names[parameter], value) for parameter, value in arguments.items()})
 
     return run
 
@@ -32,7 +32,7 @@ def _expanded(name: str, value: Any) -> Any:
 
 
 def _shown(parameter: str, hint: Any) -> str:
-    """What the command line calls a parameter."""
+    """Name of a parameter on the command line."""
     for info in getattr(hint, "__metadata__", ()):
         if isinstance(info, ArgumentInfo):
             return (info.metavar or parameter.upper()).removesuffix("...")

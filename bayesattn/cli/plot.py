@@ -1,4 +1,4 @@
-"""bayesattn plot: figures of a run."""
+"""Command `bayesattn plot`: figures of a run."""
 
 from enum import StrEnum
 from pathlib import Path

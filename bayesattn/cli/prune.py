@@ -1,4 +1,4 @@
-"""bayesattn prune: which heads can go?"""
+"""Command `bayesattn prune`: which heads can be removed?"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,7 +73,7 @@ def prune(
     folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
     refuse_to_overwrite(folder, overwrite)
     require_free_figure(figure, overwrite)
-    # Bad settings of the sampler are found before any training.
+    # Invalid settings of the sampler are found before training.
     settings: PlainDict = {
         "sampler": sampler.value,
         "chains": chains,
@@ -135,7 +135,7 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
     say(
         "head: its layer and number; by theory, by draws: head scores; lost: points of test accuracy without the head alone;"
         " rank corr.: Spearman's, of the theory's score and what is lost; last columns: how many of"
-        f" {len(heads)} heads go before more than {100 * pruning.MOST_LOST:.0f} points are lost{errors}"
+        f" {len(heads)} heads go before more than {100 * pruning.MOST_ACCURACY_LOST:.0f} points are lost{errors}"
     )
     say_where(f"figure and results in {folder}")
 

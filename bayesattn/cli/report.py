@@ -1,4 +1,4 @@
-"""bayesattn report: one page about runs."""
+"""Command `bayesattn report`: one page about runs."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import jax
 import typer
 
-from bayesattn.cli.compiled import SECONDS
+from bayesattn.cli.compiled import LEAST_COMPILE_SECONDS
 from bayesattn.cli.options import OverwriteOut
 from bayesattn.cli.screen import refuse_to_overwrite, say_where, working
 from bayesattn.runs.folder import found_in
@@ -24,7 +24,9 @@ def report(
     """
     from bayesattn import report as page
 
-    if os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == SECONDS:  # By `keep_compiled`, not by the user.
+    if (
+        os.environ.get("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS") == LEAST_COMPILE_SECONDS
+    ):  # Set by `keep_compiled`, not by the user.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
     paths = [run for folder in runs for run in found_in(folder)]
     refuse_to_overwrite(out, overwrite, folder=False)

@@ -1,4 +1,4 @@
-"""bayesattn runs: what stands in a folder of runs."""
+"""Command `bayesattn runs`: list of the runs in a folder."""
 
 import re
 import time
@@ -14,13 +14,13 @@ from rich.text import Text
 from bayesattn import runs as runs_on_disk
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell
-from bayesattn.checks.diagnostics import WATCHED
+from bayesattn.checks.diagnostics import WATCHED_QUANTITIES
 from bayesattn.cli.options import Json
 from bayesattn.cli.screen import as_options, new_table, print_json, say_where, screen
 
-PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
+NAME_PARTS = re.compile(r"[^ /_,-]*[ /_,-]|[^ /_,-]+")
 SHORTEST_NAME = 12
-"""Columns that the name of a run has at least."""
+"""Smallest width, in characters, of the column of names of runs."""
 STYLES = {"complete": "green", "stopped": "green", "running": "cyan"}
 STYLES |= {"interrupted": "yellow", "failed": "red", "unreadable": "red"}
 
@@ -61,7 +61,7 @@ def _page(folder: Path, rows: list[PlainDict]) -> Group:
     table = new_table(*headings, text=("run", "model", "sampler", "state"))
     table.padding = (0, 1, 0, 0)
     for column in table.columns[1:]:
-        column.no_wrap = True  # Names of runs get what room is left, and break where they have parts.
+        column.no_wrap = True  # Names of runs use the remaining room, and break between their parts.
     advice: dict[str, list[str]] = {}
     notes = []
     for row in rows:
@@ -85,7 +85,7 @@ def _page(folder: Path, rows: list[PlainDict]) -> Group:
         )
         if row["error"]:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
-        # A run that goes on may yet do better.
+        # A run that is still sampled may still improve.
         if row["state"] != "running":
             for warning in diagnostics.get("warnings", ()):
                 advice.setdefault(warning.rpartition(": ")[2], []).append(f"{row['run']}: {warning}")
@@ -97,13 +97,13 @@ def _page(folder: Path, rows: list[PlainDict]) -> Group:
         more = f" (and {len(warnings) - 1} more runs alike)" if len(warnings) > 1 else ""
         notes.append(Text(warnings[0] + more, style="yellow"))
     if any(row.get("diagnostics") for row in rows):
-        notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED}"))
+        notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED_QUANTITIES}"))
     _break_names(table)
     return Group(Text(f"runs in {folder}", style="italic"), table, *notes)
 
 
 def _break_names(table: Table) -> None:
-    """Break names that the screen has no room for at their parts: those of models and samplers, then those of runs."""
+    """Break names that do not fit on the screen between their parts: of models and samplers first, then of runs."""
     runs, *others = table.columns
     rest = Table(*others, box=None, padding=table.padding)
     rest.rows.extend(table.rows)
@@ -116,13 +116,13 @@ def _break_names(table: Table) -> None:
 
 
 def _broken(name: str, room: int) -> str:
-    """A name in lines of at most `room` characters, as far as its parts, which end after " ", "/", "_", "-" or ",", allow.
+    """Name in lines of at most `room` characters, broken only after " ", "/", "_", "-" or ",".
 
     >>> _broken("temperature=0.01,width=100", 18)
     'temperature=0.01,\\nwidth=100'
     """
     lines = [""]
-    for part in PARTS.findall(name):
+    for part in NAME_PARTS.findall(name):
         if lines[-1] and len(lines[-1]) + len(part) > room:
             lines.append("")
         lines[-1] += part
@@ -130,5 +130,5 @@ def _broken(name: str, room: int) -> str:
 
 
 def _setting(number: float | None) -> str:
-    """A setting, nothing where the model has no such."""
+    """Text of a setting, empty if the model does not have it."""
     return "" if number is None else f"{number:g}"

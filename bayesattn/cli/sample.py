@@ -1,4 +1,4 @@
-"""bayesattn sample: start, resume or look at a run on disk."""
+"""Command `bayesattn sample`: start, resume or inspect a run on disk."""
 
 import tomllib
 from pathlib import Path
@@ -29,7 +29,7 @@ from bayesattn.cli.options import (
 )
 from bayesattn.cli.screen import (
     CANNOT_TELL,
-    MOST_OWN,
+    MOST_DIAGONAL_ENTRIES,
     bars,
     errors,
     new_table,
@@ -48,8 +48,8 @@ from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import cores
 from bayesattn.samplers.pilot import estimate, gradients_a_step
 
-LEAST_ESS = 3
-"""Entries of U between different paths that are shown."""
+ENTRIES_OF_LEAST_ESS = 3
+"""Number of off-diagonal entries of U shown, those with the smallest effective sample size."""
 
 
 def sample(
@@ -130,8 +130,8 @@ def sample(
             )
         except KeyboardInterrupt as interrupt:
             status = interrupt.args[0] if interrupt.args else 130
-            said = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
-            errors.print(f"bayesattn: interrupted; {said}; the same command resumes", soft_wrap=True)
+            text = f"{_done(runs.under_way(out))} of {chains * (warmup + draws)} steps are recorded in {out}"
+            errors.print(f"bayesattn: interrupted; {text}; the same command resumes", soft_wrap=True)
             raise typer.Exit(status) from None
     if not run.drawn:
         say_where(f"{out} has no draws of all chains yet: the same command goes on")
@@ -162,19 +162,19 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
         form = None
         if collapsed:
             form = form_at(compressed(case), case.architecture.factor_columns)
-        found = estimate(case, job)
-    seconds = found.compilation + job.chains * job.transitions * found.seconds_per_step / at_once
-    stored = job.chains * job.kept * found.bytes_per_draw
+        cost = estimate(case, job)
+    seconds = cost.compilation + job.chains * job.transitions * cost.seconds_per_step / at_once
+    stored = job.chains * job.kept * cost.bytes_per_draw
     if as_json:
-        print_json({"form": form, "memory": needed, "disk": stored, "seconds": seconds} | found._asdict())
+        print_json({"form": form, "memory": needed, "disk": stored, "seconds": seconds} | cost._asdict())
         return
     if form is not None:
         say(f"K by {form.replace('_', ' ')}")
     say(f"memory: at least {decimal(needed)}; on disk: {decimal(stored)}")
     say(
-        f"time: about {duration(seconds)}, {duration(found.compilation)} of it to prepare and to compile, then"
-        f" {found.seconds_per_step:.2g} s a step of one chain, {at_once} at a time"
-        + ("" if found.measured else f" (a gradient was timed: {gradients_a_step(job)} of them a step)")
+        f"time: about {duration(seconds)}, {duration(cost.compilation)} of it to prepare and to compile, then"
+        f" {cost.seconds_per_step:.2g} s a step of one chain, {at_once} at a time"
+        + ("" if cost.measured else f" (a gradient was timed: {gradients_a_step(job)} of them a step)")
     )
 
 
@@ -183,8 +183,10 @@ def _print_entries(case: Model, rows: list[PlainDict], show_all: bool) -> None:
     table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}
     off = [row for row in rows if row["path"] != row["other_path"] and row["ess"] is not None]
-    fewest = sorted(off, key=lambda row: row["ess"])[:LEAST_ESS]
-    own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[:MOST_OWN]
+    fewest = sorted(off, key=lambda row: row["ess"])[:ENTRIES_OF_LEAST_ESS]
+    own = sorted((row for row in rows if row["path"] == row["other_path"]), key=lambda row: -row["mean"])[
+        :MOST_DIAGONAL_ENTRIES
+    ]
     chosen = [row for row in rows if show_all or row in own or row in fewest]
     for row in chosen:
         cells = [with_error(row["mean"], row["error"])]
@@ -213,7 +215,7 @@ def _parsed_option(text: str) -> tuple[str, Any]:
 
 
 def _done(out: Path) -> int:
-    """Steps of all chains that a run records, 0 where there is none yet."""
+    """Number of recorded steps of all chains of a run together, 0 without a run."""
     try:
         return sum(runs.Run(out).done)
     except runs.RunError:

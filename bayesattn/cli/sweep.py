@@ -1,4 +1,4 @@
-"""bayesattn sweep: many runs, on the cores here or on a cluster."""
+"""Command `bayesattn sweep`: many runs, on local cores or on a cluster."""
 
 import os
 from pathlib import Path
@@ -55,8 +55,8 @@ def sweep(
 
     Example: bayesattn sweep sweep.toml --dry-run
     """
-    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # It tells all that it does.
-    from bayesattn import sweep as sweeps  # Dask and pandas take their time to import.
+    os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "warning")  # Dask logs everything by default.
+    from bayesattn import sweep as sweeps  # Dask and pandas are slow to import.
 
     plan = sweeps.Sweep(file, out)
     if dry_run:
@@ -87,13 +87,13 @@ def _run(plan: Any, options: PlainDict, quiet: bool) -> Any:
     with bars(quiet) as shown:
         bar = shown.add("starting workers", unit="steps")
 
-        def tell(standing: PlainDict) -> None:
+        def report(standing: PlainDict) -> None:
             failed = f", {standing['failed']} failed" if standing["failed"] else ""
             text = f"{standing['complete']} of {standing['runs']} runs{failed}"
             bar.update(standing["done"], description=text, total=standing["total"])
 
         try:
-            return sweeps.run(plan, **options, progress=tell)
+            return sweeps.run(plan, **options, progress=report)
         except KeyboardInterrupt as interrupt:
             errors.print("bayesattn: interrupted; what was drawn is kept, and the same command resumes")
             raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
@@ -105,7 +105,7 @@ def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> No
     with working("timing each kind of run for some seconds", as_json):
         rows = list(sweeps.estimates(plan, threads))
         started = sweeps.start_up() if any(row.steps for row in rows) else 0.0
-    # At worst each worker meets each kind of run, and compiles it.
+    # In the worst case each worker compiles each kind of run.
     before = started + sum(row.compilation for row in rows)
     seconds = before + max(sum(row.seconds for row in rows) / workers, max(row.seconds for row in rows))
     if as_json:

@@ -1,4 +1,4 @@
-"""bayesattn theory: what the theory says of a model."""
+"""Command `bayesattn theory`: predictions of the theory for a model."""
 
 from contextlib import suppress
 from typing import Annotated
@@ -23,7 +23,7 @@ from bayesattn.theory.problem import MOST_COORDINATES, refuse_many, too_many
 
 MOST_PATHS_SHOWN = 8
 MAP_CELL = 9
-"""Characters that a number of two digits, which may have an exponent, takes with the room beside it."""
+"""Width in characters of a cell: a number of two digits, possibly with an exponent, and a margin."""
 
 
 def theory(
@@ -69,20 +69,20 @@ def _print_costs(model: str, cases: list[Model], as_json: bool) -> None:
     costs = [cost(gaussian_density(case), case.architecture) for case in cases]
     if as_json:
         described = ({"width": case.architecture.widths[0], "temperature": case.temperature} for case in cases)
-        print_json([of | found._asdict() for of, found in zip(described, costs, strict=True)])
+        print_json([of | estimate._asdict() for of, estimate in zip(described, costs, strict=True)])
         return
     table = new_table(
         "N", "T", "form of K", "coordinates", "search by", "a gradient", "memory", "time", text=("form of K",)
     )
-    for case, found in zip(cases, costs, strict=True):
+    for case, estimate in zip(cases, costs, strict=True):
         cells = (
-            found.form,
-            f"{found.coordinates:,}",
-            found.search,
-            f"{1e3 * found.gradient:.3g} ms",
-            decimal(found.bytes),
+            estimate.form,
+            f"{estimate.coordinates:,}",
+            estimate.search,
+            f"{1e3 * estimate.gradient:.3g} ms",
+            decimal(estimate.bytes),
         )
-        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", *cells, duration(found.seconds))
+        table.add_row(str(case.architecture.widths[0]), f"{case.temperature:g}", *cells, duration(estimate.seconds))
     print_table(f"{model}: what its theory costs", table)
     say("time: roughly, with compilation; memory: at the least")
 
@@ -112,7 +112,7 @@ def _print_diagonals(model: str, rows: list[PlainDict]) -> None:
 
 
 def _print_few_heads(rows: list[PlainDict]) -> None:
-    """The score of each head, a line for each width and temperature."""
+    """Print the score of each head, a line for each width and temperature."""
     names = [f"{layer}.{way}" for layer, ways in enumerate(rows[0]["ways"], 1) for way in ways]
     table = new_table("N", "T", *names)
     for row in rows:
@@ -123,7 +123,7 @@ def _print_few_heads(rows: list[PlainDict]) -> None:
 
 
 def _print_heads(row: PlainDict) -> None:
-    """The score of each head, and of two layers the diagonal entries of U by their heads."""
+    """Print the score of each head and, for two layers, the diagonal entries of U by their heads."""
     case, scores = f"N = {row['width']}, T = {row['temperature']:g}", row["head_scores"]
     ways = row["ways"]
     table = new_table("head", *(f"layer {layer}" for layer in range(1, len(scores) + 1)))
@@ -167,7 +167,7 @@ def _theory_row(case: Model, shown: Bars) -> PlainDict:
 
 
 def _add_evidence(rows: list[PlainDict], cases: list[Model], seed: int, shown: Bars) -> None:
-    """To each row, its case's; all temperatures of a width in one run."""
+    """Add the evidence of each case to its row, computed for all temperatures of a width in one run."""
     for width in {case.architecture for case in cases}:
         shown.add(f"evidence, N = {width.widths[0]}")
         same = [(row, case) for row, case in zip(rows, cases, strict=True) if case.architecture == width]

@@ -1,4 +1,4 @@
-"""bayesattn train: queries and keys by gradient descent."""
+"""Command `bayesattn train`: queries and keys by gradient descent."""
 
 from pathlib import Path
 from typing import Annotated

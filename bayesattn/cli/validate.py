@@ -1,4 +1,4 @@
-"""bayesattn validate: does the theory hold?"""
+"""Command `bayesattn validate`: does the theory hold?"""
 
 import time
 from pathlib import Path
@@ -35,7 +35,7 @@ from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
-    MOST_OWN,
+    MOST_DIAGONAL_ENTRIES,
     bars,
     free_folder,
     new_table,
@@ -60,8 +60,8 @@ ANSWERS = {
     validation.DOES_NOT_HOLD: ("It does NOT hold", "red"),
     validation.CANNOT_TELL: ("It cannot be told", "yellow"),
 }
-MOST_DIFFERENT, FARTHEST = 10, 3
-"""Entries of U between different paths that are shown: of those that differ, and of greatest |z| in any case."""
+MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
+"""Numbers of off-diagonal entries of U shown: of those that differ, and of those with the largest |z| in any case."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 
 
@@ -123,12 +123,12 @@ def validate(
         "draws": draws,
         "seed": seed,
     }
-    Job(**settings)  # Bad ones are found before any training.
-    # Before the model's own data, so that a wrong name is found before any training.
+    Job(**settings)  # Invalid settings are found before training.
+    # Loaded before the model's own data, so that a wrong name is found before training.
     elsewhere = {}
     with training_progress("training", as_json) as progress:
         for source in also_on or []:
-            task = {"test_images": _found_from_here(source)}
+            task = {"test_images": _absolute_source(source)}
             try:
                 elsewhere[source] = ba.load_model(model, seed=data_seed, task=task, progress=progress)
             except ValueError as error:
@@ -173,8 +173,8 @@ def _print_validation(outcome: ValidationStudy, model: str, seconds: float, fold
     for result in results:
         gain = result.accuracy and result.accuracy.gains[ALL_PATHS].verdict("the GP limit")
         alignment = result.alignment and result.alignment.verdict()
-        if said := "; ".join(verdict for verdict in (gain, alignment) if verdict):
-            say(f"N = {result.width}: {said}")
+        if sentence := "; ".join(verdict for verdict in (gain, alignment) if verdict):
+            say(f"N = {result.width}: {sentence}")
     _print_entries(results, show_all)
     for of, name in (("relative_deviation", "saddle point"), ("relative_remaining", "1/N theory")):
         fit = slopes[of]
@@ -206,7 +206,7 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
     for result in results:
         entries, pairs = result.entries, np.tril_indices(len(result.corrected))
         every = range(len(entries.names))
-        chosen = every if show_all else _telling(entries, pairs)
+        chosen = every if show_all else _entries_shown(entries, pairs)
         width, left_out = str(result.width), left_out + len(every) - len(chosen)
         for entry in chosen:
             at, differs = (pairs[0][entry], pairs[1][entry]), _differs(entries)[entry]
@@ -234,22 +234,24 @@ def _print_entries(results: list[Validation], show_all: bool) -> None:
         say(f"{left_out} entries are not shown: --all shows them, result.json has them")
 
 
-def _telling(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
-    """Numbers of the greatest entries on the diagonal, and of all that differ or lie farthest from the theory."""
-    apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]][:MOST_DIFFERENT]
+def _entries_shown(entries: Compared, pairs: tuple[np.ndarray, np.ndarray]) -> list[int]:
+    """Indices of the largest diagonal entries, and of entries that differ or are farthest from the theory."""
+    apart = [entry for entry in np.argsort(-entries.excess, kind="stable") if _differs(entries)[entry]][
+        :MOST_DIFFERING_ENTRIES
+    ]
     off, on = np.flatnonzero(pairs[0] != pairs[1]), np.flatnonzero(pairs[0] == pairs[1])
-    own = on[np.argsort(-entries.size[on], kind="stable")][:MOST_OWN]
-    farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST]
+    own = on[np.argsort(-entries.size[on], kind="stable")][:MOST_DIAGONAL_ENTRIES]
+    farthest = off[np.argsort(-np.abs(entries.z[off]), kind="stable")][:FARTHEST_ENTRIES]
     return sorted(map(int, {*own, *apart, *farthest}))
 
 
 def _differs(entries: Compared) -> np.ndarray:
-    """Entries that do not agree; where Monte Carlo error is not known, nothing can be told."""
+    """Whether each entry disagrees; False for an entry without a Monte Carlo error."""
     return ~entries.agrees & np.isfinite(entries.noise)
 
 
-def _found_from_here(source: str) -> str:
-    """A file's path from the folder of the command, not of the model file."""
+def _absolute_source(source: str) -> str:
+    """Source as a name, or as an absolute path: relative to the working directory, not to the model file."""
     return source if is_named(source) else str(user_path("--also-on", source).absolute())
 
 
@@ -308,7 +310,7 @@ def _evidence(candidate: Candidate) -> str:
 
 
 def _shares(candidate: Candidate, model: Model) -> tuple[str, str]:
-    """Accuracy on validation and test examples."""
+    """Accuracies on validation and test examples as texts."""
     validated = _percent(candidate.validation_accuracy, model.validation_labels)
     return validated, _percent(candidate.test_accuracy, model.test_labels)
 

@@ -1,7 +1,7 @@
 """Attention as inference of a latent posterior from exchangeable tokens (EXCHANGEABILITY; arXiv:2212.14852).
 
-The latent-variable model and its exact posterior, two attentions and the laws of their errors, and finite latents by
-enumeration.
+The latent-variable model and its exact posterior, two attentions and formulas for their errors, and finite latents
+by enumeration.
 """
 
 from bayesattn.exchangeable.attention import cme_attention, cme_covariance, same_ridge, softmax_attention

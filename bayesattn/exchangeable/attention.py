@@ -35,13 +35,13 @@ def cme_attention(
         queries: q of shape (.., m, d); any leading axes, such as batch and head, that fit those of the keys.
         keys: k of shape (.., n, d).
         values: v of shape (.., n, d_v).
-        ridge: lambda, at least 0; 0 for the linear kernel only, and no fewer tokens than features.
+        ridge: lambda, at least 0; it may be 0 only for the linear kernel, with no fewer tokens than features.
         kernel: "linear", "exponential" or "gaussian" (on the unit sphere).
-        bandwidth: gamma of the kernel; the linear one has none.
+        bandwidth: gamma of the kernel; the linear kernel has none.
 
     Raises:
         ValueError: shapes that do not fit, no tokens, entries that are not finite, an unknown kernel, a ridge below 0 or
-            too small for these keys, a bandwidth that is not above 0, vectors off the sphere where the kernel needs it.
+            too small for these keys, a bandwidth that is not above 0, vectors off the sphere if the kernel requires it.
     """
     queries, keys, values = _checked(queries, keys, values)
     checked_kernel(kernel, bandwidth, queries=queries, keys=keys)
@@ -69,8 +69,8 @@ def softmax_attention(
 ) -> Float[Array, "... query value"]:
     """Softmax attention V^T softmax(K q / gamma), a Nadaraya-Watson estimate.
 
-    On the unit sphere the exponential and the Gaussian kernel of bandwidth gamma give the same weights. Arguments and errors
-    as for `cme_attention`.
+    On the unit sphere, the exponential and the Gaussian kernel of bandwidth gamma give the same weights. Arguments and
+    errors as for `cme_attention`.
     """
     queries, keys, values = _checked(queries, keys, values)
     checked_kernel("exponential", bandwidth)
@@ -83,8 +83,8 @@ def cme_covariance(
 ) -> Float[Array, "query query"]:
     """Posterior covariance of z phi(q) and z phi(q') per value coordinate, by CME attention to kernels as values.
 
-    With values K(k_i, q') attention at lambda = sigma^2 / tau^2 gives k(q')^T (G + lambda I)^{-1} k(q), and
-    tau^2 (K(q, q') - that) = sigma^2 phi(q)^T M phi(q') (derived here).
+    With values K(k_i, q'), attention at lambda = sigma^2 / tau^2 gives k(q')^T (G + lambda I)^{-1} k(q), and tau^2
+    (K(q, q') - k(q')^T (G + lambda I)^{-1} k(q)) = sigma^2 phi(q)^T M phi(q') (derived here).
 
     >>> jnp.round(cme_covariance(np.eye(2), np.eye(2), noise=1.0, prior=1.0, kernel="linear"), 6).tolist()
     [[0.5, 0.0], [0.0, 0.5]]
@@ -99,14 +99,14 @@ def cme_covariance(
     """
     noise, prior = positive("noise", noise), positive("prior", prior)
     settings = {"kernel": kernel, "bandwidth": bandwidth}
-    seen = gram(kernel, keys, queries, bandwidth)
-    attended = cme_attention(queries, keys, seen, ridge=(noise / prior) ** 2, **settings)
+    values = gram(kernel, keys, queries, bandwidth)
+    attended = cme_attention(queries, keys, values, ridge=(noise / prior) ** 2, **settings)
     return prior**2 * (gram(kernel, queries, queries, bandwidth) - attended)
 
 
 @with_own_settings
 def same_ridge(ridge: float, bandwidth: float) -> float:
-    """lambda e^(1/gamma): with it the exponential kernel attends as the Gaussian one with lambda, on the unit sphere."""
+    """lambda e^(1/gamma), the ridge of the exponential kernel that matches lambda of the Gaussian one on the unit sphere."""
     if not (np.isfinite(ridge) and ridge >= 0):
         raise BayesattnError(f"ridge must be a finite number of at least 0, got {ridge}")
     return ridge * float(np.exp(1 / positive("bandwidth", bandwidth)))
@@ -134,10 +134,10 @@ def _cme(queries, keys, values, ridge, bandwidth, kernel: str):
     batch = np.broadcast_shapes(queries.shape[:-2], keys.shape[:-2], values.shape[:-2])
     queries, keys, values = (jnp.broadcast_to(array, (*batch, *array.shape[-2:])) for array in (queries, keys, values))
     if kernel == "linear":
-        # Through features: as many as keys have, however many tokens there are, and sound at ridge zero.
+        # In feature space, whose size does not depend on the number of tokens, and which allows a ridge of zero.
         precision = jnp.einsum("...nd,...ne->...de", keys, keys) + ridge * jnp.eye(keys.shape[-1])
         return queries @ _solve(precision, jnp.einsum("...nd,...nv->...dv", keys, values))
-    # Kernel and ridge of each sequence divided by the kernel's largest entry, which may overflow.
+    # Divide kernel and ridge of each sequence by the kernel's largest entry, which may overflow.
     among, across = similarity(kernel, keys, keys, bandwidth), similarity(kernel, queries, keys, bandwidth)
     largest = jnp.max(among, axis=(-2, -1), keepdims=True)
     regularised = jnp.exp(among - largest) + ridge * jnp.exp(-largest) * jnp.eye(keys.shape[-2])

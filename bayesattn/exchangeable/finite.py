@@ -11,13 +11,13 @@ from scipy import linalg, special
 from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, positive_integer
 from bayesattn._util.errors import BayesattnError
 
-SAME_POSTERIOR = 1e-9
-"""Posteriors closer than this in every entry count as one."""
+POSTERIOR_TOLERANCE = 1e-9
+"""Largest difference in any entry between two posteriors that count as one."""
 
 
 @dataclass(frozen=True, eq=False)
 class FiniteLatent(OwnsArrays):
-    """A latent z of finitely many values, and tokens that are independent given z.
+    """Latent z of finitely many values, and tokens that are independent given z.
 
     Args:
         prior: p(z), shape (Z,).
@@ -40,7 +40,7 @@ class FiniteLatent(OwnsArrays):
         object.__setattr__(self, "emission", owned(emission))
 
     def sequences(self, tokens: int) -> Int[np.ndarray, "sequence token"]:
-        """All sequences of so many tokens."""
+        """All sequences of `tokens` tokens."""
         positive_integer("tokens", tokens)
         return np.array(list(itertools.product(range(len(self.emission)), repeat=tokens)))
 
@@ -54,12 +54,12 @@ class FiniteLatent(OwnsArrays):
         return joint / joint.sum(0)
 
     def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
-        """log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
+        """Log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
         scores = self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 
     def mean_log_odds(self, tokens: int, truth: int) -> float:
-        """E of the log-odds of z* against its best rival over sequences drawn given z*, by enumeration of counts."""
+        """Mean log odds of z* against its best rival over sequences drawn given z*, by enumeration of counts."""
         counts, probabilities = self._counts(tokens, truth)
         return float(probabilities @ self.log_odds(counts, truth))
 
@@ -70,14 +70,14 @@ class FiniteLatent(OwnsArrays):
         return float(probabilities @ special.softmax(self._scores(counts), axis=1)[:, others].sum(1))
 
     def _counts(self, tokens: int, truth: int) -> tuple[np.ndarray, np.ndarray]:
-        """All count vectors that z* can make, and their probabilities."""
+        """All count vectors of positive probability given z*, and their probabilities."""
         counts = _compositions(positive_integer("tokens", tokens), len(self.emission))
         weights = special.gammaln(tokens + 1) - special.gammaln(counts + 1).sum(1)
         probabilities = np.exp(weights + special.xlogy(counts, self.emission[:, truth]).sum(1))
         return counts[probabilities > 0], probabilities[probabilities > 0]
 
     def _scores(self, counts: Checked) -> np.ndarray:
-        """log p(z, counts) up to what does not depend on z."""
+        """log p(z, counts) up to a term that does not depend on z."""
         return np.log(self.prior) + special.xlogy(np.asarray(counts)[:, :, None], self.emission).sum(1)
 
     def divergence(self, truth: int) -> float:
@@ -93,7 +93,7 @@ class FiniteLatent(OwnsArrays):
 
 
 def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]:
-    """All ways to write a total as an ordered sum of so many whole numbers of at least 0."""
+    """All ways to write a total as an ordered sum of `parts` whole numbers of at least 0."""
     heads = np.arange(total + 1)
     if parts == 1:
         return np.array([[total]])
@@ -103,8 +103,8 @@ def _compositions(total: int, parts: int) -> Int[np.ndarray, "composition part"]
     return np.column_stack([np.repeat(heads, list(map(len, tails))), np.concatenate(tails)])
 
 
-def cells(values: Checked, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray, " sequence"]:
-    """Number of the cell of each sequence: those whose columns of `values` (.., sequence) agree share one."""
+def cells(values: Checked, tolerance: float = POSTERIOR_TOLERANCE) -> Int[np.ndarray, " sequence"]:
+    """Number of the cell of each sequence; sequences whose columns of `values` (.., sequence) agree share a cell."""
     columns = np.atleast_2d(values).T
     representatives: list[np.ndarray] = []
     numbers = np.empty(len(columns), int)
@@ -117,7 +117,7 @@ def cells(values: Checked, tolerance: float = SAME_POSTERIOR) -> Int[np.ndarray,
 
 
 def type_classes(tokens: int, vocabulary: int) -> int:
-    """Number of count vectors of so many tokens: (n + V - 1 choose V - 1).
+    """Number of count vectors of `tokens` tokens: (n + V - 1 choose V - 1).
 
     >>> type_classes(4, 3)
     15
@@ -126,7 +126,7 @@ def type_classes(tokens: int, vocabulary: int) -> int:
 
 
 def merged(joint: Checked, partition: Checked) -> Float[np.ndarray, "latent cell"]:
-    """Joint law of the latent and the cell of a partition of sequences."""
+    """Joint distribution of the latent and the cell of a partition of sequences."""
     joint = np.asarray(joint)
     law = np.zeros((len(joint), int(np.max(partition)) + 1))
     np.add.at(law.T, np.asarray(partition), joint.T)
@@ -134,13 +134,13 @@ def merged(joint: Checked, partition: Checked) -> Float[np.ndarray, "latent cell
 
 
 def mutual_information(joint: Checked) -> float:
-    """I of the two variables of a joint law (row, column), in nats."""
+    """Mutual information of the two variables of a joint distribution (row, column), in nats."""
     joint = np.asarray(joint)
     return float(special.rel_entr(joint, np.outer(joint.sum(1), joint.sum(0))).sum())
 
 
 def least_loss(joint: Checked, partition: Checked) -> float:
-    """Least information about the latent that is lost by merging any two cells of a partition."""
+    """Least loss of information about the latent when two cells of a partition are merged."""
     together = merged(joint, partition)
     full = mutual_information(together)
     losses = []
@@ -152,10 +152,10 @@ def least_loss(joint: Checked, partition: Checked) -> float:
 
 
 class Transfer(NamedTuple):
-    """How far an error of masked prediction can grow downstream.
+    """Largest growth of an error of masked prediction in a downstream task.
 
-    `factor` is |H Q (T Q)^+|, or infinity where masked prediction does not see a direction that the task reads; `direction`
-    is the change of the posterior, of entries summing to 0, that attains it; `weakest` is sigma_min(T Q).
+    `factor` is |H Q (T Q)^+|, or infinity if masked prediction does not see a direction that the task reads;
+    `direction` is the change of the posterior, with entries summing to 0, that attains it; `weakest` is sigma_min(T Q).
     """
 
     factor: float
@@ -180,13 +180,13 @@ def transfer(emission: Checked, readout: Checked) -> Transfer:
     readout = finite_array("readout", readout, ("tasks", size))
     basis = linalg.null_space(np.ones((1, size)))
     _, singular, right = np.linalg.svd(emission @ basis)
-    seen = np.append(singular, np.zeros(size - 1 - len(singular)))
-    unseen = seen <= np.finfo(float).eps * size * max(seen[0], 1.0)
+    singular_values = np.append(singular, np.zeros(size - 1 - len(singular)))
+    unseen = singular_values <= np.finfo(float).eps * size * max(singular_values[0], 1.0)
     if unseen.any():
         blind = right.T[:, unseen]
         _, gains, directions = np.linalg.svd(readout @ basis @ blind)
         if gains[0] > np.finfo(float).eps * size * np.linalg.norm(readout):
-            return Transfer(np.inf, basis @ blind @ directions[0], float(seen.min()))
+            return Transfer(np.inf, basis @ blind @ directions[0], float(singular_values.min()))
     inverse = np.linalg.pinv(emission @ basis)
     _, gains, directions = np.linalg.svd(readout @ basis @ inverse)
-    return Transfer(float(gains[0]), basis @ inverse @ directions[0], float(seen.min()))
+    return Transfer(float(gains[0]), basis @ inverse @ directions[0], float(singular_values.min()))

@@ -12,16 +12,16 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 
 KERNELS = ("linear", "exponential", "gaussian")
-OFF_SPHERE = 1e-6
-"""Most that the norm of a key may differ from 1 where a formula holds on the unit sphere only."""
+LARGEST_NORM_DEVIATION = 1e-6
+"""Largest deviation of a key's norm from 1 if a formula holds only on the unit sphere."""
 
 
 @with_own_settings
 def gram(kernel: str, keys: Checked, other: Checked, bandwidth: Checked = 1.0) -> Float[Array, "... key other_key"]:
     """K(k, k') for keys (.., n, d) and other keys (.., m, d), without checks of the arrays.
 
-    "linear": k . k'; "exponential": exp(k . k' / gamma); "gaussian": exp(-|k - k'|^2 / (2 gamma)), which on the unit sphere
-    is e^(-1/gamma) times the exponential one.
+    "linear": k . k'; "exponential": exp(k . k' / gamma); "gaussian": exp(-|k - k'|^2 / (2 gamma)), which on the unit
+    sphere is e^(-1/gamma) times the exponential kernel.
     """
     one_of("kernel", kernel, KERNELS)
     similar = similarity(kernel, keys, other, bandwidth)
@@ -31,7 +31,7 @@ def gram(kernel: str, keys: Checked, other: Checked, bandwidth: Checked = 1.0) -
 def similarity(
     kernel: str, keys: Checked, other: Checked, bandwidth: Checked = 1.0
 ) -> Float[Array, "... key other_key"]:
-    """k . k' for the linear kernel, the logarithm of the others."""
+    """k . k' for the linear kernel, the logarithm of the kernel for the others."""
     products = jnp.einsum("...nd,...md->...nm", keys, other)
     if kernel == "linear":
         return products
@@ -44,7 +44,7 @@ def similarity(
 def checked_tokens(keys: Checked, values: Checked) -> tuple[Any, Any]:
     """Keys (.., n, d) and values (.., n, d_v); raises ValueError if they do not fit or there are none.
 
-    Arrays that JAX traces are checked for their shapes alone.
+    Only the shapes of arrays that JAX traces are checked.
     """
     keys, values = checked_batch("keys", keys), checked_batch("values", values)
     if values.shape[-2] != keys.shape[-2]:
@@ -63,7 +63,7 @@ def checked_batch(name: str, value: Checked) -> Any:
 
 
 def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Any) -> None:
-    """Raise ValueError unless the kernel exists, the bandwidth is above 0, and vectors lie where the kernel needs them."""
+    """Raise ValueError unless the kernel exists, the bandwidth is above 0, and vectors are on the sphere if necessary."""
     one_of("kernel", kernel, KERNELS)
     if not isinstance(bandwidth, Tracer):
         positive("bandwidth", bandwidth)
@@ -78,5 +78,5 @@ def on_sphere(**vectors: Any) -> None:
             continue
         norms = np.linalg.norm(np.asarray(value), axis=-1)
         worst = norms.flat[np.argmax(np.abs(norms - 1))]
-        if not abs(worst - 1) <= OFF_SPHERE:
+        if not abs(worst - 1) <= LARGEST_NORM_DEVIATION:
             raise BayesattnError(f"{name} must lie on the unit sphere here, got a vector of norm {worst:.6g}")

@@ -54,7 +54,7 @@ def latent_posterior(features: Checked, values: Checked, noise: float, prior: fl
 def query_posterior(
     features: Checked, values: Checked, query_features: Checked, noise: float, prior: float
 ) -> QueryPosterior:
-    """Posterior of z phi(q) for query features (m, d_phi), through the posterior of z; otherwise as `latent_posterior`."""
+    """Posterior of z phi(q) for query features (m, d_phi), from the posterior of z; otherwise as `latent_posterior`."""
     latent = latent_posterior(features, values, noise, prior)
     queries = jnp.asarray(finite_array("query_features", query_features, ("queries", latent.mean.shape[1])))
     return QueryPosterior(queries @ latent.mean.T, jnp.einsum("qf,fg,qg->q", queries, latent.covariance, queries))
@@ -64,7 +64,7 @@ def query_posterior(
 def dual_posterior(
     gram: Checked, cross: Checked, diagonal: Checked, values: Checked, noise: float, prior: float
 ) -> QueryPosterior:
-    """The same through kernels alone, for features of any number, infinite included: a Gaussian process.
+    """`query_posterior` from kernels alone, for any number of features, even infinitely many: a Gaussian process.
 
     Args:
         gram: K(k_i, k_j), shape (n, n).

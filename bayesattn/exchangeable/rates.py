@@ -1,8 +1,8 @@
-"""Laws of the errors of attention against the number of tokens (EXCHANGEABILITY section 3).
+"""Errors of attention as functions of the number of tokens (EXCHANGEABILITY section 3).
 
-All are mean squared errors summed over value coordinates; the model is that of `bayesattn.exchangeable.posterior`. Laws of
-softmax attention hold for keys uniform on the sphere of R^d and f(k) = z k, averaged over z; they were derived for this
-project.
+All are mean squared errors summed over value coordinates; the model is that of `bayesattn.exchangeable.posterior`. The
+formulas for softmax attention hold for keys uniform on the sphere of R^d and f(k) = z k, averaged over z; they were
+derived for this project.
 """
 
 import numpy as np
@@ -11,8 +11,8 @@ from scipy import special
 from bayesattn._util.checks import Checked, finite_array, positive, positive_integer
 from bayesattn.exchangeable.sphere import bessel_ratio, noise_factor
 
-NODES, STEP = 400, 0.1
-"""Nodes of the quadrature over q . k, and step of that over log t, in `finite_softmax_error`."""
+QUADRATURE_NODES, LOG_TIME_STEP = 400, 0.1
+"""Number of nodes of the quadrature over q . k, and step of that over log t, in `finite_softmax_error`."""
 
 
 def cme_error(features: Checked, query: Checked, latent: Checked, ridge: float, noise: float) -> float:
@@ -36,7 +36,7 @@ def cme_error(features: Checked, query: Checked, latent: Checked, ridge: float, 
 def mean_cme_error(
     features: Checked, query: Checked, ridge: float, noise: float, prior: float, value_features: int
 ) -> float:
-    """The same averaged over z, with entries N(0, tau^2); at ridge sigma^2/tau^2 it is d_v sigma^2 phi^T M phi."""
+    """`cme_error` averaged over z with entries N(0, tau^2); at ridge sigma^2/tau^2 it is d_v sigma^2 phi^T M phi."""
     smoothed, variance = _solved(features, query, ridge)
     bias = (ridge * positive("prior", prior)) ** 2 * np.sum(smoothed**2)
     return float(positive_integer("value_features", value_features) * (bias + positive("noise", noise) ** 2 * variance))
@@ -45,11 +45,11 @@ def mean_cme_error(
 def isotropic_cme_error(
     tokens: float, dimension: int, ridge: float, noise: float, prior: float, value_features: int
 ) -> float:
-    """The same for keys uniform on the sphere of R^d and phi(k) = k, up to terms of relative order 1/n^2.
+    """`mean_cme_error` for keys uniform on the sphere of R^d and phi(k) = k, up to terms of relative order 1/n^2.
 
-    With a = n/d + lambda and v = n (d - 1) / d^2, the mean square of Phi^T Phi - n/d, averages over keys are
-    E M = 1/a + v/a^3 and E M^2 = 1/a^2 + 3 v/a^4 (derived here), and the error is
-    d_v [sigma^2 E M + (lambda^2 tau^2 - lambda sigma^2) E M^2].
+    With a = n/d + lambda and v = n (d - 1) / d^2, the mean square of Phi^T Phi - n/d, averages over keys are E M = 1/a
+    + v/a^3 and E M^2 = 1/a^2 + 3 v/a^4 (derived here), and the error is d_v [sigma^2 E M + (lambda^2 tau^2 - lambda
+    sigma^2) E M^2].
     """
     tokens, dimension = positive("tokens", tokens), positive_integer("dimension", dimension)
     ridge, noise, prior = positive("ridge", ridge), positive("noise", noise), positive("prior", prior)
@@ -67,23 +67,23 @@ def spectral_cme_error(
     prior: float,
     value_features: int,
 ) -> tuple[float, float]:
-    """CME attention with a kernel of eigenvalues c_l, keys uniform on the sphere, up to relative order 1/n^2.
+    """Error of CME attention with a kernel of eigenvalues c_l, keys uniform on the sphere, up to relative order 1/n^2.
 
-    With a_l = n c_l + lambda, and E[D X D]_l = n c_l (tr(C X) - c_l x_l) for D = Phi^T Phi - n C and X diagonal,
-    E tr(C M) = sum c/a + sum c/a^2 E[D A^-1 D], and so on for M C M.
+    With a_l = n c_l + lambda, and E[D X D]_l = n c_l (tr(C X) - c_l x_l) for D = Phi^T Phi - n C and X diagonal, E tr(C
+    M) = sum c/a + sum c/a^2 E[D A^-1 D], and likewise for M C M.
 
     Args:
         tokens: n.
         ridge: lambda.
         spectrum: c_l for l = 0, 1, ..
-        multiplicities: how often each occurs.
+        multiplicities: how often each eigenvalue occurs.
         noise: sigma.
         prior: tau, of f(k) = z k, which lies in the eigenspace of l = 1.
         value_features: d_v.
 
     Returns:
-        The posterior variance d_v sigma^2 E phi^T M phi of the Gaussian process with this kernel (where lambda is sigma^2
-        over its variance), and the mean squared error where the truth is z k.
+        The posterior variance d_v sigma^2 E phi^T M phi of the Gaussian process with this kernel (if lambda is sigma^2
+        over its variance), and the mean squared error if the truth is z k.
     """
     eigenvalues, counts = np.asarray(spectrum, float), np.asarray(multiplicities)
     ridge, tokens = positive("ridge", ridge), positive("tokens", tokens)
@@ -135,8 +135,8 @@ def softmax_error(
 ) -> float:
     """Mean squared error about f itself to order 1/n: bias, variance, and the bias of a ratio of means.
 
-    The latter is -Z(2 kappa) / Z(kappa)^2 (a_1(2 kappa) - a_1(kappa)) z q / n, and acts through
-    its product with that of S f.
+    The bias of the ratio is -Z(2 kappa) / Z(kappa)^2 (a_1(2 kappa) - a_1(kappa)) z q / n; it enters through its product
+    with the bias of S f.
     """
     kappa, rest = 1 / positive("bandwidth", bandwidth), (prior, value_features)
     kept, twice = (float(bessel_ratio(1, factor * kappa, dimension)) for factor in (1, 2))
@@ -154,15 +154,16 @@ def finite_softmax_error(
     kept: float = 1.0,
     sink: bool = False,
 ) -> float:
-    """Mean squared error of softmax attention about `kept` times f, exactly, for any number of tokens (derived here).
+    """Exact mean squared error of softmax attention about `kept` times f, for any number of tokens (derived here).
 
-    With weights u = exp(kappa q.k) / Z(kappa), 1/(sum u)^2 = int t exp(-t sum u) dt makes all averages over tokens products:
-    with L = E exp(-t u) and x = u (k - kept q),
+    With weights u = exp(kappa q.k) / Z(kappa), 1/(sum u)^2 = int t exp(-t sum u) dt turns all averages over tokens into
+    products. With L = E exp(-t u) and x = u (k - kept q),
 
         E sum u^2 / (sum u)^2 = int t n E[u^2 exp(-t u)] L^(n-1) dt,
         E |sum x|^2 / (sum u)^2 = int t {n E[|x|^2 exp(-t u)] L^(n-1) + n (n-1) |E[x exp(-t u)]|^2 L^(n-2)} dt,
 
-    and the error is d_v times sigma^2 the first plus tau^2 the second. Averages over a token are integrals over q.k.
+    and the error is d_v times (sigma^2 times the first plus tau^2 times the second). Averages over a token are
+    integrals over q.k.
 
     Args:
         tokens: n.
@@ -171,7 +172,7 @@ def finite_softmax_error(
         noise: sigma.
         prior: tau.
         value_features: d_v.
-        kept: 1 for the error about f, a_1(kappa) for that about what attention converges to.
+        kept: 1 for the error about f, a_1(kappa) for the error about the limit of attention.
         sink: whether there is one more token, of logit 0 and value 0, as the asking token of a head is.
 
     Raises:
@@ -180,12 +181,12 @@ def finite_softmax_error(
     tokens, kappa = positive_integer("tokens", tokens), 1 / positive("bandwidth", bandwidth)
     noise, prior = positive("noise", noise), positive("prior", prior)
     order = (positive_integer("dimension", dimension, minimum=2) - 3) / 2
-    cosine, mass = special.roots_jacobi(NODES, order, order)
+    cosine, mass = special.roots_jacobi(QUADRATURE_NODES, order, order)
     mass /= mass.sum()
     scale = mass @ np.exp(kappa * (cosine - 1))
     weight, extra = np.exp(kappa * (cosine - 1)) / scale, np.exp(-kappa) / scale if sink else 0.0
-    # Up to where even the least weight is damped.
-    log_time = np.arange(-25.0, 5 - np.log(weight.min()), STEP)
+    # Up to a time at which even the least weight is damped.
+    log_time = np.arange(-25.0, 5 - np.log(weight.min()), LOG_TIME_STEP)
     time = np.exp(log_time) / tokens
     damped = -np.expm1(-np.outer(time, weight))
     log_left = np.log1p(-np.minimum(damped @ mass, np.nextafter(1, 0)))
@@ -196,7 +197,9 @@ def finite_softmax_error(
     off = tokens * spread * power(1) + tokens * (tokens - 1) * along**2 * power(2)
     off += -2 * kept * extra * tokens * along * power(1) + (kept * extra) ** 2 * power(0)
     noisy = tokens * average(weight**2) * power(1)
-    return float(value_features * STEP * (time**2 * np.exp(-time * extra)) @ (noise**2 * noisy + prior**2 * off))
+    return float(
+        value_features * LOG_TIME_STEP * (time**2 * np.exp(-time * extra)) @ (noise**2 * noisy + prior**2 * off)
+    )
 
 
 def _solved(features: Checked, query: Checked, ridge: float) -> tuple[np.ndarray, float]:

@@ -1,7 +1,7 @@
-"""Kernels that depend on q . k alone, for keys uniform on the unit sphere of R^d (EXCHANGEABILITY section 3).
+"""Kernels that depend only on q . k, for keys uniform on the unit sphere of R^d (EXCHANGEABILITY section 3).
 
-By the Funk-Hecke formula averaging f(k) with weight exp(kappa q . k) multiplies each spherical harmonic of degree l by a
-Bessel function; here kappa = 1 / gamma, and all are scaled so that large kappa does not overflow.
+By the Funk-Hecke formula, averaging f(k) with weight exp(kappa q . k) multiplies each spherical harmonic of degree l by
+a Bessel function. Here kappa = 1 / gamma, and all functions are scaled so that a large kappa does not overflow.
 """
 
 from typing import Any
@@ -13,11 +13,12 @@ from scipy import special
 from bayesattn._util.checks import Checked, finite_array, positive, positive_integer
 from bayesattn._util.errors import BayesattnError
 
-EIGENVALUE_ROUNDING = 1e-30
+LEAST_EIGENVALUE = 1e-30
+"""Eigenvalues up to this size are left out."""
 
 
 def bessel_ratio(degree: Checked, inverse_bandwidth: float, dimension: int) -> Any:
-    """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): what softmax smoothing leaves of a harmonic of degree l.
+    """a_l(kappa) = I_{l+d/2-1}(kappa) / I_{d/2-1}(kappa): the factor of a harmonic of degree l after softmax smoothing.
 
     In three dimensions a_1 is Langevin's function coth(kappa) - 1 / kappa:
 
@@ -51,7 +52,7 @@ def eigenvalues(inverse_bandwidth: float, dimension: int) -> tuple[Float[np.ndar
     kappa, _ = _checked(inverse_bandwidth, dimension)
     degrees = np.arange(int(20 + 4 * kappa))
     values = np.exp(log_partition(kappa, dimension)) * bessel_ratio(degrees, kappa, dimension)
-    kept = values > EIGENVALUE_ROUNDING
+    kept = values > LEAST_EIGENVALUE
     if not np.isfinite(values).all():
         raise BayesattnError(f"inverse_bandwidth must leave eigenvalues within float64, got {kappa:g}")
     return values[kept], harmonics(degrees[kept], dimension)
@@ -79,13 +80,13 @@ def effective_dimension(spectrum: Checked, level: float, multiplicities: Checked
 
 
 def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Points uniform on the unit sphere, the last axis being that of coordinates."""
+    """Points uniform on the unit sphere; the last axis is that of coordinates."""
     points = rng.normal(size=shape)
     return points / np.linalg.norm(points, axis=-1, keepdims=True)
 
 
 def _scaled_bessel(order: float, kappa: float, dimension: int) -> float:
-    """e^(-kappa) I_order(kappa); raises ValueError where it is below the smallest number."""
+    """e^(-kappa) I_order(kappa); raises ValueError if it underflows to 0."""
     value = float(special.ive(order, kappa))
     if value == 0:
         raise BayesattnError(f"inverse_bandwidth must not be so small in {dimension} dimensions, got {kappa:g}")

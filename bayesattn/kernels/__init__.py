@@ -1,4 +1,4 @@
-"""Kernels of attention paths, and the Gaussian density of labels that they give: one density, three ways to compute it."""
+"""Kernels of attention paths, and the Gaussian process of the labels: one density, three ways to compute it."""
 
 from bayesattn.kernels.between import kernel
 from bayesattn.kernels.choice import FORMS, compressed, gaussian_process

@@ -1,4 +1,4 @@
-"""The kernel between two sets of examples, weighed by an order parameter (THEORY section 3)."""
+"""Kernel between two sets of examples, weighted by an order parameter (THEORY section 3)."""
 
 from typing import Any
 
@@ -19,17 +19,17 @@ def kernel(
 ) -> Float[Array, "label other_label"]:
     """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
 
-    In a network with skips Pi stands there for the product of the heads (EXTENSIONS section 1). JAX can trace and
-    differentiate it in all three arrays.
+    In a network with skips, Pi in this prefactor is the product of the heads (EXTENSIONS section 1). JAX can trace and
+    differentiate the kernel in all three arrays.
 
     Args:
-        order_parameter: U, symmetric, shape (Pi, Pi), or (Pi m, Pi m) of m outputs.
+        order_parameter: U, symmetric, shape (Pi, Pi), or (Pi m, Pi m) for m outputs.
         path_inputs: xi of shape (P, Pi, N_0).
         other_path_inputs: xi' of shape (P', Pi, N_0).
         arch: the network.
 
     Returns:
-        Array of shape (P, P'), or (P m, P' m) between pairs (example, output), the output fastest.
+        Array of shape (P, P'), or (P m, P' m) between (example, output) pairs, outputs fastest.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, U that is not symmetric.

@@ -1,4 +1,4 @@
-"""The Gaussian process of a training set, in the form that takes the fewest operations."""
+"""Gaussian process of a training set, in the form that takes the fewest operations."""
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,12 @@ from bayesattn.kernels.pairs import ByPairs, pairs_of
 from bayesattn.kernels.path_inputs import Features, checked_labels, checked_path_inputs, scaled_features
 
 PAIRS_BYTES = 2**30
-"""Most memory that kernels of pairs of paths may take; beyond it K is formed from features."""
+"""Most memory for kernels of pairs of paths; above it, K is formed from features."""
 PRODUCTS_BYTES = 2**27
-"""Most memory that products of features with features may take."""
+"""Most memory for products of features with features."""
 FORMS = ("pairs", "features", "feature_space")
-MANY_LABELS = 1500
-"""Number of labels from which searches and chains look at compressed examples."""
+LEAST_LABELS_TO_COMPRESS = 1500
+"""Number of labels from which searches and chains use compressed examples."""
 
 
 def gaussian_process(
@@ -32,15 +32,16 @@ def gaussian_process(
     form: str | None = None,
     residual: ResidualExamples | None = None,
 ) -> GaussianProcess:
-    """The Gaussian process of a training set, in its cheapest form or in the one asked for.
+    """Gaussian process of a training set, in its cheapest form or in the form named.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
-        labels: Y of shape (P,), or (P, m) of m > 1 outputs.
+        labels: Y of shape (P,), or (P, m) for m > 1 outputs.
         arch: the network.
         temperature: T, variance of the label noise.
-        form: "pairs" of paths, of one output alone, "features" for the P x P kernel as a Gram matrix, or "feature_space".
-        residual: further examples that no U gives an output, if there are any.
+        form: "pairs" of paths, for one output only, "features" for the P x P kernel as a Gram matrix, or
+            "feature_space".
+        residual: further examples whose outputs are 0 for every U, if there are any.
 
     Raises:
         ValueError: wrong shapes, entries that are not finite, a temperature that is not above 0, another form.
@@ -51,38 +52,38 @@ def gaussian_process(
     if form is not None and one_of("form", form, FORMS) == "pairs" and not _has_pairs(arch):
         raise BayesattnError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
     scaled = scaled_features(path_inputs, arch.input_variance)
-    # The temperature has the type that `at` gives it: programs are compiled once for both.
+    # The same type as in `at`, so that programs are compiled once for both.
     return _in_form(form, scaled, jnp.asarray(labels), jnp.asarray(temperature, float), arch, residual)
 
 
 def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
-    """The same posterior of fewer examples, where they are many, in the cheapest form of as few.
+    """The same posterior with fewer examples, if there are many, in the cheapest form for the reduced number.
 
-    They are those that the triangle R of [X Y] = Q R makes, and residual ones. Searches, which decompose a matrix of the
-    labels' size at every step, and chains look at these.
+    The examples are the rows of the triangle R of [X Y] = Q R, and residual ones. Searches, which decompose a matrix of
+    the labels' size at every step, and chains use them.
     """
     examples, features, paths = process.features.shape
     columns = features * paths
     if compressed_examples(examples, columns, process.outputs) == examples:
         return process
     rows = jnp.column_stack([process.flat, process.labels])
-    # The same number of threads every time: it may change the last bits.
+    # A fixed number of threads, because it may change the last bits.
     with threadpool_limits(1, user_api="blas"):
         triangle = jax.block_until_ready(jnp.linalg.qr(rows, mode="r"))
-    known = ResidualExamples(0, 0.0) if process.residual is None else process.residual
+    earlier = ResidualExamples(0, 0.0) if process.residual is None else process.residual
     rest = jnp.sum(triangle[columns:, columns:] ** 2)
-    residual = ResidualExamples(known.examples + examples - columns, known.square + rest)
+    residual = ResidualExamples(earlier.examples + examples - columns, earlier.square + rest)
     kept = triangle[:columns, :columns].reshape(columns, features, paths)
     return _in_form(None, kept, triangle[:columns, columns:], process.temperature, arch, residual)
 
 
 def compressed_examples(examples: int, columns: int, outputs: int) -> int:
-    """Number of examples after compression, by the columns of their path inputs: as before, if they are few."""
-    return examples if examples * outputs < MANY_LABELS or examples < 2 * columns else columns
+    """Number of examples after compression: `columns`, the columns of their path inputs, or `examples` if they are few."""
+    return examples if examples * outputs < LEAST_LABELS_TO_COMPRESS or examples < 2 * columns else columns
 
 
 def form_at(process: GaussianProcess, columns: int) -> str:
-    """The form in which a Gaussian process computes its energy for factors of so many columns."""
+    """Form in which a Gaussian process computes its energy for factors with so many columns."""
     if isinstance(process, ByPairs):
         return "pairs"
     smaller = smaller_by_features(columns, process.features.shape[1], process.labels.size)
@@ -97,7 +98,7 @@ def _in_form(
     arch: Architecture,
     residual: ResidualExamples | None,
 ) -> GaussianProcess:
-    """The Gaussian process in the form asked for by name, or in the cheapest."""
+    """Gaussian process in the form named, or in the cheapest."""
     examples, size, _ = features.shape
     form = form or cheapest_form(examples, size, arch)
     common = (features, labels.reshape(examples, -1), temperature)
@@ -110,9 +111,10 @@ def _in_form(
 
 
 def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
-    """The form of fewest `operations`, but for pairs that would take more than `PAIRS_BYTES`.
+    """Form with the fewest `operations`, without pairs if they would take more than `PAIRS_BYTES`.
 
-    The other two differ in the size of their matrix, and the smaller one is taken: a larger one is singular but for T.
+    The other two forms differ in the size of their matrix, and only the smaller one is considered: the larger matrix
+    would be singular without T.
     """
     labels, columns = examples * arch.outputs, arch.factor_columns
     work = operations(labels, arch.rows, features, columns, arch.outputs)
@@ -124,12 +126,12 @@ def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
 
 
 def operations(labels: int, rows: int, features: int, columns: int, outputs: int) -> dict[str, float]:
-    """Operations that the energy and its gradient take in each form, roughly, for F of so many rows and columns.
+    """Approximate operations of the energy and its gradient in each form, for F with so many rows and columns.
 
-    Each of the P^2 Pi^2 / 4 numbers of pairs is read twice. Products of larger matrices take less time for each operation:
-    in that unit to read a number takes 1.6 sqrt(P), as fitted to where pairs and features took the same time with 60, 100,
-    200, 300, 600 and 1000 examples, 9 and 16 paths, on one core and two. The form of fewest operations was the fastest
-    there, or within a quarter of it.
+    Each of the P^2 Pi^2 / 4 numbers of pairs is read twice. Products of larger matrices take less time per operation.
+    In this unit, reading a number takes 1.6 sqrt(P), fitted to where pairs and features took the same time with 60,
+    100, 200, 300, 600 and 1000 examples, 9 and 16 paths, on one core and two. The form with the fewest operations was
+    the fastest there, or within a quarter of it.
     """
     latents = columns * features
     direct = labels * latents**2
@@ -143,7 +145,7 @@ def operations(labels: int, rows: int, features: int, columns: int, outputs: int
 
 
 def by_products(examples: int, features: int, arch: Architecture) -> bool:
-    """Whether A^T A takes fewer operations by the products of features than by the examples, and they fit into memory."""
+    """Whether A^T A takes fewer operations from products of features than from examples, and they fit into memory."""
     labels, columns = examples * arch.outputs, arch.factor_columns
     fewer = _operations_by_products(arch.rows, features, columns, arch.outputs) < labels * (columns * features) ** 2
     smaller = smaller_by_features(columns, features, labels)
@@ -151,16 +153,17 @@ def by_products(examples: int, features: int, arch: Architecture) -> bool:
 
 
 def expands_in_factor(labels: int, rows: int, columns: int) -> bool:
-    """Whether the energy's expansion in F takes fewer operations than that in U, besides what both share.
+    """Whether the expansion of the energy in F takes fewer operations than in U, beyond those that both share.
 
-    It does of few columns alone: with 16 paths, P = 600 and 10 columns a third more time went into the mode.
+    It does so only with few columns: with 16 paths, P = 600 and 10 columns, expansion in F made the search for the mode
+    a third longer.
     """
     in_factor = labels * columns * (2 * rows + columns) + 2 * (rows * columns) ** 2
     return columns < rows and in_factor < rows**4
 
 
 def _has_pairs(arch: Architecture) -> bool:
-    """Whether K(U) is a sum over pairs of paths; with several outputs it has a block for each pair of outputs."""
+    """Whether K(U) is a sum over pairs of paths; with several outputs it has one block per pair of outputs."""
     return arch.rows == arch.paths
 
 
@@ -170,10 +173,10 @@ def _products_fit(rows: int, features: int, outputs: int) -> bool:
 
 
 def _operations_by_products(rows: int, features: int, columns: int, outputs: int) -> float:
-    """Operations of A^T A by the products of features; from both sides each takes as long as four by the examples.
+    """Operations of A^T A from products of features; from both sides, each operation takes as long as four from examples.
 
-    Measured with 48 and 50 features, 600 to 2000 examples and 4 to 16 columns: 16 to 81 paths, of which those from 49 on
-    took up to three times as long by products as by 600 examples.
+    Measured with 48 and 50 features, 600 to 2000 examples, 4 to 16 columns and 16 to 81 paths. From 49 paths on,
+    products took up to three times as long as 600 examples.
     """
     paths = rows / outputs
     if mixes_pairs(rows, columns, outputs):

@@ -1,4 +1,4 @@
-"""Conditional distributions of a Gaussian process given U: predictions, labels left out, and labels drawn."""
+"""Conditional distributions of a Gaussian process given U: predictions, leave-one-out densities, and drawn labels."""
 
 from typing import NamedTuple
 
@@ -12,15 +12,18 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, Features, OrderParameter, by_label, mixed
 
 LEAST_PIVOT = 1e5
-"""Multiple of the rounding of K that a pivot must exceed for the energy to have six digits: with K of rank 3 it had 5.5 at
-1e4 and 6.5 at 1e5 (6 to 40 examples), in feature space all. From about 1000 down (40 and 100 examples, K of rank 6 and 10)
-the search of the saddle point ended at wrong points as if it had converged."""
+"""Multiple of the rounding of K that a pivot must exceed for the energy to have six digits.
+
+With K of rank 3 the energy had 5.5 digits at 1e4 and 6.5 at 1e5 (6 to 40 examples), and all digits in feature space.
+From about 1000 down (40 and 100 examples, K of rank 6 and 10), the search for the saddle point ended at wrong points as
+if it had converged.
+"""
 
 
 class Prediction(NamedTuple):
     """Mean and variance of the network's output f on each test example (without the label noise T).
 
-    With several outputs the last axis counts them.
+    With several outputs, the last axis is that of outputs.
     """
 
     mean: Float[Array, "*batch test_example"]
@@ -40,11 +43,11 @@ def conditional_moments(process: GaussianProcess, order_parameter: OrderParamete
 
 
 def leave_one_out(process: GaussianProcess, order_parameter: OrderParameter) -> Float[Array, " example"]:
-    """log p(Y_i | Y of all other examples, U) of each example, without a solve for each of them.
+    """log p(Y_i | Y of all other examples, U) of each example, without one solve per example.
 
-    With A = K + T I it is that of a normal distribution of mean Y_i - B^{-1} (A^{-1} Y)_i and covariance B^{-1}, where
-    B = (A^{-1})_ii is the block of the example's outputs (Sundararajan and Keerthi 2001; Rasmussen and Williams 2006,
-    equations 5.10 to 5.12).
+    With A = K + T I, it is the log density of a normal distribution with mean Y_i - B^{-1} (A^{-1} Y)_i and covariance
+    B^{-1}, where B = (A^{-1})_ii is the block of the example's outputs (Sundararajan and Keerthi 2001; Rasmussen and
+    Williams 2006, equations 5.10 to 5.12).
     """
     kernel = process.kernel_of(order_parameter)
     _, whitened, labels = process.whitened(kernel, jnp.eye(len(kernel)))
@@ -62,8 +65,8 @@ def sample_labels(process: GaussianProcess, key: Key[Array, ""], factor: Factor)
 
 
 def is_singular(process: GaussianProcess, factor: Factor) -> Array:
-    """Whether K + T I has a pivot so near to rounding that the energy's gradient may mean nothing."""
+    """Whether K + T I has a pivot so close to rounding that the energy's gradient may be meaningless."""
     kernel = process.kernel(factor)
     pivots = jnp.diag(cholesky(kernel, process.temperature)) ** 2
-    # Written so that NaN is singular.
+    # Negated, so that NaN counts as singular.
     return ~(jnp.min(pivots) > LEAST_PIVOT * len(kernel) * jnp.finfo(float).eps * jnp.max(jnp.diag(kernel)))

@@ -1,7 +1,7 @@
-"""Parts of the energy log det A + Y^T A^{-1} Y of A = K + T I, with its derivative written out.
+"""Energy log det A + Y^T A^{-1} Y with A = K + T I, and its derivative in closed form.
 
-To write it out is cheaper than to differentiate through the Cholesky factor: dE = tr[(A^{-1} - alpha alpha^T) dA] with
-alpha = A^{-1} Y. Labels Y are one vector here, those of all outputs.
+The closed form is cheaper than differentiating through the Cholesky factor: dE = tr[(A^{-1} - alpha alpha^T) dA] with
+alpha = A^{-1} Y. Labels Y are one vector here, of all outputs.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-HALVED_FROM = 256
-"""Rows from which a Gram matrix is made by halves."""
+LEAST_ROWS_TO_HALVE = 256
+"""Number of rows above which a Gram matrix is computed by halves."""
 
 Square = Float[Array, "row row"]
 
@@ -28,7 +28,7 @@ def log_det(lower: Square) -> Float[Array, ""]:
 
 @jax.custom_jvp
 def kernel_energy(kernel: Square, labels: Float[Array, " row"], temperature: Any):
-    """The energy by K."""
+    """Energy from K."""
     return energy_and_slope(kernel, labels, temperature)[0]
 
 
@@ -42,7 +42,7 @@ def _kernel_energy_jvp(primals, tangents):
 
 
 def energy_and_slope(kernel, labels, temperature):
-    """The energy, A^{-1} - alpha alpha^T, and alpha = A^{-1} Y."""
+    """Energy, A^{-1} - alpha alpha^T, and alpha = A^{-1} Y."""
     lower = cholesky(kernel, temperature)
     whitened = jax.scipy.linalg.solve_triangular(lower, labels, lower=True)
     solution = jax.scipy.linalg.solve_triangular(lower, whitened, lower=True, trans=1)
@@ -50,12 +50,13 @@ def energy_and_slope(kernel, labels, temperature):
 
 
 def gram(matrix: Float[Array, "row column"]) -> Square:
-    """M M^T, of which blocks below the diagonal are computed and mirrored.
+    """M M^T, of which only blocks on and below the diagonal are computed; the others are mirrored.
 
-    Rows are what is multiplied: of 1000 x 640 numbers M^T M takes 15 ms on one core, this of the transpose, copied, 8 ms.
+    Rows are multiplied, because M^T M of 1000 x 640 numbers takes 15 ms on one core, and this function of the
+    transpose, copied, 8 ms.
     """
     half = len(matrix) // 2
-    if half <= HALVED_FROM // 2:
+    if half <= LEAST_ROWS_TO_HALVE // 2:
         return matrix @ matrix.T
     first, last = matrix[:half], matrix[half:]
     below = last @ first.T
@@ -65,8 +66,8 @@ def gram(matrix: Float[Array, "row column"]) -> Square:
 def inverse(lower: Square) -> Square:
     """A^{-1} = W^T W of A = L L^T, with W = L^{-1}.
 
-    Both by halves: products of matrices, and nothing done to the zeros above the diagonal. To solve for every column takes
-    twice as long (100 and 300 examples, one core).
+    Both are computed by halves, as products of matrices that leave out the zeros above the diagonal. Solving for every
+    column takes twice as long (100 and 300 examples, one core).
     """
     leaf = _leaf(len(lower))
     return _gram_of_upper(_lower_inverse(lower, leaf).T, leaf)
@@ -97,5 +98,5 @@ def _gram_of_upper(upper: Square, leaf: int) -> Square:
 
 
 def _leaf(rows: int) -> int:
-    """Size up to which a matrix is not halved again: smaller ones gain nothing, and more of them compile for longer."""
+    """Size up to which a matrix is not halved again: smaller parts gain nothing, and more parts take longer to compile."""
     return max(48, -(-rows // (4 if rows <= 512 else 8)))

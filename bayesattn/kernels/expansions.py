@@ -1,7 +1,7 @@
 """Second-order expansions of the energy in U, or in its factor F.
 
-Examples enter through the Gram matrix of whitened path inputs alone, so that an expansion costs a few kernels, however many
-entries U has.
+Examples enter only through the Gram matrix of whitened path inputs, so an expansion costs as much as a few kernels,
+however many entries U has.
 """
 
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor
 
 BLOCK_BYTES = 2**27
+"""Most memory of a block of features."""
 
 
 class EnergyExpansion(NamedTuple):
@@ -26,16 +27,16 @@ class EnergyExpansion(NamedTuple):
 
 
 def expansion(process: GaussianProcess, factor: Factor) -> EnergyExpansion:
-    """The energy around U, to second order.
+    """Second-order expansion of the energy around U.
 
-    With Z_p = L^{-1} X_p of each path and v_p = X_p^T A^{-1} Y: dE/dU_pq = tr(Z_p^T Z_q) - v_p . v_q, and
-    d^2E/dU_pq dU_rs = -tr(Z_q^T Z_r Z_s^T Z_p) + 2 v_p^T (Z_q^T Z_r) v_s, on changes of U that are symmetric.
+    With Z_p = L^{-1} X_p and v_p = X_p^T A^{-1} Y of each path: dE/dU_pq = tr(Z_p^T Z_q) - v_p . v_q, and d^2E/dU_pq
+    dU_rs = -tr(Z_q^T Z_r Z_s^T Z_p) + 2 v_p^T (Z_q^T Z_r) v_s, for symmetric changes of U.
     """
     lower, whitened, labels, weighted = process.solve(factor)
     count, _, paths = whitened.shape
     energy = log_det(lower) + labels @ labels + process.residual_energy
     slope = jnp.einsum("efp,efq->pq", whitened, whitened) - weighted.T @ weighted
-    # Features last: pairs of paths are then in front of pairs of features without single numbers being moved.
+    # Features last, so that pairs of paths precede pairs of features without moving single numbers.
     by_path = jnp.swapaxes(whitened, 1, 2)
 
     def add(traces, block):
@@ -51,7 +52,7 @@ def expansion(process: GaussianProcess, factor: Factor) -> EnergyExpansion:
 
 
 def expansion_in_factor(process: GaussianProcess, factor: Factor) -> EnergyExpansion:
-    """The energy around F of r columns, to second order: (Pi r)^2 numbers, fewer than Pi^4 where r < Pi.
+    """Second-order expansion of the energy around F with r columns: (Pi r)^2 numbers, fewer than Pi^4 if r < Pi.
 
     With B = X F, A = B B^T + T I, v = X^T A^{-1} Y, w = B^T A^{-1} Y and changes d of F, which change A by dA:
 
@@ -91,7 +92,7 @@ def expansion_in_factor(process: GaussianProcess, factor: Factor) -> EnergyExpan
 
 
 def _blocks(columns: Float[Array, "label column feature"], paths: int) -> Float[Array, "block label column few"]:
-    """Features in blocks: the Gram matrix of all columns of all paths may not fit into memory."""
+    """Features in blocks, because the Gram matrix of all columns of all paths may not fit into memory."""
     rows, number, features = columns.shape
     count = max(1, min(features, BLOCK_BYTES // (8 * paths**2 * features)))
     padded = jnp.pad(columns, ((0, 0), (0, 0), (0, -features % count)))

@@ -1,4 +1,4 @@
-"""A^T A + T I in feature space in place of K + T I = A A^T + T I, where it is the smaller matrix (EXTENSIONS section 3)."""
+"""Gaussian process in feature space, by A^T A + T I if it is smaller than K + T I = A A^T + T I (EXTENSIONS section 3)."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,10 +18,10 @@ Products = Float[Array, "feature path feature path"]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class InFeatureSpace(ByFeatures):
-    """Energies by a matrix of r N_0 rows, of factors F of r columns; by the P m labels where those are fewer.
+    """Energies from a matrix of r N_0 rows, for factors F with r columns, or of P m rows, one per label, if those are fewer.
 
     Args:
-        products: X^T X over all examples, shape (N_0, Pi, N_0, Pi), where A^T A takes fewer operations by them.
+        products: X^T X over all examples, shape (N_0, Pi, N_0, Pi), if A^T A takes fewer operations from them.
     """
 
     products: Products | None = field(default=None, kw_only=True)
@@ -42,9 +42,10 @@ class InFeatureSpace(ByFeatures):
 
 @jax.custom_jvp
 def projection_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Any):
-    """The energy where K is the Gram matrix of B = `mixed`, by a matrix of as many rows as B has columns.
+    """Energy if K is the Gram matrix of B = `mixed`, from a matrix with as many rows as B has columns.
 
-    With M = B^T B + T I and w = M^{-1} B^T Y, the posterior mean of what B is multiplied with (for P labels and c columns):
+    With M = B^T B + T I and w = M^{-1} B^T Y, the posterior mean of the vector that B multiplies (for P labels
+    and c columns):
 
         log det(K + T I) = log det M + (P - c) log T,   Y^T (K + T I)^{-1} Y = |Y - B w|^2 / T + |w|^2.
 
@@ -71,9 +72,9 @@ def _projected(mixed, labels, temperature):
     rows, columns = mixed.shape
     lower = cholesky(gram(mixed.T), temperature)
     mean = jax.scipy.linalg.cho_solve((lower, True), mixed.T @ labels)
-    missed = labels - mixed @ mean
-    energy = log_det(lower) + (rows - columns) * jnp.log(temperature) + missed @ missed / temperature + mean @ mean
-    return energy, lower, mean, missed / temperature
+    residual = labels - mixed @ mean
+    energy = log_det(lower) + (rows - columns) * jnp.log(temperature) + residual @ residual / temperature + mean @ mean
+    return energy, lower, mean, residual / temperature
 
 
 @jax.custom_jvp
@@ -89,7 +90,7 @@ def _log_det_and_solution_jvp(primals, tangents):
     matrix_dot, vector_dot = tangents
     lower = jnp.linalg.cholesky(matrix)
     inverted = inverse(lower)
-    # A product with the inverse loses more digits.
+    # A product with the inverse would lose more digits.
     solution = jax.scipy.linalg.cho_solve((lower, True), vector)
     change = jnp.vdot(inverted, matrix_dot), inverted @ (vector_dot - matrix_dot @ solution)
     return (log_det(lower), solution), change
@@ -103,26 +104,26 @@ def energy_by_products(
     labels: Float[Array, "example output"],
     temperature: Any,
 ) -> Float[Array, ""]:
-    """As `projection_energy` of B = X F, with B^T B = F^T (X^T X) F and B^T Y at hand: only what is missed needs examples.
+    """`projection_energy` of B = X F, from B^T B = F^T (X^T X) F and B^T Y; only Y - B w requires the examples.
 
     Args:
-        factor: F, its rows (path, output) pairs.
+        factor: F, whose rows are (path, output) pairs.
         features: X.
         products: X^T X.
-        pulled: B^T Y, of each feature and column of F.
+        pulled: B^T Y, for each feature and column of F.
         labels: Y.
         temperature: T.
     """
     size, outputs = features.shape[1], labels.shape[1]
     latent = gram_by_products(factor, products, outputs)
     log_determinant, mean = log_det_and_solution(latent + temperature * jnp.eye(len(latent)), pulled)
-    missed = (labels - outputs_of(features, factor @ mean.reshape(size, -1).T, outputs)).reshape(-1)
+    residual = (labels - outputs_of(features, factor @ mean.reshape(size, -1).T, outputs)).reshape(-1)
     rest = (labels.size - len(latent)) * jnp.log(temperature)
-    return log_determinant + rest + missed @ missed / temperature + mean @ mean
+    return log_determinant + rest + residual @ residual / temperature + mean @ mean
 
 
 def gram_by_products(factor: Factor, products: Products, outputs: int) -> Float[Array, "latent latent"]:
-    """B^T B = F^T (X^T X) F of B = X F, a row for each feature and column of F; rows of F are (path, output) pairs."""
+    """B^T B = F^T (X^T X) F of B = X F, one row per feature and column of F; rows of F are (path, output) pairs."""
     (size, paths), columns = products.shape[:2], factor.shape[1]
     if mixes_pairs(len(factor), columns, outputs):
         by_path = factor.reshape(paths, outputs, columns)
@@ -136,9 +137,9 @@ def gram_by_products(factor: Factor, products: Products, outputs: int) -> Float[
 
 
 def mixes_pairs(rows: int, columns: int, outputs: int) -> bool:
-    """Whether products of features are multiplied with sums of pairs of entries of F, not with F from both sides.
+    """Whether products of features are multiplied with sums of pairs of entries of F, rather than with F from both sides.
 
-    From both sides intermediate arrays are larger: measured, an operation takes some three times as long (20 to 128
-    features, 3 to 30 paths, 4 to 18 columns; of ten outputs, A^T A took 25 ms from both sides and 3.5 ms by pairs).
+    From both sides, intermediate arrays are larger, and an operation takes about three times as long (measured with 20 to
+    128 features, 3 to 30 paths, 4 to 18 columns; with ten outputs, A^T A took 25 ms from both sides and 3.5 ms by pairs).
     """
     return rows // outputs * columns <= 3 * (rows + outputs * columns)

@@ -15,16 +15,16 @@ from bayesattn.kernels.path_inputs import Factor, OrderParameter
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class ByFeatures(GaussianProcess):
-    """K(U) formed from features, anew at each U: any number of paths and outputs."""
+    """K(U) formed from features at each U, for any number of paths and outputs."""
 
     def kernel(self, factor: Factor) -> Float[Array, "label label"]:
         """K(F F^T)."""
         return gram(self.mixed(factor))
 
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
-        """K(U) of any symmetric U; where U is nearly singular a factor keeps more digits."""
+        """K(U) for any symmetric U; if U is nearly singular, a factor keeps more digits."""
         moved, examples = self.mixed(order_parameter), len(self.labels)
-        # Columns are (feature, path, output): those of each output meet the features of all examples.
+        # Columns are (feature, path, output) triples; those of each output multiply the features of all examples.
         by_output = jnp.swapaxes(moved.reshape(len(moved), -1, self.outputs), 1, 2).reshape(-1, self.flat.shape[1])
         across = (by_output @ self.flat.T).reshape(len(moved), self.outputs, examples)
         return jnp.swapaxes(across, 1, 2).reshape(len(moved), -1)
@@ -38,7 +38,7 @@ class ByFeatures(GaussianProcess):
 
 @jax.custom_jvp
 def gram_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Any):
-    """The energy where K is the Gram matrix of `mixed`."""
+    """Energy if K is the Gram matrix of `mixed`."""
     return energy_and_slope(gram(mixed), labels, temperature)[0]
 
 

@@ -1,12 +1,12 @@
-"""The Gaussian density of labels given the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
+"""Gaussian density of labels given the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
 
-Given U the network is a Gaussian process, and theory and samplers ask one object for all that they need of the training
-data. It has three exact forms, which differ in cost alone: `ByPairs`, `ByFeatures` and `InFeatureSpace`
-(`bayesattn.kernels.choice` takes the cheapest). With m outputs Y has a row for each (example, output) pair and F one for
-each (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (EXTENSIONS section 1).
+Given U, the network is a Gaussian process. Theory and samplers take all that they need of the training data from one
+object, which has three exact forms that differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
+(`bayesattn.kernels.choice` picks the cheapest). With m outputs, Y has one row per (example, output) pair and F one row
+per (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (EXTENSIONS section 1).
 
-Methods whose names end in "of" take U itself, any symmetric matrix for which K(U) + T I is positive definite. Gradients in U
-are symmetric: those along symmetric changes.
+Methods whose names end in "of" take U itself, any symmetric matrix for which K(U) + T I is positive definite. Gradients
+in U are symmetric: they are gradients along symmetric changes.
 """
 
 from abc import ABC, abstractmethod
@@ -33,7 +33,7 @@ from bayesattn.kernels.path_inputs import (
 class ResidualExamples(NamedTuple):
     """Examples whose outputs are 0 whatever the weights: their number, and the sum of squares of their labels.
 
-    Compression leaves them: any number of examples has the posterior of Pi N_0 examples and residual ones.
+    They result from compression: any number of examples has the same posterior as Pi N_0 examples and residual ones.
     """
 
     examples: Any
@@ -60,13 +60,13 @@ class Solved(NamedTuple):
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class GaussianProcess(ABC):
-    """Y ~ Normal(0, K(U) + T I) of a training set; what its forms have in common.
+    """Y ~ Normal(0, K(U) + T I) of a training set; base class of its three forms.
 
     Args:
         features: X, path inputs times s_0 / sqrt(N_0 Pi), shape (P, N_0, Pi).
         labels: Y, shape (P, m).
         temperature: T.
-        residual: further examples that no U gives an output, if there are any.
+        residual: further examples whose outputs are 0 for every U, if there are any.
     """
 
     features: Features
@@ -80,7 +80,7 @@ class GaussianProcess(ABC):
 
     @abstractmethod
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
-        """K(U) of any symmetric U; where U is nearly singular a factor keeps more digits."""
+        """K(U) for any symmetric U; if U is nearly singular, a factor keeps more digits."""
 
     @abstractmethod
     def _energy(self, factor: Factor) -> Float[Array, ""]:
@@ -88,14 +88,14 @@ class GaussianProcess(ABC):
 
     @abstractmethod
     def _energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """Energy of any symmetric U without residual examples."""
+        """Energy for any symmetric U, without residual examples."""
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
         return self._energy(factor) + self.residual_energy
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """The energy of any symmetric U."""
+        """Energy for any symmetric U."""
         return self._energy_of(order_parameter) + self.residual_energy
 
     def log_density(self, factor: Factor) -> Float[Array, ""]:
@@ -103,17 +103,17 @@ class GaussianProcess(ABC):
         return -(self.energy(factor) + self.constant) / 2
 
     def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """The log density of any symmetric U."""
+        """Log density for any symmetric U."""
         return -(self.energy_of(order_parameter) + self.constant) / 2
 
     @property
     def outputs(self) -> int:
-        """m."""
+        """m, the number of outputs."""
         return self.labels.shape[1]
 
     @property
     def flat(self) -> Float[Array, "example column"]:
-        """`features`, a row for each example."""
+        """`features` with one row per example."""
         return self.features.reshape(len(self.features), -1)
 
     @property
@@ -123,12 +123,12 @@ class GaussianProcess(ABC):
 
     @property
     def constant(self) -> Any:
-        """P m log(2 pi): minus twice the log density is this and the energy."""
+        """P m log(2 pi); minus twice the log density is this constant plus the energy."""
         return (self.labels.size + self._residual_labels) * np.log(2 * np.pi)
 
     @property
     def residual_energy(self) -> Any:
-        """What residual examples add to the energy."""
+        """Contribution of the residual examples to the energy."""
         if self.residual is None:
             return 0.0
         return self._residual_labels * jnp.log(self.temperature) + self.residual.square / self.temperature
@@ -138,35 +138,35 @@ class GaussianProcess(ABC):
         return 0 if self.residual is None else self.residual.examples * self.outputs
 
     def at(self, temperature: Any) -> "GaussianProcess":
-        """The same at another temperature."""
+        """The same process at another temperature."""
         return replace(self, temperature=jnp.asarray(temperature, float))
 
     def with_labels(self, labels: Float[Array, " *labels"]) -> "GaussianProcess":
-        """The same with other labels, of shape (P,), (P, m) or (P m,)."""
+        """The same process with other labels, of shape (P,), (P, m) or (P m,)."""
         return replace(self, labels=jnp.reshape(labels, self.labels.shape))
 
     def by_example(self, values: Float[Array, " *labels"]) -> Float[Array, " *example_and_output"]:
-        """Values of all labels, of shape (P', m) or (P' m,), as users see them: (P',), or (P', m) of several outputs."""
+        """Values of all labels, of shape (P', m) or (P' m,), in user-facing shape: (P',), or (P', m) for several outputs."""
         return without_single_output(values.reshape(-1, self.outputs))
 
     def mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
-        """A with A A^T = K(U): f is A times standard normal numbers, those of Z, feature by feature."""
+        """A with A A^T = K(U): f is A times the standard normal entries of Z, feature by feature."""
         return mixed(self.features, factor, self.outputs)
 
     def pulled(self, coefficients: Float[Array, " label"]) -> Float[Array, "row feature"]:
-        """X^T times a number for each label."""
+        """X^T times one number per label."""
         by_output = jnp.tensordot(coefficients.reshape(self.labels.shape).T, self.features, 1)
         return jnp.moveaxis(by_output, 2, 0).reshape(-1, self.features.shape[1])
 
     def whitened(self, kernel: Float[Array, "label label"], columns: Float[Array, "label column"]) -> Whitened:
-        """Columns and labels, whitened by the Cholesky factor of a kernel + T I."""
+        """Columns and labels whitened by the Cholesky factor of a kernel + T I."""
         lower = cholesky(kernel, self.temperature)
         both = jnp.column_stack([columns, self.flat_labels])
         both = jax.scipy.linalg.solve_triangular(lower, both, lower=True)
         return Whitened(lower, both[:, :-1], both[:, -1])
 
     def solve(self, factor: Factor) -> Solved:
-        """Path inputs and labels whitened by K + T I: what expansions and predictors at U are made of."""
+        """Path inputs and labels whitened by K + T I, from which expansions and predictors at U are computed."""
         features = by_label(self.features, self.outputs)
         lower, columns, labels = self.whitened(self.kernel(factor), features.reshape(len(features), -1))
         return Solved(lower, columns.reshape(features.shape), labels, (columns.T @ labels).reshape(features.shape[1:]))
@@ -177,7 +177,7 @@ class GaussianProcess(ABC):
         return order_parameter @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), self.flat_labels))
 
     def projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
-        """Posterior mean of Z, standard normal a priori, given labels Y = X . (F Z) + noise; by the smaller matrix."""
+        """Posterior mean of Z, standard normal a priori, given Y = X . (F Z) + noise, from the smaller matrix."""
         if smaller_by_features(factor.shape[1], self.features.shape[1], self.labels.size):
             lower = cholesky(self._latent_gram(factor), self.temperature)
             pulled = (factor.T @ self.pulled(labels)).T.reshape(-1)
@@ -192,9 +192,9 @@ class GaussianProcess(ABC):
     def sample_projection(
         self, key: Key[Array, ""], factor: Factor, prior: Float[Array, "column feature"] | None = None
     ) -> Float[Array, "column feature"]:
-        """Exact draw of Z given Y = X . (F Z) + noise; `prior` is a prior draw of it, if there is one.
+        """Exact draw of Z given Y = X . (F Z) + noise; `prior` is a prior draw of Z, if there is one.
 
-        Z is the part of V_0 / s_0 that the network sees: Q_1^T V_0 / s_0, with Q_1 the frame of the path vectors.
+        Z is the part of V_0 / s_0 that affects the network: Q_1^T V_0 / s_0, with Q_1 the frame of the path vectors.
         Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
         """
         prior_key, noise_key = jax.random.split(key)
@@ -209,12 +209,12 @@ class GaussianProcess(ABC):
     def noisy(
         self, key: Key[Array, ""], factor: Factor, projection: Float[Array, "column feature"]
     ) -> Float[Array, "example output"]:
-        """f of a projection on the training examples, and noise of variance T."""
+        """f of a projection on the training examples, plus noise of variance T."""
         output = outputs_of(self.features, factor @ projection, self.outputs)
         noise = jax.random.normal(key, (self.labels.size,)).reshape(self.labels.shape)
         return output + jnp.sqrt(self.temperature) * noise
 
 
 def smaller_by_features(columns: int, features: int, labels: int) -> bool:
-    """Whether A^T A + T I, of factors of so many columns, is smaller than A A^T + T I."""
+    """Whether A^T A + T I is smaller than A A^T + T I, for factors with so many columns."""
     return columns * features < labels

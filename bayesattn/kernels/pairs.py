@@ -16,11 +16,11 @@ from bayesattn.kernels.path_inputs import Factor, Features, OrderParameter
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, eq=False)
 class ByPairs(GaussianProcess):
-    """K(U) = sum over pairs of paths of U^{pi pi'} times their kernel.
+    """K(U) as the sum over pairs of paths of U^{pi pi'} times the kernel of the pair.
 
     Args:
-        pairs: for each pair of paths (pi <= pi') the symmetrised kernel s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its transpose),
-            lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
+        pairs: for each pair of paths (pi <= pi') the symmetrised kernel s_0^2 / (N_0 Pi) (xi^pi xi^pi'^T + its
+            transpose), lower triangle only, shape (Pi (Pi + 1) / 2, P (P + 1) / 2).
     """
 
     pairs: Float[Array, "pair entry"]
@@ -30,7 +30,7 @@ class ByPairs(GaussianProcess):
         return self.kernel_of(factor @ factor.T)
 
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "example example"]:
-        """K(U) of any symmetric U."""
+        """K(U) for any symmetric U."""
         return unpacked(self._packed(order_parameter), len(self.labels))
 
     def _energy(self, factor: Factor) -> Float[Array, ""]:
@@ -67,7 +67,7 @@ def unpacked(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row
 
 @jax.custom_jvp
 def packed_energy(packed: Float[Array, " entry"], labels: Float[Array, " example"], temperature: Any):
-    """The energy by the lower triangle of K."""
+    """Energy from the lower triangle of K."""
     return energy_and_slope(unpacked(packed, len(labels)), labels, temperature)[0]
 
 

@@ -1,7 +1,8 @@
-"""Path inputs and labels as kernels need them: checked, scaled, and multiplied with factors of U and with readouts.
+"""Path inputs and labels in the form that kernels need: checked, scaled, multiplied with factors of U and with readouts.
 
-With several outputs there is a label for each example and output, and a row of U for each path and output; outputs vary
-fastest in both. One output is the case m = 1. Results that users see have no axis of outputs then (`without_single_output`).
+With several outputs, there is one label per (example, output) pair and one row of U per (path, output) pair, with
+outputs fastest in both. One output is the case m = 1; user-facing results then have no axis of outputs
+(`without_single_output`).
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 
 PIVOT_ROUNDING = 10.0
-"""Multiple of the rounding of the largest pivot below which a pivot may be nothing else."""
+"""Multiple of the rounding of the largest pivot below which a pivot may be rounding alone."""
 
 Features = Float[Array, "example feature path"]
 Factor = Float[Array, "row column"]
@@ -24,7 +25,7 @@ OrderParameter = Float[Array, "row row"]
 
 
 def checked_path_inputs(name: str, value: Checked, arch: Architecture, features: int | str = "features") -> Any:
-    """`value` as path inputs of `arch`; raises ValueError if they are not."""
+    """`value` as path inputs of `arch`; raises ValueError if it does not have the right form."""
     if not isinstance(arch, Architecture):
         raise BayesattnError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
     array = finite_array(name, value, ("examples", "paths", features))
@@ -33,7 +34,7 @@ def checked_path_inputs(name: str, value: Checked, arch: Architecture, features:
 
 
 def require_paths(name: str, array: Checked, arch: Architecture) -> None:
-    """Raise ValueError for path inputs of shape (P, Pi, N_0) with another number of paths than the network's."""
+    """Raise ValueError if path inputs of shape (P, Pi, N_0) have another number of paths than the network."""
     if array.shape[1] != arch.paths:
         raise BayesattnError(
             f"{name} must have {arch.paths} paths on axis 1 (the product of"
@@ -43,15 +44,15 @@ def require_paths(name: str, array: Checked, arch: Architecture) -> None:
 
 
 def checked_labels(name: str, value: Checked, examples: int, arch: Architecture) -> Any:
-    """`value` as labels of so many examples, shape (P,), or (P, m) of several outputs; raises ValueError if they are not."""
+    """`value` as labels, shape (P,), or (P, m) for several outputs; raises ValueError if it has another form."""
     return labels_array(name, value, examples, arch.outputs)
 
 
 def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked, temperature: Checked) -> None:
-    """Raise ValueError if examples that are the same have different labels, and the temperature is lost beside their kernel.
+    """Raise ValueError if equal examples have different labels and the temperature is negligible beside their kernel.
 
-    float64 then holds K + T I as singular, and whatever is computed from it is rounding. The kernel is `scale` times the
-    products of path inputs, summed over paths; of what JAX traces nothing can be told.
+    K + T I is then singular in float64, and whatever is computed from it is rounding. The kernel is `scale` times the
+    products of path inputs, summed over paths. Arrays that JAX traces are not checked.
     """
     if any(map(is_traced, (path_inputs, labels, temperature))):
         return
@@ -73,12 +74,12 @@ def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked,
 
 
 def input_scale(input_variance: Checked, paths: int, features: int) -> Any:
-    """s_0 / sqrt(N_0 Pi), by which path inputs enter the network's output."""
+    """s_0 / sqrt(N_0 Pi), the factor of path inputs in the network's output."""
     return (input_variance / (features * paths)) ** 0.5
 
 
 def scaled_features(path_inputs: Checked, input_variance: Checked) -> Features:
-    """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), paths last: a product of matrices mixes them."""
+    """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), with paths last, so that a matrix product mixes them."""
     return _scaled(path_inputs, input_scale(input_variance, *path_inputs.shape[1:]))
 
 
@@ -88,15 +89,15 @@ def _scaled(path_inputs: Checked, scale: Checked) -> Array:
 
 
 def mixed(features: Features, factor: Factor, outputs: int) -> Float[Array, "label mixed_column"]:
-    """X F, a row for each label: rows of F are (path, output) pairs, columns of X F are (feature, column of F) pairs."""
-    # With two axes, as the product with an array of three has a slow derivative.
+    """X F, one row per label; rows of F are (path, output) pairs, columns of X F are (feature, column of F) pairs."""
+    # Two axes, because the derivative of a product with a three-dimensional array is slow.
     product = features.reshape(-1, features.shape[2]) @ factor.reshape(features.shape[2], -1)
     by_output = product.reshape(len(features), -1, outputs, factor.shape[1])
     return jnp.swapaxes(by_output, 1, 2).reshape(len(features) * outputs, -1)
 
 
 def by_label(features: Features, outputs: int) -> Float[Array, "label feature row"]:
-    """Path inputs of each label, with the paths of each output: those of other outputs are 0."""
+    """Path inputs of each label, with one column per path and output; those of other outputs are 0."""
     examples, size, paths = features.shape
     return jnp.einsum("efp,cd->ecfpd", features, jnp.eye(outputs)).reshape(examples * outputs, size, paths * outputs)
 
@@ -104,11 +105,11 @@ def by_label(features: Features, outputs: int) -> Float[Array, "label feature ro
 def outputs_of(
     features: Features, readout: Float[Array, "row feature"], outputs: int
 ) -> Float[Array, "example output"]:
-    """f at scaled path inputs by a readout g: sum over paths of g^pi . xi^pi of each output."""
+    """f at scaled path inputs for a readout g: the sum over paths of g^pi . xi^pi, for each output."""
     by_output = jnp.moveaxis(readout.reshape(features.shape[2], outputs, -1), 2, 0)
     return features.reshape(len(features), -1) @ by_output.reshape(-1, outputs)
 
 
 def without_single_output(values: Checked) -> Any:
-    """Values of shape (.., P, m) as users see them: (.., P) where m = 1."""
+    """Values of shape (.., P, m) in user-facing shape: (.., P) if m = 1."""
     return values[..., 0] if values.shape[-1] == 1 else values

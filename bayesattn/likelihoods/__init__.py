@@ -9,7 +9,7 @@ BY_NAME: dict[str, type[Gaussian] | type[Categorical]] = {"gaussian": Gaussian, 
 
 
 def name_of(likelihood: Likelihood) -> str:
-    """Name of a likelihood in a model file, or that of its class."""
+    """Name of a likelihood in a model file, or the name of its class."""
     return next((name for name, kind in BY_NAME.items() if type(likelihood) is kind), type(likelihood).__name__)
 
 

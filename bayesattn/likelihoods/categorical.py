@@ -11,9 +11,10 @@ from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, temper
 
 
 class Categorical(Likelihood):
-    """Class c has probability softmax(f / T)_c; with one output +1 has probability 1 / (1 + exp(-f / T)), and -1 the rest.
+    """Categorical likelihood: class c has probability softmax(f / T)_c.
 
-    Labels of m outputs are 1 at the class of each example and 0 elsewhere (`bayesattn.one_hot`); of one output +1 or -1.
+    With one output, +1 has probability 1 / (1 + exp(-f / T)), and -1 the rest. Labels for m outputs are 1 at the class
+    of each example and 0 elsewhere (`bayesattn.one_hot`); labels for one output are +1 or -1.
 
     Args:
         temperature: T, by which outputs are divided.
@@ -25,14 +26,14 @@ class Categorical(Likelihood):
     temperature: Any = temperature_field()
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
-        """log probability of the class of each example."""
+        """Log probability of the class of each example."""
         logits = outputs / self.temperature
         if outputs.ndim < 2:
             return jax.nn.log_sigmoid(labels * logits)
         return jnp.sum(labels * jax.nn.log_softmax(logits), axis=-1)
 
     def probabilities(self, outputs: Outputs) -> Outputs:
-        """Probabilities of the classes, of one output of +1."""
+        """Probabilities of the classes; of +1 if there is one output."""
         logits = outputs / self.temperature
         return jax.nn.sigmoid(logits) if outputs.ndim < 2 else jax.nn.softmax(logits)
 
@@ -45,10 +46,10 @@ class Categorical(Likelihood):
         return jax.nn.one_hot(classes, outputs.shape[-1], dtype=logits.dtype)
 
     def check_labels(self, name: str, labels: Any) -> None:
-        """Raise ValueError for labels that are no classes."""
+        """Raise ValueError for labels that are not classes."""
         checked_classes(name, labels)
 
     @property
     def description(self) -> str:
-        """What labels are, in a few words."""
+        """Short description of the labels."""
         return "classes, by the softmax of the outputs over T"

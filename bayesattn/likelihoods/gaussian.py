@@ -10,10 +10,12 @@ from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, temper
 
 
 class Gaussian(Likelihood):
-    """Labels are Normal(f, T): with a Gaussian prior this is the Gibbs posterior at temperature T (THEORY section 1).
+    """Gaussian likelihood: labels are Normal(f, T).
+
+    With a Gaussian prior on the weights, the posterior is the Gibbs posterior at temperature T (THEORY section 1).
 
     Args:
-        temperature: T, the variance.
+        temperature: T, the variance of the labels.
 
     Raises:
         ValueError: a temperature that is not above 0.
@@ -39,5 +41,5 @@ class Gaussian(Likelihood):
 
     @property
     def description(self) -> str:
-        """What labels are, in a few words."""
+        """Short description of the labels."""
         return "real numbers, Normal(f, T)"

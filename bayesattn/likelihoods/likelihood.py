@@ -1,4 +1,4 @@
-"""What a likelihood is."""
+"""Interface of likelihoods."""
 
 import abc
 from functools import partial
@@ -19,12 +19,13 @@ Labels = Float[Array, "*labels"]
 class Likelihood(eqx.Module):
     """Distribution of labels given the network's outputs f; examples are independent of each other given f.
 
-    A subclass has the two methods `log_prob` and `sample`, written with `jax.numpy`; what it depends on are its fields.
-    Outputs and labels have shape (P,), or (P, m) of a network of m > 1 outputs.
+    A subclass defines the two methods `log_prob` and `sample`, written with `jax.numpy`; its parameters are its fields.
+    Outputs and labels have shape (P,), or (P, m) for a network of m > 1 outputs.
     """
 
     conjugate: ClassVar[bool] = False
-    """Whether outputs can be integrated out in closed form; else chains of the collapsed parameterisation hold them."""
+    """Whether outputs can be integrated out in closed form; otherwise chains of the collapsed parameterisation sample them.
+    """
 
     statistic_name: ClassVar[str] = "weighted mean label"
 
@@ -37,11 +38,11 @@ class Likelihood(eqx.Module):
         """Labels drawn given f."""
 
     def probabilities(self, outputs: Outputs) -> Outputs | None:
-        """Probabilities of the classes, of one output of +1; None where labels are not classes."""
+        """Probabilities of the classes, or of +1 if there is one output; None if labels are not classes."""
         return None
 
     def statistic(self, labels: Labels) -> Float[Array, ""]:
-        """Function of the labels, without ties, that calibration compares: a weighted mean by default."""
+        """Function of the labels, without ties, that calibration compares; by default a weighted mean."""
         weights = jnp.cos(jnp.arange(labels.size, dtype=float)).reshape(labels.shape)
         return jnp.mean(weights * labels)
 
@@ -50,10 +51,10 @@ class Likelihood(eqx.Module):
 
     @property
     def description(self) -> str:
-        """What labels are, in a few words."""
+        """Short description of the labels."""
         return type(self).__name__
 
 
 def temperature_field() -> Any:
-    """The field of a temperature T, a number above 0."""
+    """Field of a temperature T, a number above 0."""
     return eqx.field(converter=partial(positive, "temperature"))

@@ -1,4 +1,4 @@
-"""Posteriors, and the parameterisations in which they can be sampled."""
+"""Posteriors and their parameterisations for sampling."""
 
 from bayesattn.model import Model
 from bayesattn.models import collapsed

@@ -1,4 +1,4 @@
-"""ArviZ's groups: the data of a posterior as variables with named axes, and draws as a tree."""
+"""ArviZ groups: the data of a posterior as variables with named axes, and draws as a tree."""
 
 import warnings
 from functools import singledispatch
@@ -15,33 +15,33 @@ from bayesattn.posterior import Posterior
 if TYPE_CHECKING:
     import xarray as xr
 
-DATA = ("observed_data", "constant_data")
-"""Groups of a posterior's data."""
+DATA_GROUPS = ("observed_data", "constant_data")
+"""Groups that contain the data of a posterior."""
 Groups = dict[str, dict[str, np.ndarray]]
 """Group -> variable -> array."""
 
 
 @singledispatch
 def axes(model: Posterior) -> dict[str, list[str]]:
-    """Names of the axes of each variable, without chain and draw."""
+    """Names of the axes of each variable, except chain and draw."""
     raise TypeError(f"no axes are registered for a {type(model).__name__}")
 
 
 @singledispatch
 def data_groups(model: Posterior, tokens: bool = False) -> Groups:
-    """observed_data and constant_data; the latter with the tokens and their attention if asked for."""
+    """Groups observed_data and constant_data; the latter includes tokens and their attention if `tokens`."""
     raise TypeError(f"no groups are registered for a {type(model).__name__}")
 
 
 @singledispatch
 def axis_names(model: Posterior) -> dict[str, list[str]]:
-    """Names along axes; none by default."""
+    """Coordinate names along axes, by axis; none by default."""
     return {}
 
 
 @axes.register
 def _(model: Model) -> dict[str, list[str]]:
-    # Of several outputs the axes of U, "path" and "other_path", count paths and outputs, those of path inputs paths alone.
+    # With several outputs the axes "path" and "other_path" of U index paths and outputs; path inputs have an axis of paths.
     arch = model.architecture
     output = ["output"] * len(arch.output_axes)
     path = "path_of_inputs" if output else "path"
@@ -108,17 +108,17 @@ def _(model: LatentModel, tokens: bool = False) -> Groups:
 
 
 def tree_of(groups: PlainMapping, coords: PlainMapping, dims: PlainMapping) -> "xr.DataTree":
-    """ArviZ's tree of arrays that begin with axes (chain, draw)."""
-    import arviz_base  # which imports Matplotlib
+    """ArviZ tree of arrays whose leading axes are (chain, draw)."""
+    import arviz_base  # imports Matplotlib
 
     with warnings.catch_warnings():
-        # It takes fewer draws than chains for a mistake, of each variable.
+        # ArviZ warns of fewer draws than chains, for each variable.
         warnings.filterwarnings("ignore", message="Found chain dimension to be longer than draw dimension")
         return arviz_base.from_dict(dict(groups), coords=dict(coords), dims=dict(dims))
 
 
 def dataset(tree: "xr.DataTree", group: str) -> "xr.Dataset":
-    """A group of a tree; an empty one where there is none."""
+    """Group of a tree as a dataset, empty if the tree does not have the group."""
     import xarray
 
     return tree[group].to_dataset() if group in tree.children else xarray.Dataset()

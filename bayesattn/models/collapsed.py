@@ -1,8 +1,8 @@
-"""Collapsed parameterisation: V_0 integrated out, order parameters by their Bartlett factors (THEORY section 3).
+"""Collapsed parameterisation: V_0 integrated out, order parameters from Bartlett factors (THEORY section 3).
 
-The dimension and the cost do not depend on the widths, and neither does the compiled program. Sampled coordinates are
-whitened, by default around the mode with the Laplace covariance, which is the metric a sampler wants; this changes no
-probability. Where labels are classes, those of order parameters have the prior's scale, and outputs are sampled too.
+The dimension, the cost and the compiled program do not depend on the widths. The sampled coordinates are whitened, by
+default around the mode with the Laplace covariance, which is a suitable metric for samplers; whitening does not change the
+posterior. With class labels, the coordinates of order parameters have the scale of the prior, and outputs are sampled too.
 """
 
 from contextlib import suppress
@@ -31,27 +31,31 @@ from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett, cost
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import Problem, problem_of
-from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, NotConverged
+from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
 from bayesattn.theory.whitening import Whitening
 
 __all__ = ["Collapsed", "WithOutputs", "prepare", "structure", "weights"]
-DEPTHS = (5, 10)
-"""Tree depths in warm-up and after it."""
+TREE_DEPTHS = (5, 10)
+"""Largest tree depths in warm-up and after it, for many coordinates."""
 Structure = tuple[bartlett.LayerShape, ...]
 
 
 def structure(model: Model) -> Structure:
-    """Shapes of the Bartlett factors: all that the compiled program depends on."""
+    """Shapes of the Bartlett factors, on which alone the compiled program depends."""
     return bartlett.layer_shapes(model.architecture)
 
 
 def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     """Centre and scale of the whitened coordinates.
 
-    `whitening` is "laplace" or "prior" (around the prior's mode); it changes how hard the posterior is to sample, not the
-    posterior. Where the likelihood is not Gaussian it is the prior's for order parameters, and Laplace's for the outputs,
-    if these are at most `latent_outputs.MOST_LATENTS` coordinates.
-    Raises ValueError if it is something else.
+    Args:
+        model: the posterior.
+        whitening: "laplace", or "prior" (around the prior's mode). It affects the difficulty of sampling, not the posterior.
+            If the likelihood is not Gaussian, whitening is by the prior for order parameters and by Laplace's method for
+            the outputs, if these have at most `latent_outputs.MOST_WHITENED_LATENTS` coordinates.
+
+    Raises:
+        ValueError: another whitening.
     """
     one_of("whitening", whitening, ("laplace", "prior"))
     if model.likelihood.conjugate and whitening == "laplace":
@@ -61,34 +65,34 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
         return arrays | order
     shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
     centre, scale = bartlett.stretched(shapes, widths)
-    found = {"centre": centre, "scale": scale}
+    arrays = {"centre": centre, "scale": scale}
     if model.likelihood.conjugate:
-        return found
+        return arrays
     problem = problem_of(model.kernels, model.architecture)
     if bartlett.narrow(shapes):
-        # Which paths matter is much the same with the Gaussian likelihood; only the order of rows is taken from it.
+        # The important paths are nearly the same with a Gaussian likelihood, which gives only the order of rows.
         with suppress(NotConverged):
             problem = find_mode(model.kernels, model.architecture)[1]
-        found |= {} if problem.order is None else {"order": problem.order}
+        arrays |= {} if problem.order is None else {"order": problem.order}
     outputs = latent_outputs.whitening_at(model.kernels, model.likelihood, problem.factor(centre, shapes))
-    return found | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
+    return arrays | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
 
 
 def compressed(model: Model) -> GaussianProcess:
-    """Kernels that chains evaluate: those of few examples with the same likelihood, where there are many."""
+    """Kernels that chains evaluate: those of few examples with the same likelihood, if there are many examples."""
     return kernels.compressed(model.kernels, model.architecture) if model.likelihood.conjugate else model.kernels
 
 
 class Collapsed(Parameterisation):
-    """Whitened Bartlett coordinates under their prior; labels by the Gaussian evidence given U.
+    """Whitened Bartlett coordinates under their prior; labels under the Gaussian evidence given U.
 
     Args:
         problem: kernels, widths, variances, order of rows and skips.
-        whitening: of the Bartlett coordinates.
+        whitening: whitening of the Bartlett coordinates.
         input_variance: s_0^2.
         test_path_inputs: xi of the test examples, or None.
-        shapes: of the Bartlett factors.
-        widths: those of the network, if all weights will be asked for; else None, so that programs do not depend on them.
+        shapes: shapes of the Bartlett factors.
+        widths: widths of the network, if `weights_of` will be called; else None, so that programs do not depend on them.
     """
 
     problem: Problem
@@ -102,12 +106,12 @@ class Collapsed(Parameterisation):
     def of(
         cls, model: Model, *, weights: bool = False, all_examples: bool = False, order: Any = None, **prepared: Any
     ) -> "Collapsed":
-        """The posterior of a model; where its likelihood is not Gaussian a `WithOutputs`.
+        """Posterior of a model; a `WithOutputs` if the likelihood is not Gaussian.
 
         Args:
             model: the posterior.
-            weights: whether `weights_of` will be asked for.
-            all_examples: whether labels will be replaced or drawn, so that the kernels have to be those of all examples.
+            weights: whether `weights_of` will be called.
+            all_examples: whether labels will be replaced or drawn, which requires the kernels of all examples.
             order: order of rows, from `prepare`.
             prepared: whitening, from `prepare`.
         """
@@ -133,43 +137,44 @@ class Collapsed(Parameterisation):
 
     @classmethod
     def bytes_needed(cls, model: Model, chains: int) -> int:
-        """Least memory, in bytes: kernels, their gradients of each chain, and where there are outputs their Hessian."""
+        """Lower bound on the memory in bytes: kernels, gradients of each chain, and the Hessian of sampled outputs."""
         arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
         conjugate = model.likelihood.conjugate
-        seen = compressed_examples(examples, paths * features, arch.outputs) if conjugate else examples
-        form, shapes = cheapest_form(seen, features, arch), structure(model)
-        # Each chain has a gradient of its own, of which that of the search of the mode is one.
-        rows = shapes[0].columns * features if form == "feature_space" else seen * arch.outputs
-        needed = cost.bytes_needed(seen * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
-        needed += 8 * 2 * (examples - seen) * paths * features
+        evaluated = compressed_examples(examples, paths * features, arch.outputs) if conjugate else examples
+        form, shapes = cheapest_form(evaluated, features, arch), structure(model)
+        # Each chain has its own gradient; the gradient of the search for the mode is included as one of them.
+        rows = shapes[0].columns * features if form == "feature_space" else evaluated * arch.outputs
+        needed = cost.bytes_needed(evaluated * arch.outputs, arch.rows, features, form, shapes, arch.outputs)
+        needed += 8 * 2 * (examples - evaluated) * paths * features
         if not conjugate:
-            # The scale of the outputs, its inverse, and the Hessian from which it is computed.
+            # Scale of the latents of the outputs, its inverse, and the Hessian from which it is computed.
             sizes = (shapes[0].columns * features, examples * arch.outputs, arch.outputs)
             latents = latent_outputs.number_of_latents(*sizes)
-            needed += 8 * (3 * latents**2 if latents <= latent_outputs.MOST_LATENTS else 0)
+            needed += 8 * (3 * latents**2 if latents <= latent_outputs.MOST_WHITENED_LATENTS else 0)
         return needed + 8 * (model.dataset.path_entries - model.path_inputs.size + (chains - 1) * 2 * rows**2)
 
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
-        """The same posterior in other coordinates."""
+        """Same posterior in other coordinates."""
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
 
     @property
     def options(self) -> PlainDict:
-        """Whitened coordinates are their own metric, except where a layer is narrow and the posterior far from Gaussian.
+        """Defaults of sampler options: whether to adapt a metric, and for many coordinates also tree depths.
 
-        The same holds for other likelihoods, whose posteriors are not Gaussian either.
+        Whitened coordinates need no metric, unless a layer is narrow and the posterior far from Gaussian. Posteriors of
+        other likelihoods are non-Gaussian too, but the shapes do not reveal this.
 
-        With many coordinates a metric for each would be estimated from fewer draws than coordinates, and the first trees of
-        warm-up, whose steps are small, take a minute each (1,231 coordinates, 144 paths).
+        With many coordinates a metric would be estimated from fewer draws than coordinates, and the first trees of
+        warm-up, whose steps are small, would take a minute each (1,231 coordinates, 144 paths).
         """
-        many = sum(shape.size for shape in self.shapes) > MOST_FOR_HESSIAN
-        depths = {"max_tree_depth": DEPTHS} if many else {}
+        many = sum(shape.size for shape in self.shapes) > MOST_COORDINATES_FOR_HESSIAN
+        depths = {"max_tree_depth": TREE_DEPTHS} if many else {}
         return {"adapt_mass_matrix": bartlett.narrow(self.shapes) and not many} | depths
 
     @property
     def kernels(self) -> GaussianProcess:
-        """K(U), and the training data."""
+        """Kernels K(U) with the training data."""
         return self.problem.likelihood
 
     def point(self, sites: Sites) -> Array:
@@ -177,24 +182,24 @@ class Collapsed(Parameterisation):
         return self.whitening.point(sites["whitened"])
 
     def factor(self, sites: Sites) -> Array:
-        """F of a draw, with U = F F^T."""
+        """Factor F of a draw, with U = F F^T."""
         return self.problem.factor(self.point(sites), self.shapes)
 
     def _sample_factor(self) -> Array:
-        """F of a NumPyro site of whitened coordinates."""
+        """Factor F from a NumPyro site of whitened coordinates."""
         prior = BartlettPrior(self.shapes, self.problem.widths, self.whitening)
         return self.factor({"whitened": jnp.asarray(numpyro.sample("whitened", prior))})
 
     def program(self) -> None:
-        """NumPyro program: whitened coordinates, and the labels' Gaussian evidence given U."""
+        """NumPyro program: whitened coordinates, and the Gaussian evidence of the labels given U."""
         numpyro.factor(LABELS, self.kernels.log_density(self._sample_factor()))
 
     def initial(self, key: Key[Array, ""]) -> Sites:
-        """A draw of the Gaussian that whitening takes the posterior for."""
+        """Draw from the Gaussian approximation of the posterior by the whitening."""
         return {"whitened": jax.random.normal(key, self.whitening.centre.shape)}
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """Bartlett coordinates, order parameter U and, where there are test examples, a draw of f on them given U."""
+        """Bartlett coordinates, order parameter U and, if there are test examples, a draw of f on them given U."""
         point, factor = self.point(sites), self.factor(sites)
         if self.problem.order is not None:
             factors = bartlett.bartlett_factors(point, self.shapes, self.problem.order)
@@ -211,7 +216,7 @@ class Collapsed(Parameterisation):
         return result
 
     keeps_readout: ClassVar[bool] = False
-    """Whether draws hold the readout, from which outputs at other inputs are made; else U determines their moments."""
+    """Whether draws contain the readout, which gives outputs at other inputs; else U determines their moments."""
 
     def readout(self, sites: Sites, factor: Array, key: Key[Array, ""]) -> Float[Array, "row feature"]:
         """Readout of path inputs, drawn given the sites and the labels."""
@@ -219,25 +224,25 @@ class Collapsed(Parameterisation):
 
     @property
     def _readout_scale(self) -> Array:
-        """Factor that makes F Z the readout of path inputs."""
+        """Scale by which F Z becomes the readout of path inputs."""
         _, features, paths = self.kernels.features.shape
         return input_scale(self.input_variance, paths, features)
 
     def _projection(self, sites: Sites, factor: Array, key: Key[Array, ""]) -> Float[Array, "column feature"]:
-        """Part of V_0 that the network sees, drawn given the labels."""
+        """Projection Z of V_0, the part that affects the outputs, drawn given the labels."""
         return self.kernels.sample_projection(key, factor)
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """Exact draw of all weights given the coordinates, as `weights` makes them."""
+        """Exact draw of all weights given the coordinates, as by `weights`."""
         return self._weights(sites, None, key)
 
     def _weights(self, sites: Sites, mixed: Array | None, key: Key[Array, ""]) -> Sites:
-        """All weights of a draw, whose F Z may be known."""
+        """All weights of a draw, given F Z if `mixed` is not None."""
         assert self.widths is not None
         return weights_at(self.point(sites), mixed, key, self.problem, self.shapes, self.widths)
 
     def predictions_of(self, weights: Sites) -> Sites:
-        """Readout of path inputs, if it is kept, and f on the test examples."""
+        """Readout of path inputs, if kept, and f on the test examples."""
         skips = self.problem.skips
         result = {"readout": path_readouts(weights, skips)} if self.keeps_readout else {}
         if self.test_path_inputs is not None:
@@ -249,19 +254,19 @@ class Collapsed(Parameterisation):
         return {"whitened": self.whitening.whitened(bartlett.sample_prior(key, self.shapes, self.problem.widths))}
 
     def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
-        """Labels drawn given U: Normal(0, K + T I)."""
+        """Labels drawn given U, from Normal(0, K + T I)."""
         return self.kernels.by_example(sample_labels(self.kernels, key, self.factor(sites)))
 
     def with_labels(self, labels: Array) -> "Collapsed":
-        """The same posterior with other labels."""
+        """Same posterior with other labels."""
         return replace(self, problem=self.problem._replace(likelihood=self.kernels.with_labels(labels)))
 
 
 class WithOutputs(Collapsed):
-    """The same with the outputs on the training examples among the sites, for likelihoods that are not Gaussian.
+    """Collapsed parameterisation that also samples the outputs on the training examples, for non-Gaussian likelihoods.
 
     Args:
-        likelihood: of the labels given the outputs.
+        likelihood: likelihood of the labels given the outputs.
         latents: whitening of the coordinates of the outputs.
     """
 
@@ -271,12 +276,12 @@ class WithOutputs(Collapsed):
     latents: Whitening
 
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
-        """The same posterior in other coordinates."""
+        """Same posterior in other coordinates."""
         latents: PlainDict = {"latents": _whitening(prepared, "latent_")}
         return replace(super().with_prepared(prepared), **latents)
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
-        """f on the training examples."""
+        """Outputs f on the training examples."""
         return latent_outputs.outputs_given(self.kernels, factor, self.latents.point(sites["latents"]))
 
     def program(self) -> None:
@@ -287,17 +292,17 @@ class WithOutputs(Collapsed):
         observe(self.likelihood, self.outputs({"latents": latents}, factor), labels)
 
     def initial(self, key: Key[Array, ""]) -> Sites:
-        """A draw of the Gaussian that whitening takes the posterior for."""
+        """Draw from the Gaussian approximation of the posterior by the whitening."""
         point_key, latents_key = jax.random.split(key)
         latents = jax.random.normal(latents_key, self.latents.centre.shape)
         return super().initial(point_key) | {"latents": latents}
 
     def _projection(self, sites: Sites, factor: Array, key: Key[Array, ""]) -> Float[Array, "column feature"]:
-        """Part of V_0 that the network sees, drawn given the outputs."""
+        """Projection Z of V_0, the part that affects the outputs, drawn given the outputs."""
         return latent_outputs.projection_given(key, self.kernels, factor, self.latents.point(sites["latents"]))
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """Exact draw of all weights given the coordinates and outputs."""
+        """Exact draw of all weights given the coordinates and the outputs."""
         readout_key, key = jax.random.split(key)
         factor = self.factor(sites)
         return self._weights(sites, factor @ self._projection(sites, factor, readout_key), key)
@@ -313,7 +318,7 @@ class WithOutputs(Collapsed):
 
 
 def _whitening(prepared: PlainMapping, prefix: str = "") -> Whitening:
-    """Whitening by the arrays of `prepare` whose names begin with `prefix`."""
+    """Whitening with the arrays of `prepare` whose names begin with `prefix`."""
     return Whitening(
         **{name: jnp.asarray(prepared[prefix + name]) for name in Whitening._fields if prefix + name in prepared}
     )

@@ -1,7 +1,7 @@
-"""Outputs and labels given one draw of a posterior: by U where outputs are integrated out, else by the draw's readout.
+"""Outputs and labels given one draw of a posterior: given U if outputs are integrated out, else given the readout.
 
 Given U and labels with the Gaussian likelihood, outputs at any inputs are Gaussian, with moments in closed form (THEORY
-section 5). With other likelihoods draws hold a readout of path inputs, and outputs are linear in it.
+section 5). With other likelihoods draws contain a readout of path inputs, and outputs are linear in the readout.
 """
 
 from collections.abc import Mapping
@@ -24,52 +24,52 @@ from bayesattn.model import Model
 from bayesattn.models.latent_outputs import leave_one_out
 from bayesattn.models.parameterisation import arrays_of
 
-NODES = 256
-"""Points over which leave-one-out integrates an example's outputs."""
+LEAVE_ONE_OUT_NODES = 256
+"""Number of points for the leave-one-out integral over the outputs of an example."""
 PathInputs = Float[Array, "example path feature"]
 Draw = Mapping[str, Array]
-"""The variables of one draw."""
+"""Variables of one draw, by name."""
 
 
 class Conditional(Protocol):
-    """What is known of outputs and labels given a draw."""
+    """Conditional distribution of outputs and labels given a draw."""
 
     variables: ClassVar[tuple[str, ...]]
-    """Variables of a draw that are looked at."""
+    """Variables of a draw that are used."""
 
     def outputs(
         self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """Mean and variance of f at path inputs, and a draw of it if there is a key."""
+        """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         ...
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
-        """log density of all labels together."""
+        """Log density of all labels together."""
         ...
 
     def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
-        """log density of each label given the others."""
+        """Log density of each label given the other labels."""
         ...
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
-        """Labels drawn anew on the training inputs."""
+        """New draw of the labels on the training inputs."""
         ...
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """Probabilities of classes by moments of f of all draws, shape (chain, draw, ..); None where there are none."""
+        """Class probabilities from moments of f of all draws, shape (chain, draw, ..); None without classes."""
         ...
 
     def with_labels(self, labels: Labels) -> "Conditional":
-        """The same with other labels."""
+        """Same conditional with other labels."""
         ...
 
     def compressed(self, arch: Architecture) -> "Conditional":
-        """The same by few examples with the same likelihood, where there are many and they suffice."""
+        """Same conditional by few examples with the same likelihood, if there are many and few suffice."""
         ...
 
 
 def conditional_of(model: Model) -> "GivenOrderParameter | GivenReadout":
-    """Outputs and labels of a model given one draw."""
+    """Conditional distribution of outputs and labels of a model given one draw."""
     process, likelihood = model.kernels, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
@@ -82,8 +82,8 @@ class GivenOrderParameter(eqx.Module):
     """Outputs and labels given U, for the Gaussian likelihood.
 
     Args:
-        kernels: K(U), and the training data.
-        likelihood: of the labels given the outputs.
+        kernels: kernels K(U) with the training data.
+        likelihood: likelihood of the labels given the outputs.
         input_variance: s_0^2.
         classes: whether all labels are +1 or -1, so that f above 0 is a class.
     """
@@ -98,7 +98,7 @@ class GivenOrderParameter(eqx.Module):
     def outputs(
         self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """Mean and variance of f at path inputs, and a draw of it if there is a key."""
+        """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         features = scaled_features(path_inputs, self.input_variance)
         moments = conditional_moments(self.kernels, draw["order_parameter"], features)
         if key is None:
@@ -108,15 +108,15 @@ class GivenOrderParameter(eqx.Module):
         return moments.mean, moments.variance, self.kernels.by_example(drawn)
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
-        """log p(Y | U)."""
+        """Log likelihood log p(Y | U)."""
         return self.kernels.log_density_of(draw["order_parameter"])
 
     def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
-        """log p(Y_i | Y of all other examples, U) of each example."""
+        """Log density log p(Y_i | Y of all other examples, U) of each example."""
         return kernels.leave_one_out(self.kernels, draw["order_parameter"])
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
-        """Labels drawn anew on the training inputs, given U and the labels."""
+        """New draw of the labels on the training inputs, given U and the labels."""
         projection_key, noise_key = jax.random.split(key)
         factor = _root(draw["order_parameter"])
         projection = self.kernels.sample_projection(projection_key, factor)
@@ -124,11 +124,11 @@ class GivenOrderParameter(eqx.Module):
         return self.likelihood.sample(noise_key, self.kernels.by_example(output))
 
     def compressed(self, arch: Architecture) -> "GivenOrderParameter":
-        """The same by few examples with the same likelihood, where there are many."""
+        """Same conditional by few examples with the same likelihood, if there are many."""
         return replace(self, kernels=kernels.compressed(self.kernels, arch))
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """Probability that f is above 0, over draws, where labels are +1 or -1; f without variance is above 0 or not."""
+        """Probability that f > 0, averaged over draws, if labels are +1 or -1; 0, 1/2 or 1 for f without variance."""
         if not self.classes:
             return None
         certain = variance <= 0
@@ -136,7 +136,7 @@ class GivenOrderParameter(eqx.Module):
         return np.where(certain, (np.sign(mean) + 1) / 2, stats.norm.cdf(mean / spread)).mean((0, 1))
 
     def with_labels(self, labels: Labels) -> "GivenOrderParameter":
-        """The same with other labels."""
+        """Same conditional with other labels."""
         return replace(self, kernels=self.kernels.with_labels(labels))
 
 
@@ -144,8 +144,8 @@ class GivenReadout(eqx.Module):
     """Outputs and labels given a readout of path inputs, for any likelihood.
 
     Args:
-        kernels: K(U), for leave-one-out.
-        likelihood: of the labels given the outputs.
+        kernels: kernels K(U), for leave-one-out.
+        likelihood: likelihood of the labels given the outputs.
         path_inputs: xi of the training examples.
         labels: Y.
     """
@@ -160,47 +160,49 @@ class GivenReadout(eqx.Module):
     def outputs(
         self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None = None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
-        """f at path inputs, without variance."""
+        """Outputs f at path inputs as mean, zero variance, and f again if there is a key."""
         features = jnp.swapaxes(path_inputs, 1, 2)
-        found = self.kernels.by_example(outputs_of(features, draw["readout"], self.kernels.outputs))
-        return found, jnp.zeros_like(found), None if key is None else found
+        outputs = self.kernels.by_example(outputs_of(features, draw["readout"], self.kernels.outputs))
+        return outputs, jnp.zeros_like(outputs), None if key is None else outputs
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
-        """log p(Y | f)."""
+        """Log likelihood log p(Y | f)."""
         return jnp.sum(self.likelihood.log_prob(self.outputs(draw, self.path_inputs)[0], self.labels))
 
     def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
-        """log p(Y_i | f of all other examples, U) of each example."""
+        """Log density log p(Y_i | f of all other examples, U) of each example."""
         qmc: Any = stats.qmc
-        nodes = jnp.asarray(qmc.MultivariateNormalQMC(np.zeros(self.kernels.outputs), seed=0).random(NODES))
+        nodes = jnp.asarray(
+            qmc.MultivariateNormalQMC(np.zeros(self.kernels.outputs), seed=0).random(LEAVE_ONE_OUT_NODES)
+        )
         outputs = self.outputs(draw, self.path_inputs)[0]
         return leave_one_out(self.kernels, self.likelihood, draw["order_parameter"], outputs, self.labels, nodes)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
-        """Labels drawn anew on the training inputs."""
+        """New draw of the labels on the training inputs."""
         return self.likelihood.sample(key, self.outputs(draw, self.path_inputs)[0])
 
     def compressed(self, arch: Architecture) -> "GivenReadout":
-        """The same: outputs take no matrix of the labels' size."""
+        """The conditional itself: its outputs need no matrix of the size of the labels."""
         return self
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
-        """Probabilities of classes over draws of f, where the likelihood has classes."""
-        found = _mean_probabilities(self.likelihood, jnp.asarray(mean.reshape(-1, *mean.shape[2:])))
-        return None if found is None else np.asarray(found)
+        """Class probabilities averaged over draws of f; None if the likelihood has no classes."""
+        probabilities = _mean_probabilities(self.likelihood, jnp.asarray(mean.reshape(-1, *mean.shape[2:])))
+        return None if probabilities is None else np.asarray(probabilities)
 
     def with_labels(self, labels: Labels) -> "GivenReadout":
-        """The same with other labels."""
+        """Same conditional with other labels."""
         return replace(self, labels=labels)
 
 
 @jax.jit
 def _mean_probabilities(likelihood: Likelihood, outputs: Array) -> Array | None:
-    chances = jax.vmap(likelihood.probabilities)(outputs)
-    return None if chances is None else chances.mean(0)
+    probabilities = jax.vmap(likelihood.probabilities)(outputs)
+    return None if probabilities is None else probabilities.mean(0)
 
 
 def _root(order_parameter: OrderParameter) -> Factor:
-    """F with U = F F^T, also of a singular U."""
+    """Square root F with U = F F^T, also for a singular U."""
     values, vectors = jnp.linalg.eigh(order_parameter)
     return vectors * jnp.sqrt(jnp.maximum(values, 0))

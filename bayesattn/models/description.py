@@ -1,4 +1,4 @@
-"""A posterior as plain text and lists: with the arrays of its groups, all that it takes to have it again."""
+"""Description of a posterior in plain text and lists, from which, with its arrays, the posterior can be restored."""
 
 import tomllib
 from functools import singledispatch
@@ -19,11 +19,11 @@ from bayesattn.posterior import Posterior
 from bayesattn.tokens import Tokens
 
 ATTRIBUTE = "bayesattn"
-"""Attribute of the root of a tree of draws: what `described` gives."""
+"""Attribute of the root of a tree of draws, which contains the result of `described`."""
 
 
 def described(model: Posterior, tokens: bool = False) -> PlainDict:
-    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups hold tokens too."""
+    """Kind, table (as TOML), names and fingerprint of a model; `tokens` says whether its groups contain tokens."""
     return {
         "kind": type(model).__name__,
         "model": tomli_w.dumps(plain_table(model.table())),
@@ -33,13 +33,13 @@ def described(model: Posterior, tokens: bool = False) -> PlainDict:
 
 
 def restored(description: PlainMapping, arrays: PlainMapping) -> Any:
-    """The model that was described, with the arrays of its groups; KeyError, TypeError or ValueError if none was."""
+    """Model restored from a description and arrays; raises KeyError, TypeError or ValueError for an invalid one."""
     return RESTORE[description["kind"]](tomllib.loads(description["model"]), description["about_model"], arrays)
 
 
 @singledispatch
 def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
-    """What, besides `table` and the arrays of the groups, makes the model; plain values."""
+    """Plain values that, with `table` and the arrays of the groups, determine the model."""
     return {"name": model.name}
 
 
@@ -71,7 +71,7 @@ def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> 
         likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
         architecture=arch,
         tokens=tokens,
-        # Earlier versions stored no names where none were given, and numbered heads from 0.
+        # Earlier versions stored no names if there were none, and numbered heads from 0.
         head_names=names["head_names"] or arch.numbered_heads(first=0),
         output_names=names.get("output_names"),
         **{key: names[key] for key in ("path_groups", "name", "task")},
@@ -79,16 +79,16 @@ def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> 
 
 
 def _latent(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> LatentModel:
-    given = {name: arrays[name] for name in LatentModel.data_names if name in arrays}
-    return LatentModel(**given, noise=table["noise"], prior=table["prior"], name=names["name"])
+    data = {name: arrays[name] for name in LatentModel.data_names if name in arrays}
+    return LatentModel(**data, noise=table["noise"], prior=table["prior"], name=names["name"])
 
 
 RESTORE = {"Model": _network, "LatentModel": _latent}
-"""How a model is made again, by the name of its class."""
+"""Function that restores a model, by the name of its class."""
 
 
 def plain_table(value: Any) -> Any:
-    """Lists and dictionaries of plain values, without None, which TOML lacks."""
+    """Plain values in lists and dictionaries, without None, which TOML cannot represent."""
     if isinstance(value, dict):
         return {key: plain_table(part) for key, part in value.items() if part is not None}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Model files: the tables of which a .toml file is made, and what is said of one that is not like that."""
+"""Model files: schemas of the tables of a .toml file, and messages for invalid files."""
 
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -6,29 +6,29 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_a
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from bayesattn import tasks
-from bayesattn._util.checks import LARGEST_SEED, MOST_COUNT, shown, suggestion
+from bayesattn._util.checks import LARGEST_COUNT, LARGEST_SEED, shown, suggestion
 from bayesattn._util.errors import BayesattnError
 from bayesattn.likelihoods import BY_NAME
 from bayesattn.tasks import OneShot
 from bayesattn.tasks.training import Training
 
 LONGEST_KEY = 200
-"""Characters of a key that an error shows."""
-PositiveInt = Annotated[int, Field(ge=1, le=MOST_COUNT)]
+"""Largest number of characters of a key that an error shows."""
+PositiveInt = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Table(BaseModel):
-    """A table of a TOML file: unknown keys and values of another type are errors."""
+    """Table of a TOML file: unknown keys and values of another type are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class ArchitectureTable(Table):
-    """[architecture]: `width` for every layer or `widths` one by one; `variances`, 1 unless given; `heads` with arrays.
+    """Table [architecture]: `width` of all layers or `widths` of each; `variances`, default 1; `heads` for arrays.
 
-    `skips` are the strengths of skip connections, 0 unless given, and `outputs` of the network, one unless given.
+    `skips` are the strengths of skip connections, default 0. `outputs` is the number of outputs of the network, default 1.
     """
 
     width: PositiveInt | None = None
@@ -46,16 +46,16 @@ class ArchitectureTable(Table):
 
 
 def _entry(name: str, hint: Any) -> Any:
-    """Type of an argument of a task as TOML has it: lists for tuples, counts from 1 and seeds from 0 on."""
+    """TOML type of a task's argument: lists for tuples, counts of at least 1, seeds of at least 0."""
     if get_origin(hint) is tuple:
         return list[_entry(name, get_args(hint)[0])]
-    if given := [each for each in get_args(hint) if each is not type(None)]:
-        return _entry(name, given[0])
+    if types := [each for each in get_args(hint) if each is not type(None)]:
+        return _entry(name, types[0])
     return (Seed if name == "seed" else PositiveInt) if hint is int else hint
 
 
 def _table_of(settings: type, **others: Any) -> type[Table]:
-    """The table of a dataclass, whose entries are its arguments and may be left out."""
+    """Table type of a dataclass, whose optional entries are the arguments of the dataclass."""
     hints = get_type_hints(settings)
     entries: Any = {
         each.name: (_entry(each.name, hints[each.name]) | None, None) for each in dataclasses.fields(settings)
@@ -65,9 +65,9 @@ def _table_of(settings: type, **others: Any) -> type[Table]:
 
 
 class ArraysTable(Table):
-    """[task] name = "arrays": your own data, an .npz with path_inputs, labels and perhaps test_path_inputs, test_labels.
+    """Table [task] with name = "arrays": an .npz with path_inputs, labels and optional test_path_inputs, test_labels.
 
-    `statistics`, a file that `bayesattn.Dataset` wrote, stands in place of path_inputs and labels.
+    `statistics`, a file written by `bayesattn.Dataset`, replaces path_inputs and labels.
     """
 
     name: Literal["arrays"]
@@ -84,7 +84,7 @@ class ArraysTable(Table):
 
 
 class ValidateTable(Table):
-    """[validate]: how `bayesattn validate` looks at the model unless it is told otherwise."""
+    """Table [validate]: defaults of `bayesattn validate` for the model."""
 
     widths: Annotated[list[PositiveInt], Field(min_length=1)] = [10, 30, 100, 300, 1000]
     theory_widths: list[PositiveInt] = []
@@ -99,12 +99,12 @@ TASKS: dict[str, type[Table]] = {
     name: _table_of(task, name=(Literal[name], ...), **(_TRAINED if task is OneShot else {}))
     for name, task in tasks.TASKS.items()
 } | {"arrays": ArraysTable}
-"""Tables [task] by their `name`."""
+"""Types of table [task], by `name`."""
 if TYPE_CHECKING:
     LikelihoodName = str
 
     class TaskTable(Table):
-        """One of `TASKS`."""
+        """Table [task], one of `TASKS`."""
 
         name: str
 else:
@@ -113,7 +113,7 @@ else:
 
 
 class ModelTable(Table):
-    """A whole model file."""
+    """Complete model file."""
 
     temperature: PositiveFloat
     observation: LikelihoodName = "gaussian"
@@ -126,7 +126,7 @@ TableKind = TypeVar("TableKind", bound=BaseModel)
 
 
 def validated(kind: type[TableKind], content: Any) -> TableKind:
-    """Content of a file as a table of some kind; raises ValueError, in one sentence, if it is not."""
+    """Content of a file as a table of type `kind`; raises ValueError, with one sentence, if it is invalid."""
     try:
         return kind.model_validate(content)
     except ValidationError as error:
@@ -134,12 +134,12 @@ def validated(kind: type[TableKind], content: Any) -> TableKind:
 
 
 def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str:
-    """The first complaint of a ValidationError as one sentence: which key of the file, what it got, what it expected.
+    """First error of a ValidationError as one sentence: key of the file, value and expected value.
 
-    `kind` is the table that was validated, whose keys an unknown one is compared with.
+    `kind` is the type of the validated table; unknown keys are compared with its keys.
     """
     first = error.errors(include_url=False)[0]
-    # A table that is one of several has the name of its kind in its place.
+    # For a table of one of several types, the path includes the name of the type.
     place = [str(part) for number, part in enumerate(first["loc"]) if not (number == 1 and part in TASKS)]
     key = ".".join(place)[:LONGEST_KEY] or "file"
     got = shown(first["input"])
@@ -157,7 +157,7 @@ def describe(error: ValidationError, kind: type[BaseModel] | None = None) -> str
 
 
 def _known_keys(kind: type[BaseModel] | None, place: tuple[int | str, ...]) -> list[str]:
-    """Keys of the table at a place, by their names in the file."""
+    """Keys, as named in the file, of the table at a path."""
     for part in place:
         if part in TASKS:
             kind = TASKS[str(part)]

@@ -1,7 +1,7 @@
-"""The latent of exchangeable tokens, as a posterior of its own (EXCHANGEABILITY section 1).
+"""Posterior of the latent of exchangeable tokens (EXCHANGEABILITY section 1).
 
-v_i = z phi(k_i) + noise, with noise ~ N(0, sigma^2 I) and entries of z ~ N(0, tau^2). The posterior is known in closed form
-(`bayesattn.exchangeable.posterior`); here it is sampled, as any other posterior of this package is.
+The model is v_i = z phi(k_i) + noise, with noise ~ N(0, sigma^2 I) and entries of z ~ N(0, tau^2). The posterior is known in
+closed form (`bayesattn.exchangeable.posterior`); here it is sampled like any other posterior of this package.
 """
 
 from dataclasses import dataclass
@@ -16,23 +16,23 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import finite_array, owned, positive
 from bayesattn._util.plain import PlainDict
-from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites
+from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites
 from bayesattn.posterior import Posterior
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class LatentModel(Posterior):
-    """The posterior p(z | tokens); `bayesattn.sample(model, parameterisation="latent")` draws from it.
+    """Posterior p(z | tokens), sampled by `bayesattn.sample(model, parameterisation="latent")`.
 
     Args:
         features: phi(k_i) of shape (n, d_phi).
         values: v_i of shape (n, d_v).
         noise: sigma.
         prior: tau.
-        query_features: phi(q) of shape (m, d_phi) at which predictions z phi(q) are wanted.
-        name: shown in tables.
+        query_features: phi(q) of shape (m, d_phi), at which z phi(q) is predicted.
+        name: name shown in tables.
 
-    Arrays are copied, and those that a model hands out cannot be written to.
+    Arrays are copied, and the model's arrays are read-only.
 
     Raises:
         ValueError: shapes that do not fit, no tokens, entries that are not finite, a noise or prior that is not above 0.
@@ -76,7 +76,7 @@ class LatentModel(Posterior):
         return f"LatentModel {self.name!r}", rows
 
     def table(self) -> PlainDict:
-        """Settings that, with the arrays, make the model."""
+        """Settings that, together with the arrays, determine the model."""
         return {"noise": self.noise, "prior": self.prior}
 
 
@@ -84,7 +84,7 @@ class Latent(Parameterisation):
     """Latent z under its prior, values under the noise.
 
     Args:
-        features, values, query_features: those of the model, the last or None.
+        features, values, query_features: arrays of the model, the last one or None.
         noise, prior: sigma and tau.
     """
 
@@ -98,7 +98,7 @@ class Latent(Parameterisation):
 
     @classmethod
     def of(cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Latent":
-        """The posterior of a model."""
+        """Posterior of a model."""
         queries = None if model.query_features is None else jnp.asarray(model.query_features)
         return cls(
             jnp.asarray(model.features),
@@ -110,8 +110,8 @@ class Latent(Parameterisation):
 
     @classmethod
     def bytes_needed(cls, model: LatentModel, chains: int) -> int:
-        """Least memory, in bytes: features, and the vectors of each chain."""
-        return 8 * (chains * COPIES * model.values.shape[1] * model.features.shape[1] + model.features.size)
+        """Lower bound on the memory in bytes: features, and the vectors of each chain."""
+        return 8 * (chains * VECTORS_PER_CHAIN * model.values.shape[1] * model.features.shape[1] + model.features.size)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -119,17 +119,17 @@ class Latent(Parameterisation):
         return self.values.shape[1], self.features.shape[1]
 
     def program(self) -> None:
-        """NumPyro program: the latent, and values given it."""
+        """NumPyro program: the latent, and the values given the latent."""
         latent = numpyro.sample("latent", dist.Normal(0.0, self.prior).expand(self.shape).to_event(2))
         mean = self.features @ jnp.asarray(latent).T
         numpyro.sample("values", dist.Normal(mean, self.noise).to_event(2), obs=self.values)
 
     def initial(self, key: Key[Array, ""]) -> Sites:
-        """A draw from the prior."""
+        """Draw from the prior."""
         return {"latent": self.prior * jax.random.normal(key, self.shape)}
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """The latent and, where there are queries, z phi(q)."""
+        """Latent z and, if there are queries, z phi(q)."""
         if self.query_features is None:
             return dict(sites)
         return dict(sites) | {"prediction": self.query_features @ sites["latent"].T}

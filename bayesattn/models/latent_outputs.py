@@ -1,8 +1,9 @@
-"""Outputs as latents of the collapsed parameterisation, where the likelihood is not Gaussian.
+"""Outputs as latents of the collapsed parameterisation, for non-Gaussian likelihoods.
 
-Given U the outputs f are Gaussian, but with another likelihood they cannot be integrated out. They are sampled in
-coordinates that are standard normal a priori whatever U is: f = A Z with A A^T = K(U), where Z is the part of V_0 that the
-network sees, or for one output the columns of K's Cholesky factor, where labels are far fewer (Murray and Adams 2010).
+Given U the outputs f are Gaussian, but they cannot be integrated out with another likelihood. They are sampled in
+coordinates that are standard normal a priori for every U: f = A Z with A A^T = K(U), where Z is the projection of V_0 that
+affects the outputs. For one output and far fewer labels than entries of Z, the latents are instead the coefficients of the
+columns of the Cholesky factor of K (Murray and Adams 2010).
 """
 
 import jax
@@ -15,53 +16,53 @@ from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
-FEW_LABELS = 4
-"""Times that Z has as many entries as there are labels before K is decomposed; with several outputs it never is.
+ENTRIES_PER_LABEL = 4
+"""Entries of Z per label up to which the latents are the entries of Z; above it, for one output, K is decomposed.
 
-Where K is nearly singular at some U, as in narrow networks of several outputs, its Cholesky factor turns fast with U: of two
-neurons and three outputs a draw took 370 gradients, and 15 by Z. One output, 100 labels and 924 entries took 63 at T = 0.05
-both ways, those of the factor half of the time.
+If K is nearly singular at some U, as in narrow networks with several outputs, its Cholesky factor changes fast with U: with
+two neurons and three outputs a draw took 370 gradients by the factor, and 15 by Z. With one output, 100 labels and 924
+entries at T = 0.05, a draw took 63 gradients both ways, and the gradients by the factor took half the time.
 """
 JITTER = 1e-10
-"""Variance added to each output where K is decomposed, in units of the mean of its diagonal: K may be singular."""
+"""Variance added to each output if K is decomposed, in units of the mean of its diagonal: K may be singular."""
 LEAST_JITTER = 1e-150
-MOST_LATENTS = 2000
-"""For whitening by their curvature: beyond it they have the prior's scale."""
+MOST_WHITENED_LATENTS = 2000
+"""Largest number of latents that are whitened by their curvature; more have the scale of the prior."""
 NEWTON_STEPS = 50
 LEAVE_ONE_OUT_STEPS = 20
-"""Of Newton's method to where an example's outputs are likeliest; an average over points near it is right as well."""
+"""Newton steps to the mode of an example's outputs; the average over points near the mode is correct as well."""
 
 Latents = Float[Array, " latent"]
 
 
 def are_projection(entries: int, labels: int, outputs: int) -> bool:
-    """Whether latents are the entries of Z, so many, not coefficients of the columns of the Cholesky factor of K."""
-    return outputs > 1 or entries <= FEW_LABELS * labels
+    """Whether the latents are the entries of Z, not coefficients of the columns of the Cholesky factor of K."""
+    return outputs > 1 or entries <= ENTRIES_PER_LABEL * labels
 
 
 def number_of_latents(entries: int, labels: int, outputs: int) -> int:
-    """Of the entries of Z, or of the columns of the Cholesky factor of K."""
+    """Number of entries of Z, or of columns of the Cholesky factor of K."""
     return entries if are_projection(entries, labels, outputs) else labels
 
 
 def _sizes(kernels: GaussianProcess, factor: Factor) -> tuple[int, int, int]:
-    """Entries of Z, labels, outputs."""
+    """Numbers of entries of Z, of labels, and of outputs."""
     return factor.shape[1] * kernels.features.shape[1], kernels.labels.size, kernels.outputs
 
 
 def outputs_given(kernels: GaussianProcess, factor: Factor, latents: Latents) -> Outputs:
-    """f on the training examples."""
+    """Outputs f on the training examples."""
     if are_projection(*_sizes(kernels, factor)):
-        found = outputs_of(kernels.features, factor @ _projection(latents, factor), kernels.outputs)
+        outputs = outputs_of(kernels.features, factor @ _projection(latents, factor), kernels.outputs)
     else:
-        found = _root(kernels, factor)[0] @ latents
-    return kernels.by_example(found)
+        outputs = _root(kernels, factor)[0] @ latents
+    return kernels.by_example(outputs)
 
 
 def projection_given(
     key: Key[Array, ""], kernels: GaussianProcess, factor: Factor, latents: Latents
 ) -> Float[Array, "column feature"]:
-    """Z, or an exact draw of it given the outputs on the training examples (Matheron's rule)."""
+    """Projection Z, or an exact draw of Z given the outputs on the training examples (Matheron's rule)."""
     if are_projection(*_sizes(kernels, factor)):
         return _projection(latents, factor)
     cholesky, jitter = _root(kernels, factor)
@@ -73,14 +74,14 @@ def _projection(latents: Latents, factor: Factor) -> Float[Array, "column featur
 
 
 def _root(kernels: GaussianProcess, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
-    """Cholesky factor of K, with a little on its diagonal, and how much that is."""
+    """Cholesky factor of K with a jitter on its diagonal, and the jitter."""
     kernel = kernels.kernel(factor)
     jitter = _jitter(kernel)
     return jnp.linalg.cholesky(kernel + jitter * jnp.eye(len(kernel))), jitter
 
 
 def _jitter(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
-    # The least of it is for inputs that are all zero.
+    # The smallest jitter is for inputs that are all zero.
     return JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
 
 
@@ -92,22 +93,23 @@ def leave_one_out(
     labels: Labels,
     nodes: Float[Array, "node output"],
 ) -> Float[Array, " example"]:
-    """log p(Y_i | f of all other examples, U) of each example: its own outputs are integrated over.
+    """Log density log p(Y_i | f of all other examples, U) of each example, integrated over the example's own outputs.
 
-    Given those of the others f_i is Gaussian, of precision B = (K^{-1})_ii and mean f_i - B^{-1} (K^{-1} f)_i; with several
-    outputs these are a block. With f_i = mean + L z, L L^T = B^{-1}, and d the point where p(Y_i | z) p(z) is greatest,
+    Given the outputs of the other examples, f_i is Gaussian with precision B = (K^{-1})_ii and mean
+    f_i - B^{-1} (K^{-1} f)_i; with several outputs these are blocks. With f_i = mean + L z, L L^T = B^{-1}, and d the
+    maximum of p(Y_i | z) p(z),
 
         p(Y_i | ..) = exp(-|d|^2 / 2) E[p(Y_i | d + z) exp(-d . z)],  z standard normal,
 
-    an average over nodes. Where log p(Y_i | z) is concave, with gradient d at d, no term exceeds p(Y_i | d).
+    which is an average over nodes. If log p(Y_i | z) is concave, with gradient d at d, no term exceeds p(Y_i | d).
 
     Args:
-        kernels: K(U).
-        likelihood: of the labels given f.
+        kernels: kernels K(U).
+        likelihood: likelihood of the labels given f.
         order_parameter: U.
         outputs: f on the training examples, shape (P,) or (P, m).
-        labels: of the same shape.
-        nodes: standard normal points over which the expectation is taken, shape (S, m).
+        labels: labels, of the same shape.
+        nodes: standard normal points over which the expectation is averaged, shape (S, m).
     """
     kernel = kernels.kernel_of(order_parameter)
     jittered = kernel + _jitter(kernel) * jnp.eye(len(kernel))
@@ -140,13 +142,13 @@ def leave_one_out(
 
 
 def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Factor) -> Whitening:
-    """Coordinates of the latents that are nearly standard normal given the labels and some U: Laplace's at their mode.
+    """Whitening by Laplace's method: latents that are nearly standard normal given the labels and the U of `factor`.
 
-    Where the log likelihood is concave in f, so is the log posterior of latents, and Newton's method finds its only mode
+    If the log likelihood is concave in f, so is the log posterior of the latents, and Newton's method finds its only mode
     (Rasmussen and Williams 2006, section 3.4).
     """
     size = number_of_latents(*_sizes(kernels, factor))
-    if size > MOST_LATENTS:
+    if size > MOST_WHITENED_LATENTS:
         return Whitening(jnp.zeros(size), jnp.ones(size))
     mode, hessian = _laplace(kernels, likelihood, factor)
     return Whitening(mode, jnp.linalg.inv(jnp.linalg.cholesky(hessian)).T)
@@ -160,7 +162,7 @@ def _laplace(
     labels = kernels.by_example(kernels.labels)
 
     def of_example(outputs, label):
-        """-log p(Y_i | f_i), of outputs of shape (m,)."""
+        """Negative log likelihood -log p(Y_i | f_i), for outputs of shape (m,)."""
         return -likelihood.log_prob(outputs.reshape(1, *label.shape), label[None])[0]
 
     def value(latents):
@@ -173,5 +175,5 @@ def _laplace(
         curved = jnp.einsum("ecd,edn->ecn", curvatures, by_example).reshape(basis.shape)
         return Local(value(latents), jax.grad(value)(latents), jnp.eye(len(latents)) + basis.T @ curved)
 
-    found = minimum(value, local, jnp.zeros(basis.shape[1]), NEWTON_STEPS)
-    return found.point, found.local.hessian
+    mode = minimum(value, local, jnp.zeros(basis.shape[1]), NEWTON_STEPS)
+    return mode.point, mode.local.hessian

@@ -1,4 +1,4 @@
-"""Ready models by name, and anyone's model from a .toml file: what the file says becomes data and a network."""
+"""Ready models by name, and models from .toml files."""
 
 import dataclasses
 from collections.abc import Callable
@@ -30,11 +30,11 @@ from bayesattn.tasks.images import is_named
 
 FOLDER = Path(__file__).parent
 ONE_SHOT = "one_shot"
-"""The task whose heads are trained before it makes a dataset."""
+"""Task whose heads are trained before it creates a dataset."""
 
 
 def ready_models() -> list[str]:
-    """Names that `load_model` knows."""
+    """Names of the ready models of `load_model`."""
     return sorted(path.stem for path in FOLDER.glob("*.toml"))
 
 
@@ -48,21 +48,21 @@ def load_model(
     progress: Callable[[training.Progress], None] | None = None,
     trained: bool = True,
 ) -> Model:
-    """A ready model by name, or the model described by a .toml file.
+    """Ready model by name, or the model described by a .toml file.
 
     Args:
-        name: such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
-        width: sets every width.
+        name: name such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
+        width: replaces all widths.
         temperature: replaces T.
-        seed: replaces the seed of the task's data; refused where they come from a file.
+        seed: replaces the seed of the task's data; not allowed if the data come from a file.
         task: replaces entries of [task], such as {"noise_orthogonal": 2.0}.
-        progress: told how training goes, where the task's heads have to be trained first.
-        trained: False takes such heads as they are before training, for a look at sizes and times.
+        progress: function called with the progress of training, if the task's heads must be trained first.
+        trained: False uses such heads as they are before training, to inspect sizes and times.
 
     Raises:
-        ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (a
-            ValueError of the same words as the command line's), arrays that do not fit.
-        FileNotFoundError: a .toml or .npz file that is not there.
+        ValueError: an unknown name, a file that is not TOML, a key that is unknown, missing or of the wrong type (with the
+            same message as on the command line), arrays that do not fit.
+        FileNotFoundError: a .toml or .npz file that does not exist.
     """
     file, content = _read(name, seed, task)
     if width is not None:
@@ -74,17 +74,17 @@ def load_model(
 
 
 def _validated(content: PlainDict) -> ModelTable:
-    """Content of a model file, with NumPy's numbers, which may have been put in, as plain ones."""
+    """Validated content of a model file, with NumPy numbers, which arguments may contain, as plain numbers."""
     return validated(ModelTable, plain_table(content))
 
 
 def takes_seed(name: str | Path) -> bool:
-    """Whether a seed decides a model's data: those of a file are what they are."""
+    """Whether a seed determines the data of a model, which is not so for data from a file."""
     return not _of_arrays(_read(name, None, None)[1])
 
 
 def must_train(name: str | Path, *, seed: int | None = None, task: PlainMapping | None = None) -> bool:
-    """Whether `load_model` would have to train a network first; arguments and errors as for that."""
+    """Whether `load_model` would train a network first; arguments and errors as for `load_model`."""
     file, content = _read(name, seed, task)
     table = _validated(content).task
     if table.name != ONE_SHOT:
@@ -96,10 +96,10 @@ def must_train(name: str | Path, *, seed: int | None = None, task: PlainMapping 
 def load_task(
     name: str | Path, *, seed: int | None = None, steps: int | None = None
 ) -> tuple[tasks.OneShot, training.Training]:
-    """A one-shot task, and how its heads are trained, from a model file; arguments and errors as for `load_model`.
+    """One-shot task and the training of its heads, from a model file; arguments and errors as for `load_model`.
 
     Raises:
-        ValueError: a model of another task.
+        ValueError: a model with another task.
     """
     file, content = _read(name, seed, None)
     table = _validated(content).task
@@ -110,12 +110,12 @@ def load_task(
 
 
 def load_validate_table(name: str | Path) -> ValidateTable:
-    """The [validate] table of a model file; errors as for `load_model`."""
+    """Table [validate] of a model file; errors as for `load_model`."""
     return _validated(_read(name, None, None)[1]).validate_by
 
 
 def _read(name: str | Path, seed: int | None, task: PlainMapping | None) -> tuple[Path, PlainDict]:
-    """The model file and its content, with another seed of the data and other entries of [task]."""
+    """Model file and its content, with the seed of the data and the entries of [task] replaced."""
     file = user_path("model", name)
     if file.suffix == ".toml":
         content = read_toml("model", file)
@@ -143,7 +143,7 @@ def _of_arrays(content: PlainDict) -> bool:
 
 
 def _table(content: PlainDict, key: str) -> PlainDict:
-    """A table of a model file, empty where there is none."""
+    """Table of a model file, empty if the file does not have it."""
     table = content.get(key, {})
     if not isinstance(table, dict):
         raise BayesattnError(f"{key} must be a table, [{key}], got {shown(table)}")
@@ -162,7 +162,7 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
         if maker.attention is None:
             maker = dataclasses.replace(maker, attention=str(training.cached(maker, settings, progress)))
     else:
-        maker = tasks.TASKS[task.name](**_given(task))
+        maker = tasks.TASKS[task.name](**_arguments(task))
     return _of_task(table, maker, file)
 
 
@@ -182,20 +182,20 @@ def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
 
 
 def _one_shot(table: TaskTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
-    given = _given(table)
+    arguments = _arguments(table)
     for name in ("train_images", "test_images"):
-        if name in given and not is_named(given[name]):
-            given[name] = str(file.parent / user_path(f"task.{name}", given[name]))
-            if not Path(given[name].split("[")[0]).exists():
-                raise FileNotFoundError(f"task.{name} must name images, got {given[name]!r}, which is not there")
-    if "attention" in given:
-        given["attention"] = str(file.parent / user_path("task.attention", given["attention"]))
-    settings = given.pop("training")
-    return tasks.OneShot(**given), training.Training(**settings)
+        if name in arguments and not is_named(arguments[name]):
+            arguments[name] = str(file.parent / user_path(f"task.{name}", arguments[name]))
+            if not Path(arguments[name].split("[")[0]).exists():
+                raise FileNotFoundError(f"task.{name} must name images, got {arguments[name]!r}, which is not there")
+    if "attention" in arguments:
+        arguments["attention"] = str(file.parent / user_path("task.attention", arguments["attention"]))
+    settings = arguments.pop("training")
+    return tasks.OneShot(**arguments), training.Training(**settings)
 
 
-def _given(table: TaskTable) -> PlainDict:
-    """Arguments of a task that its table has, with tuples for lists."""
+def _arguments(table: TaskTable) -> PlainDict:
+    """Arguments of a task in its table, with tuples for lists."""
     return {name: _with_tuples(value) for name, value in table.model_dump(exclude={"name"}, exclude_none=True).items()}
 
 
@@ -237,7 +237,7 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
 
 
 def _arrays(path: Path, whole: bool) -> PlainDict:
-    """Arrays of an .npz; `whole` if they must be those of all of a model's data, else those of its training are refused."""
+    """Arrays of an .npz: all data of a model if `whole`, else without the training data, which are then refused."""
     path = regular_file("task.file", path, "an .npz of path inputs and labels")
     training = ("path_inputs", "labels")
     known = [f.name for f in dataclasses.fields(Dataset) if f.name.endswith(("inputs", "labels"))]

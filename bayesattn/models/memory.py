@@ -1,4 +1,4 @@
-"""Memory that sampling a posterior takes, estimated before any of it is allocated."""
+"""Memory required to sample a posterior, estimated before allocation."""
 
 import jax
 
@@ -9,12 +9,12 @@ from bayesattn.posterior import Posterior
 
 
 def bytes_needed(model: Posterior, parameterisation: str, chains: int = 1) -> int:
-    """Least memory, in bytes, that so many chains at a time take, without the draws that are kept."""
+    """Lower bound on the memory in bytes of `chains` chains at a time, without the kept draws."""
     return PARAMETERISATIONS[parameterisation].bytes_needed(model, chains)
 
 
 def require_memory(model: Posterior, parameterisation: str, chains: int = 1) -> None:
-    """Raise ValueError if so many chains at a time take more memory than there is, on the machine or its accelerator."""
+    """Raise ValueError if `chains` chains at a time need more memory than the machine or its accelerator has."""
     needed, device = bytes_needed(model, parameterisation, chains), jax.devices()[0]
     limit = min(memory_limit(), (device.memory_stats() or {}).get("bytes_limit", 2**63))
     if needed > limit:

@@ -1,4 +1,4 @@
-"""Which model draws are of: what a tree of draws says and holds, compared with a model."""
+"""Origin of draws: the attribute and data of a tree of draws, compared with a model."""
 
 import json
 import tomllib
@@ -21,17 +21,17 @@ from bayesattn.posterior import Posterior
 if TYPE_CHECKING:
     import xarray as xr
 
-from bayesattn.models.arviz import DATA, dataset
+from bayesattn.models.arviz import DATA_GROUPS, dataset
 
-DECIDING = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
-"""Variables in groups of data that decide a posterior."""
-UNSAID = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
-"""What a table of settings leaves out."""
+POSTERIOR_VARIABLES = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
+"""Variables in groups of data that determine a posterior."""
+DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
+"""Defaults of settings that a table may omit."""
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What is known of the model that draws are of: by what a tree says and holds, or by the model itself."""
+    """Known properties of the model of draws: from the attribute and the data of a tree, or from the model itself."""
 
     about: PlainMapping
     data: PlainMapping
@@ -39,27 +39,31 @@ class Origin:
 
     @classmethod
     def of_tree(cls, tree: "xr.DataTree") -> "Origin":
-        """By a tree's attribute and groups of data, which are read when they are looked at."""
-        return cls(described_in(tree), {str(k): v for group in DATA for k, v in dataset(tree, group).data_vars.items()})
+        """Origin from a tree's attribute and groups of data; the data are read lazily."""
+        data = {str(name): v for group in DATA_GROUPS for name, v in dataset(tree, group).data_vars.items()}
+        return cls(described_in(tree), data)
 
     @classmethod
     def of_model(cls, model: Any) -> "Origin":
-        """By the model."""
+        """Origin from the model."""
         names = (*type(model).posterior_names, "temperature", "noise", "prior")
         data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
         return cls({"kind": type(model).__name__}, data, model)
 
     @cached_property
     def fingerprints(self) -> set[str]:
-        """Those that it says it has: one, none, or several of trees that were changed."""
+        """Recorded fingerprints: one, none, or several for trees that were changed."""
         if self.model is not None:
             return {fingerprint(self.model)}
-        said = [self.about.get("fingerprint"), self.data["fingerprint"].item() if "fingerprint" in self.data else None]
-        return {str(each) for each in said if each is not None}
+        recorded = [
+            self.about.get("fingerprint"),
+            self.data["fingerprint"].item() if "fingerprint" in self.data else None,
+        ]
+        return {str(each) for each in recorded if each is not None}
 
     @cached_property
     def table(self) -> PlainDict:
-        """Settings of the model, without those that decide no posterior; none where they are not known."""
+        """Settings of the model that determine the posterior; empty if they are not known."""
         try:
             about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
         except (KeyError, TypeError, ValueError):
@@ -68,7 +72,7 @@ class Origin:
         return about.pop("architecture", {}) | about
 
     def difference(self, other: "Origin") -> str | None:
-        """What tells another model from this one, in words: "temperature = 0.5, not 0.1"; None if nothing is known to."""
+        """Difference of another model in words, such as "temperature = 0.5, not 0.1"; None if no difference is known."""
         known = self.fingerprints and other.fingerprints
         if known and len(self.fingerprints | other.fingerprints) == 1:
             return None
@@ -76,29 +80,29 @@ class Origin:
         if None not in kinds and kinds[0] != kinds[1]:
             return f"kind = {kinds[1]}, not {kinds[0]}"
         for name in {**self.table, **other.table} if self.table and other.table else ():
-            ours, theirs = (origin.table.get(name, UNSAID.get(name)) for origin in (self, other))
+            ours, theirs = (origin.table.get(name, DEFAULT_SETTINGS.get(name)) for origin in (self, other))
             if ours != theirs:
                 return f"{name} = {theirs}, not {ours}"
-        both = [name for name in DECIDING if name in self.data and name in other.data]
+        both = [name for name in POSTERIOR_VARIABLES if name in self.data and name in other.data]
         for name in both:
             ours, theirs = (np.asarray(origin.data[name]) for origin in (self, other))
             if not close(ours, theirs):
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
-        # Other processors may compute path inputs with another last bit.
+        # Other processors may compute path inputs that differ in the last bit.
         alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
         decided = {"labels", "path_inputs"} <= {*both} or {"values", "features"} <= {*both}
         return "other data, temperature or architecture" if known and not (alike and decided) else None
 
 
 def close(ours: Any, theirs: Any) -> bool:
-    """Whether arrays are the same, but for the last bits that other processors may compute."""
+    """Whether arrays are equal up to the last bits, in which other processors may differ."""
     if ours is None or theirs is None:
         return ours is theirs
     return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
 
 
 def require_model(tree: "xr.DataTree", model: Any) -> None:
-    """Raise ValueError, naming what differs, where a tree is known to be of another model."""
+    """Raise ValueError, which names the difference, if a tree is known to be of another model."""
     if not isinstance(model, Posterior):
         raise BayesattnError(f"model must be a bayesattn.Model, got {shown(model)}")
     if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
@@ -106,7 +110,7 @@ def require_model(tree: "xr.DataTree", model: Any) -> None:
 
 
 def described_in(tree: "xr.DataTree") -> PlainDict:
-    """What a tree's attribute says of its model; nothing where it has none that can be read."""
+    """Description of the model in a tree's attribute; empty without a readable attribute."""
     try:
         about: Any = tree.attrs.get(ATTRIBUTE)
         return dict(json.loads(about) if isinstance(about, str) else about)
@@ -115,14 +119,16 @@ def described_in(tree: "xr.DataTree") -> PlainDict:
 
 
 def model_in(tree: "xr.DataTree") -> Any:
-    """The model that a tree says it is of, and holds the data of."""
+    """Model restored from a tree's attribute and groups of data; raises ValueError if that is not possible."""
     about = described_in(tree)
     try:
-        arrays = {str(name): array.values for group in DATA for name, array in dataset(tree, group).data_vars.items()}
+        arrays = {
+            str(name): array.values for group in DATA_GROUPS for name, array in dataset(tree, group).data_vars.items()
+        }
         model = restored(about, arrays)
-        # Runs of earlier versions have none.
-        said = Origin(about, arrays).fingerprints
-        if said and said != {fingerprint(model)}:
+        # Runs of earlier versions have no fingerprint.
+        recorded = Origin(about, arrays).fingerprints
+        if recorded and recorded != {fingerprint(model)}:
             raise BayesattnError("other data")
         return model
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -134,7 +140,7 @@ def model_in(tree: "xr.DataTree") -> Any:
 
 
 def own_row_names(tree: "xr.DataTree") -> list[str] | None:
-    """Names of the rows of U by what a tree says of its model; None where it says nothing."""
+    """Names of the rows of U from a tree's description of its model; None without a description."""
     about = described_in(tree)
     try:
         arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]

@@ -1,4 +1,4 @@
-"""What a parameterisation is: a posterior, written in the sites that a chain moves."""
+"""Parameterisation: a posterior in terms of the NumPyro sites that a chain samples."""
 
 import abc
 import math
@@ -14,62 +14,62 @@ from jaxtyping import Array, Key
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
 
-COPIES = 8
-"""Vectors as long as the sampled point that a chain holds: points, momenta, gradients of a trajectory's ends, scale, .."""
+VECTORS_PER_CHAIN = 8
+"""Vectors of the size of a point in the memory of a chain: points, momenta, gradients of both ends, scale, .."""
 Sites = dict[str, Array]
-"""Values of a chain's NumPyro sites."""
+"""Values of the NumPyro sites of a chain, by name."""
 LABELS = "labels"
-"""Site of the labels: samplers tell the likelihood from the prior by it."""
+"""Name of the site of the labels, by which samplers distinguish the likelihood from the prior."""
 
 
 class Parameterisation(eqx.Module):
-    """A posterior in the sites that a chain moves: its prior, its likelihood, and what is made of a draw.
+    """Posterior in terms of the sites that a chain samples: prior, likelihood, and quantities computed from a draw.
 
-    It is a pytree: arrays are traced, and programs are compiled anew only where shapes or static fields change.
+    A parameterisation is a pytree: arrays are traced, and programs are recompiled only if shapes or static fields change.
     """
 
     minibatches: ClassVar[bool] = False
     """Whether labels are independent given the sites, so that examples can be drawn in minibatches."""
     needs_tokens: ClassVar[bool] = False
-    """Whether the tokens themselves and their attention decide the draws."""
+    """Whether the draws depend on the tokens themselves and their attention."""
     memory_advice: ClassVar[str] = (
         "use fewer paths or, for many examples, a compressed dataset (bayesattn.Dataset.gather)"
     )
-    """What to do where memory is short."""
+    """Advice if the memory does not suffice."""
     simulates: ClassVar[bool] = True
-    """Whether prior and labels can be drawn, as calibration does."""
+    """Whether prior and labels can be drawn, as calibration requires."""
 
     @classmethod
     @abc.abstractmethod
     def of(
         cls, model: Any, *, weights: bool = False, all_examples: bool = False, **prepared: Any
     ) -> "Parameterisation":
-        """The posterior of a model.
+        """Posterior of a model.
 
         Args:
-            model: `bayesattn.Model`, or another that the parameterisation can serve.
-            weights: whether `weights_of` will be asked for.
-            all_examples: whether labels will be replaced or drawn, so that they have to be those of all examples.
-            prepared: arrays that `prepare` found.
+            model: `bayesattn.Model`, or another model that the parameterisation supports.
+            weights: whether `weights_of` will be called.
+            all_examples: whether labels will be replaced or drawn, which requires the labels of all examples.
+            prepared: arrays computed by `prepare`.
         """
 
     @classmethod
     def prepare(cls, model: Any) -> dict[str, Array]:
-        """Arrays that are computed once before sampling begins; nothing by default."""
+        """Arrays computed once before sampling; none by default."""
         return {}
 
     @classmethod
     @abc.abstractmethod
     def bytes_needed(cls, model: Any, chains: int) -> int:
-        """Least memory, in bytes, that so many chains at a time take, without the draws that are kept."""
+        """Lower bound on the memory in bytes of `chains` chains at a time, without the kept draws."""
 
     def with_prepared(self, prepared: PlainMapping) -> "Parameterisation":
-        """The same posterior with other arrays of `prepare`."""
+        """Same posterior with other arrays of `prepare`."""
         return self
 
     @property
     def options(self) -> PlainDict:
-        """Defaults of sampler options, over those of the samplers themselves."""
+        """Defaults of sampler options, which override the samplers' own defaults."""
         return {}
 
     @abc.abstractmethod
@@ -78,18 +78,18 @@ class Parameterisation(eqx.Module):
 
     @abc.abstractmethod
     def initial(self, key: Key[Array, ""]) -> Sites:
-        """Where a chain starts."""
+        """Sites at which a chain starts."""
 
     @abc.abstractmethod
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """What is kept of a draw: the order parameter or the latent, and predictions."""
+        """Quantities of a draw to keep: the order parameter or the latent, and predictions."""
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """All weights of the network of a draw; none of a model that is no network."""
+        """All weights of the network for a draw; empty for latent models, which have no weights."""
         return {}
 
     def predictions_of(self, weights: Sites) -> Sites:
-        """Quantities of a draw that its weights determine, where these are kept beside them."""
+        """Quantities determined by the weights of a draw, if the weights are kept."""
         return {}
 
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
@@ -101,7 +101,7 @@ class Parameterisation(eqx.Module):
         raise NotImplementedError(f"{type(self).__name__} draws no labels")
 
     def with_labels(self, labels: Array) -> "Parameterisation":
-        """The same posterior with other labels."""
+        """Same posterior with other labels."""
         raise NotImplementedError(f"{type(self).__name__} has no other labels")
 
 
@@ -130,11 +130,11 @@ class LabelDistribution(dist.Distribution):
 
 
 def observe(likelihood: Likelihood, outputs: Outputs, labels: Array, scale: Any = 1.0) -> None:
-    """The NumPyro site of the labels; a minibatch's log likelihood is scaled up to that of all examples."""
+    """Add the NumPyro site of the labels; `scale` scales the log likelihood of a minibatch up to all examples."""
     with numpyro.handlers.scale(scale=scale):
         numpyro.sample(LABELS, LabelDistribution(likelihood, outputs), obs=labels)
 
 
 def arrays_of(likelihood: Likelihood) -> Any:
-    """A likelihood whose numbers are arrays, as compiled programs take them."""
+    """Likelihood with its numbers as arrays, for compiled programs."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), likelihood)

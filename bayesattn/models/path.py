@@ -1,4 +1,4 @@
-"""Path parameterisation: all weights are sampled, the network function goes through path inputs (THEORY section 2)."""
+"""Path parameterisation: all weights are sampled, outputs are computed from path inputs (THEORY section 2)."""
 
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -13,22 +13,22 @@ from jaxtyping import Array, Float, Int, Key
 from bayesattn._util.plain import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
-from bayesattn.models.parameterisation import COPIES, Parameterisation, Sites, arrays_of, observe
+from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of, observe
 from bayesattn.network import effective_weights, network, path_readouts
 
 
 class Path(Parameterisation):
-    """All weights V_0, V_1, .., V_L, a under their Gaussian priors; outputs through path inputs.
+    """All weights V_0, V_1, .., V_L, a under their Gaussian priors; outputs from path inputs.
 
     Args:
         path_inputs: xi of shape (P, Pi, N_0).
         labels: Y of shape (P,) or (P, m).
-        likelihood: of the labels given the outputs.
+        likelihood: likelihood of the labels given the outputs.
         variances: prior variances (s_0^2, .., s_L^2, s_a^2).
-        skips: rho_l of each layer, None where it has none.
+        skips: rho_l of each layer, None for a layer without a skip connection.
         test_path_inputs: xi of the test examples, or None.
-        readout: whether draws keep the readout of path inputs, from which outputs at other inputs are made.
-        likelihood_scale: P over the size of a minibatch.
+        readout: whether draws keep the readout of path inputs, which gives outputs at other inputs.
+        likelihood_scale: P divided by the size of a minibatch.
         heads, widths, output_axes: shapes of the weights.
     """
 
@@ -49,14 +49,14 @@ class Path(Parameterisation):
 
     @classmethod
     def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Path":
-        """The posterior of a model; its weights are its sites."""
+        """Posterior of a model, whose sites are the weights."""
         return cls(**cls._fields(model))
 
     @classmethod
     def bytes_needed(cls, model: Model, chains: int) -> int:
-        """Least memory, in bytes: data, and the vectors of each chain, as long as there are weights."""
+        """Lower bound on the memory in bytes: data, and the vectors of each chain, as long as the number of weights."""
         weights = model.architecture.number_of_weights(model.path_inputs.shape[2])
-        return 8 * (model.dataset.path_entries + chains * COPIES * weights)
+        return 8 * (model.dataset.path_entries + chains * VECTORS_PER_CHAIN * weights)
 
     @staticmethod
     def _fields(model: Model) -> PlainDict:
@@ -75,7 +75,7 @@ class Path(Parameterisation):
         }
 
     def function(self, sites: Sites) -> Outputs:
-        """f on the training examples."""
+        """Outputs f on the training examples."""
         return network(sites, self.path_inputs, self.skips)
 
     def program(self) -> None:
@@ -84,7 +84,7 @@ class Path(Parameterisation):
         observe(self.likelihood, self.function(weights), self.labels, self.likelihood_scale)
 
     def _sample_weights(self) -> Sites:
-        """Prior draws: V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); entries Normal(0, s^2) by layer."""
+        """Prior sites V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,) or (m, N_a); entries Normal(0, s^2) by layer."""
         shapes: dict[str, tuple[int, ...]] = {"V_0": (self.widths[0], self.path_inputs.shape[2])}
         for layer, count in enumerate(self.heads):
             # The readout width N_a is also the output width of the last layer's values: N_{L+1} = N_a.
@@ -98,20 +98,20 @@ class Path(Parameterisation):
         }
 
     def initial(self, key: Key[Array, ""]) -> Sites:
-        """A draw from the prior."""
+        """Draw from the prior."""
         return self.draw_prior(key)
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """Order parameter U and, where there are test examples, f on them."""
+        """Order parameter U and, if there are test examples, f on them."""
         paths = effective_weights(sites, self.skips)
         return {"order_parameter": paths @ paths.T / paths.shape[1]} | self.predictions_of(sites)
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """The sites, which are the weights."""
+        """All weights: samples are already weights."""
         return sites
 
     def predictions_of(self, weights: Sites) -> Sites:
-        """Readout of path inputs, if it is kept, and f on the test examples."""
+        """Readout of path inputs, if kept, and f on the test examples."""
         result = {"readout": path_readouts(weights, self.skips)} if self.readout else {}
         if self.test_path_inputs is not None:
             result["prediction"] = network(weights, self.test_path_inputs, self.skips)
@@ -127,14 +127,14 @@ class Path(Parameterisation):
         return self.likelihood.sample(key, self.function(sites))
 
     def with_labels(self, labels: Array) -> "Path":
-        """The same posterior with other labels."""
+        """Same posterior with other labels."""
         return replace(self, labels=labels)
 
     def minibatch(self, chosen: Int[Array, " chosen"]) -> "Path":
-        """The posterior by some of the examples, whose log likelihood counts for all."""
+        """Posterior of a minibatch of examples, with the log likelihood scaled to all examples."""
         changed = {name: jax.tree.map(lambda leaf: leaf[chosen], getattr(self, name)) for name in self._by_example()}
         return replace(self, **changed, likelihood_scale=len(self.labels) / len(chosen))
 
     def _by_example(self) -> list[str]:
-        """Fields whose first axis counts examples."""
+        """Names of the fields whose first axis is the example axis."""
         return ["path_inputs", "labels"]

@@ -1,4 +1,4 @@
-"""Parameterisations by name. A new one is added here, and nowhere else."""
+"""Parameterisations by name; a new one is registered only here."""
 
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent
@@ -13,4 +13,4 @@ PARAMETERISATIONS: dict[str, type[Parameterisation]] = {
     "latent": Latent,
 }
 CENTRAL = ("order_parameter", "latent")
-"""Primary variable of each kind of posterior: the bias of a sampler is stated for it."""
+"""Primary variable of each kind of posterior, for which the bias of a sampler is estimated."""

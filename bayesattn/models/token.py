@@ -1,4 +1,4 @@
-"""Token parameterisation: the network as defined, token by token (THEORY section 1)."""
+"""Token parameterisation: the network by its definition, token by token (THEORY section 1)."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -15,12 +15,12 @@ from bayesattn.models.path import Path
 
 
 class Token(Path):
-    """The weights of the path parameterisation under the same prior; outputs token by token.
+    """Weights of the path parameterisation under the same prior, with outputs computed token by token.
 
     Args:
         inputs: tokens of shape (P, T, N_0).
-        matrices: attention of each layer, (P, H_l, T, T).
-        read: share of each token in the readout, (P, 1, T) or (1, 1, T).
+        matrices: attention matrices of each layer, shape (P, H_l, T, T).
+        read: share of each token in the readout, shape (P, 1, T) or (1, 1, T).
     """
 
     needs_tokens: ClassVar[bool] = True
@@ -31,7 +31,7 @@ class Token(Path):
 
     @classmethod
     def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Token":
-        """The posterior of a model; raises ValueError if it has no tokens."""
+        """Posterior of a model; raises ValueError if the model has no tokens."""
         if model.tokens is None:
             raise BayesattnError(
                 "parameterisation 'token' needs a model with tokens, got one with path inputs only;"
@@ -47,18 +47,18 @@ class Token(Path):
 
     @classmethod
     def bytes_needed(cls, model: Model, chains: int) -> int:
-        """Least memory, in bytes: that of the path parameterisation, and the attention matrices."""
+        """Lower bound on the memory in bytes: that of the path parameterisation, and the attention matrices."""
         matrices = 0
         if model.tokens is not None:
             matrices = model.examples * sum(model.architecture.heads) * model.tokens.inputs.shape[1] ** 2
         return super().bytes_needed(model, chains) + 8 * matrices
 
     def function(self, sites: Sites) -> Outputs:
-        """f on the training examples."""
+        """Outputs f on the training examples."""
         return network(sites, self.inputs, self.matrices, self.read, self.skips)
 
     def _by_example(self) -> list[str]:
-        """Fields whose first axis counts examples."""
+        """Names of the fields whose first axis is the example axis."""
         return ["inputs", "matrices", "labels", *(["read"] if len(self.read) > 1 else [])]
 
 
@@ -69,7 +69,10 @@ def network(
     readout: Float[Array, "example_or_one _ token"],
     skips: Sequence[Any] | None = None,
 ) -> Float[Array, "*labels"]:
-    """f = a . z^L_{t*} / sqrt(N_a), z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l)."""
+    """Outputs f = a . z^L_{t*} / sqrt(N_a), with the recursion over layers
+
+    z^l_q = rho_l z^{l-1}_q + sum_{h,k} A^{l,h}_{qk} V_l^h z^{l-1}_k / sqrt(H_l N_l).
+    """
     hidden = inputs @ weights["V_0"].T / jnp.sqrt(inputs.shape[2])
     for layer, matrix in enumerate(matrices):
         values = weights[f"V_{layer + 1}"]

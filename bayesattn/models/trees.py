@@ -1,7 +1,7 @@
-"""Draws as every function takes them: trees, runs and folders alike, put right by name, held against their model.
+"""Access to draws, in trees, runs and folders, with axes in order by name and checked against their model.
 
-A tree says what model it is of in its attribute, and in constant_data["fingerprint"], which joins and selections keep where
-they lose attributes or take those of the first tree for all.
+A tree identifies its model in its attribute and in constant_data["fingerprint"]. Joins and selections keep the fingerprint,
+but may lose attributes or use the attributes of the first tree for all.
 """
 
 import json
@@ -18,7 +18,7 @@ from jaxtyping import Float
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn.model import Model
-from bayesattn.models.arviz import DATA
+from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
 
@@ -28,44 +28,46 @@ if TYPE_CHECKING:
     from bayesattn.runs import Run
 
 Draws = Union["xr.DataTree", "Run", str, Path]
-OF_CHAINS = ("chain", "draw")
-ORDER_PARAMETER_AXES = (*OF_CHAINS, "path", "other_path")
-OF_DRAWS = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
-"""Variables that functions of this package read, draw by draw."""
-JOINED = "joined"
-"""In a tree's description: seed and chain that each of its chains comes from, where trees were put together."""
-AXES = (
-    *(*OF_CHAINS, "example", "test_example", "output", "token", "head", "query", "key", "path", "path_of_inputs"),
+CHAIN_AXES = ("chain", "draw")
+ORDER_PARAMETER_AXES = (*CHAIN_AXES, "path", "other_path")
+DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readout", "lp", "energy", "diverging")
+"""Variables of draws that functions of this package read."""
+JOINED_KEY = "joined"
+"""Key in the description of joined trees: original seed and chain of each chain."""
+AXIS_ORDER = (
+    *(*CHAIN_AXES, "example", "test_example", "output", "token", "head", "query", "key", "path", "path_of_inputs"),
     *("other_path", "value_feature", "readout_width", "width", "feature"),
 )
-"""All variables have their axes in this order; axes of several layers are numbered, widths from the last layer down."""
+"""Order of the axes of all variables; axes of several layers are numbered, widths from the last layer down."""
 
 
 def opened(draws: Draws) -> "xr.DataTree":
-    """Draws as a tree whose variables have their axes in order, and whose data have none of chains or draws.
+    """Draws as a tree whose variables have their axes in order, and whose data have no axes of chains or draws.
 
     Args:
-        draws: result of `bayesattn.sample` or what xarray and ArviZ made of it, a `bayesattn.runs.Run`, or a run's folder.
+        draws: result of `bayesattn.sample`, also after operations of xarray or ArviZ, a `bayesattn.runs.Run`, or a run's
+            folder.
 
     Raises:
-        ValueError: something else; draws without chains or draws, or of U that is not square; trees put together that are
-            of several models, of chains of several lengths, or hold the same draws twice.
-        RunError: a folder that is not a run that can be read.
+        ValueError: an argument of another kind; draws without axes of chains and draws, or with U that is not square;
+            joined trees of several models, with chains of several lengths, or with the same draws twice.
+        RunError: a folder that is not a readable run.
     """
     return _in_order(_tree_and_run(draws)[0])
 
 
 def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
-    """`opened` draws of a model; raises ValueError where they are known to be of another one, naming what differs."""
+    """Draws of a model, by `opened`; raises ValueError, which names the difference, if they are of another model."""
     tree = opened(draws)
     require_model(tree, model)
     return tree
 
 
 def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model, "xr.DataTree"]:
-    """`opened` draws of a network with their model, which is `model`, or else what they say that they are of.
+    """Draws of a network, by `opened`, with their model: `model` if given, else the model that the draws identify.
 
-    Raises ValueError if they say nothing and there is no model, if they are of no network, or of another one than `model`.
+    Raises:
+        ValueError: no `model`, and draws that do not identify theirs; draws that are not of a network, or not of `model`.
     """
     tree, run = _tree_and_run(draws)
     tree = _in_order(tree)
@@ -78,12 +80,12 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
 
 
 def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", Any]:
-    """A tree, and the run that it is of; None of a tree in memory."""
+    """Tree of draws and its run; the run is None for a tree in memory."""
     import xarray
 
     if isinstance(draws, xarray.DataTree):
         return draws, None
-    # The one place where this floor asks for a module of a floor above: every function opens folders by it.
+    # The only import from a higher layer: all functions open run folders through it.
     run_class = import_module("bayesattn.runs").Run
     if isinstance(draws, str | Path):
         draws = run_class(draws)
@@ -95,7 +97,7 @@ def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", Any]:
 
 
 def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
-    """A tree put right by name; the same one where nothing had to be done."""
+    """Tree with axes in order by name; the same object if nothing had to be changed."""
     import xarray
 
     if "posterior" not in tree.children:
@@ -103,7 +105,7 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     groups = {str(name): node.to_dataset() for name, node in tree.children.items()}
     put, joined = {}, False
     for name, data in groups.items():
-        if name in DATA:
+        if name in DATA_GROUPS:
             put[name] = _without_axes_of_chains(name, data)
             joined |= put[name] is not data
         else:
@@ -126,9 +128,9 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
 
 
 def _without_seed(tree: "xr.DataTree") -> dict[Any, Any]:
-    """Attributes of trees that were put together, which are those of the first: its seed is not that of all chains."""
+    """Attributes of joined trees, those of the first tree, without its seed, which is not that of all chains."""
     about = described_in(tree)
-    about.pop(JOINED, None)
+    about.pop(JOINED_KEY, None)
     if isinstance(about.get("sampler"), str):
         settings = {name: value for name, value in tomllib.loads(about["sampler"]).items() if name != "seed"}
         about["sampler"] = tomli_w.dumps(settings)
@@ -136,8 +138,8 @@ def _without_seed(tree: "xr.DataTree") -> dict[Any, Any]:
 
 
 def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
-    """Data without the axes that joining trees gives them, along which nothing may change."""
-    for axis in [axis for axis in OF_CHAINS if axis in data.dims]:
+    """Data without the axes that joining adds; raises ValueError if values differ along them."""
+    for axis in [axis for axis in CHAIN_AXES if axis in data.dims]:
         for variable, values in data.data_vars.items():
             if axis in values.dims:
                 entries = values.transpose(axis, ...).values
@@ -154,9 +156,9 @@ def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
 def _in_order_of_axes(data: "xr.Dataset") -> "xr.Dataset":
     def place(axis: Checked) -> tuple[int, int]:
         name, _, number = str(axis).rpartition("_")
-        if number.isdecimal() and name in AXES:
-            return AXES.index(name), -int(number)
-        return AXES.index(axis) if axis in AXES else len(AXES), 0
+        if number.isdecimal() and name in AXIS_ORDER:
+            return AXIS_ORDER.index(name), -int(number)
+        return AXIS_ORDER.index(axis) if axis in AXIS_ORDER else len(AXIS_ORDER), 0
 
     turned = {
         name: values.transpose(*order)
@@ -167,16 +169,16 @@ def _in_order_of_axes(data: "xr.Dataset") -> "xr.Dataset":
 
 
 def _renumbered(data: "xr.Dataset") -> "xr.Dataset":
-    """Chains and draws numbered anew where joining trees has left a number twice."""
-    twice = [axis for axis in OF_CHAINS if axis in data.indexes and not data.indexes[axis].is_unique]
+    """Dataset with chains and draws renumbered if joining left a number twice."""
+    twice = [axis for axis in CHAIN_AXES if axis in data.indexes and not data.indexes[axis].is_unique]
     return data.assign_coords({axis: np.arange(data.sizes[axis]) for axis in twice}) if twice else data
 
 
 def _require_axes(data: "xr.Dataset") -> None:
-    """Raise ValueError unless draws have axes of chains and draws, and those of U and of numbers no others than theirs."""
-    for name in [name for name in OF_DRAWS if name in data]:
+    """Raise ValueError unless variables have axes of chains and draws; U and scalars must have no further axes."""
+    for name in [name for name in DRAW_VARIABLES if name in data]:
         axes = {*data[name].dims}
-        wanted = ORDER_PARAMETER_AXES if name == "order_parameter" else OF_CHAINS
+        wanted = ORDER_PARAMETER_AXES if name == "order_parameter" else CHAIN_AXES
         if not {*wanted} <= axes or (name in ("order_parameter", "lp", "energy") and axes > {*wanted}):
             got = ", ".join(map(str, data[name].dims)) or "none"
             raise BayesattnError(
@@ -200,7 +202,7 @@ def _square(posterior: "xr.Dataset") -> "xr.Dataset":
 
 
 def _require_joinable(groups: Mapping[str, "xr.Dataset"]) -> None:
-    """Raise ValueError if trees that were put together have chains of several lengths, or draws that are the same."""
+    """Raise ValueError if joined trees have chains of several lengths, or the same draws twice."""
     name, values = numbers_of(groups)
     if not np.isfinite(values).all():
         raise BayesattnError(
@@ -212,29 +214,29 @@ def _require_joinable(groups: Mapping[str, "xr.Dataset"]) -> None:
 
 
 def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarray, "chain draw"]]:
-    """A number that tells each draw from all others: its log density, or what else is there."""
+    """Name and values of a number that distinguishes draws: the log density, or else an entry of a variable."""
     statistics = groups.get("sample_stats")
     if statistics is not None and "lp" in statistics:
         return "lp", statistics["lp"].values
     name, values = next(iter(groups["posterior"].data_vars.items()))
-    last = {axis: -1 for axis in values.dims if axis not in OF_CHAINS}
+    last = {axis: -1 for axis in values.dims if axis not in CHAIN_AXES}
     return str(name), values.isel(last).values
 
 
 def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
-    """Whether some number comes twice, but for draws in a row, which samplers repeat where they reject."""
+    """Whether a number occurs twice, except in consecutive draws, which repeat when a sampler rejects."""
     moved = np.ones(values.shape, bool)
     moved[:, 1:] = values[:, 1:] != values[:, :-1]
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
 def order_parameters(draws: Checked, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
-    """Every thin-th U of draws of a model, its rows in the model's order.
+    """Every thin-th U of draws of a model, with rows in the model's order.
 
     Args:
-        draws: as `opened` takes them, or an array of shape (chain, draw, row, row).
+        draws: draws as for `opened`, or an array of shape (chain, draw, row, row).
         model: the posterior.
-        thin: the last of each thin is taken.
+        thin: the last of every `thin` draws is used.
 
     Raises:
         ValueError: draws of another model, or without U; an array of another shape; fewer draws than `thin`.
@@ -259,7 +261,7 @@ def _is_named(draws: Checked) -> bool:
 
 
 def is_tree_or_run(draws: Checked) -> bool:
-    """Whether draws are such as `opened` takes, or a variable of theirs, with named axes."""
+    """Whether draws are a valid argument of `opened`, or a variable U with named axes."""
     return (
         _is_named(draws)
         or isinstance(draws, str | Path)
@@ -269,7 +271,7 @@ def is_tree_or_run(draws: Checked) -> bool:
 
 
 def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
-    """Those of a tree that was opened."""
+    """Every thin-th U of an opened tree, with rows in the model's order."""
     positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
     if "order_parameter" not in posterior:
@@ -277,14 +279,14 @@ def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Flo
     drawn = in_order_of_rows(posterior["order_parameter"], tree, model).isel(draw=slice(thin - 1, None, thin))
     if not drawn.size:
         raise BayesattnError(f"draws must hold at least {thin} of each chain, got {posterior.sizes['draw']}")
-    return drawn.values  # Read from the disk, if they are there.
+    return drawn.values  # Read here, if the draws are on disk.
 
 
 def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Model) -> "xr.DataArray":
-    """A variable with its paths in the order of a model's rows of U, by their names."""
+    """Variable with its paths in the order of a model's rows of U, by their names."""
     rows = own_row_names(tree) or model.row_names
     for axis in [axis for axis in ORDER_PARAMETER_AXES[2:] if axis in drawn.dims]:
-        names = [*map(str, drawn[axis].values)]  # Numbers, where the axis has no names.
+        names = [*map(str, drawn[axis].values)]  # Numbers, if the axis has no names.
         named = axis in drawn.coords
         if drawn.sizes[axis] != model.architecture.rows or (named and sorted(names) != sorted(rows)):
             raise BayesattnError(

@@ -1,4 +1,4 @@
-"""Exact draws of all weights for draws of the collapsed parameterisation (THEORY section 3)."""
+"""Exact draws of all weights given draws of the collapsed parameterisation (THEORY section 3)."""
 
 from functools import partial
 from typing import TYPE_CHECKING
@@ -20,35 +20,38 @@ from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, Shapes, problem_of
 
 if TYPE_CHECKING:
-    import xarray  # whose names a type checker at run time finds by their whole path
+    import xarray  # its names are found by their full path when types are checked at run time
 
-MOST_BYTES = 2**32
+MOST_WEIGHT_BYTES = 2**32
 
 
 @with_own_settings
 def weights(
-    draws: Draws, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_BYTES
+    draws: Draws, model: Model, seed: int = 0, *, thin: int = 1, max_bytes: int = MOST_WEIGHT_BYTES
 ) -> "xarray.Dataset":
     """Exact draws of all weights, one for each collapsed draw (THEORY section 3).
 
-    From the readout down: path vectors W_l = sqrt(N_l) F_l Q_l^T with Q_l a uniformly random orthonormal frame, which begins
-    with that of the layer above where a skip copies its path vectors (EXTENSIONS section 1); values
-    V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1} and W_l;
-    V_0 by Matheron's rule; of classes as in the prior, given what is known of it, F Z.
+    Weights are drawn from the readout down:
+
+    - Path vectors are W_l = sqrt(N_l) F_l Q_l^T, with Q_l a uniformly random orthonormal frame. If a skip copies the path
+      vectors of the layer above, Q_l begins with the frame of that layer (EXTENSIONS section 1).
+    - Values are V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1}
+      and W_l.
+    - V_0 is drawn by Matheron's rule; with class labels it is a draw from the prior given F Z.
 
     Args:
         draws: result of `sample` with parameterisation "collapsed", a `bayesattn.runs.Run` of it, or a run's folder.
-        model: the model they were drawn from.
-        seed: of the frames and the prior draws.
-        thin: keep every thin-th draw, the last of each thin, as samplers do.
-        max_bytes: most memory that the weights may take.
+        model: model of the draws.
+        seed: seed of the frames and the prior draws.
+        thin: the last of every `thin` draws is kept, as by samplers.
+        max_bytes: largest memory of the weights.
 
     Returns:
-        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, a (chain, draw, N_a),
-        of m outputs (chain, draw, m, N_a).
+        Dataset with V_0 (chain, draw, N_1, N_0), V_l (chain, draw, H_l, N_{l+1}, N_l) for l = 1..L, and a
+        (chain, draw, N_a), or (chain, draw, m, N_a) for m outputs.
 
     Raises:
-        ValueError: draws of another parameterisation or model, or weights that would take more than `max_bytes`.
+        ValueError: draws of another parameterisation or model, or weights that would need more than `max_bytes`.
     """
     positive_integer("thin", thin)
     seed_number("seed", seed)
@@ -107,7 +110,7 @@ def _weights(points, mixed, keys, problem: Problem, shapes: Shapes, widths: tupl
 def weights_at(
     point: Array, mixed: Array | None, key: Key[Array, ""], problem: Problem, shapes: Shapes, widths: tuple[int, ...]
 ) -> Sites:
-    """All weights of a point, and of F Z where that is known; else it is drawn given the labels."""
+    """All weights for a point, given F Z in `mixed`; if `mixed` is None, Z is drawn given the labels."""
     kernels, variances = problem.likelihood, problem.variances
     bartletts = bartlett.bartlett_factors(point, shapes, problem.order)
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
@@ -122,18 +125,18 @@ def weights_at(
         lower, heads = _frame(frame_key, widths[layer - 1], shape.diagonal, known), shape.heads
         prior = deviation * jax.random.normal(prior_key, (heads, len(frame), len(lower)))
         by_head = bartletts[layer - 1].reshape(heads, -1, lower.shape[1])
-        seen = deviation * jnp.einsum("hrc,nc->hrn", by_head, lower)
-        correction = seen - jnp.einsum("mr,hmn->hrn", frame, prior)
+        projected = deviation * jnp.einsum("hrc,nc->hrn", by_head, lower)
+        correction = projected - jnp.einsum("mr,hmn->hrn", frame, prior)
         result[f"V_{layer}"] = prior + jnp.einsum("mr,hrn->hmn", frame, correction)
         frame = lower
     prior_key, noise_key = jax.random.split(input_key)
     prior = jax.random.normal(prior_key, (len(frame), kernels.features.shape[1]))
-    seen, factor = frame.T @ prior, problem.factor(point, shapes)
+    projected, factor = frame.T @ prior, problem.factor(point, shapes)
     if mixed is None:
-        drawn = kernels.sample_projection(noise_key, factor, seen)
-    else:  # The rest of Z is as in the prior.
-        drawn = seen + jnp.linalg.pinv(factor) @ (mixed - factor @ seen)
-    result["V_0"] = jnp.sqrt(variances[0]) * (prior + frame @ (drawn - seen))
+        drawn = kernels.sample_projection(noise_key, factor, projected)
+    else:  # The part of Z not determined by F Z is from the prior.
+        drawn = projected + jnp.linalg.pinv(factor) @ (mixed - factor @ projected)
+    result["V_0"] = jnp.sqrt(variances[0]) * (prior + frame @ (drawn - projected))
     return result
 
 
@@ -149,5 +152,5 @@ def _frame(
         random = random - known @ (known.T @ random)
     orthonormal, upper = jnp.linalg.qr(random if known is None else jnp.concatenate([known, random], axis=1))
     orthonormal = orthonormal * jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
-    # QR of orthonormal columns gives them back, to rounding.
+    # QR returns orthonormal columns unchanged up to rounding; the known columns are kept exactly.
     return orthonormal if known is None else jnp.concatenate([known, orthonormal[:, known.shape[1] :]], axis=1)

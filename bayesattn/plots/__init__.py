@@ -1,4 +1,4 @@
-"""Figures of runs and of theory against draws, readable without the code."""
+"""Figures of runs, and of theory against draws."""
 
 from bayesattn.plots.calibration import calibration_figure
 from bayesattn.plots.pruning import pruning_figure

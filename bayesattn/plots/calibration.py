@@ -1,4 +1,4 @@
-"""Is a sampler right? Ranks of what data were made with among draws of the posterior given them."""
+"""Calibration figures: ranks of true quantities among draws of the posterior given data simulated with them."""
 
 from collections.abc import Mapping
 
@@ -19,9 +19,9 @@ MOST_COLUMNS = 4
 
 
 def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
-    """ECDF of each quantity's ranks minus the uniform one, a panel for each sampler, with the band of uniform ranks.
+    """ECDF of each quantity's ranks minus the uniform CDF, a panel for each sampler, with the band of uniform ranks.
 
-    Raises ValueError at something else than calibrations by name; a posterior's draws have no ranks of this kind.
+    Raises ValueError for anything other than calibrations by name, such as draws, which have no ranks of this kind.
     """
     if not isinstance(calibrations, Mapping) or not all(
         hasattr(each, "ranks") for each in calibrations.values() or [None]

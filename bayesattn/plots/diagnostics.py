@@ -1,4 +1,4 @@
-"""Did the chains mix? Traces, ranks, effective sample size and energy of a few scalar quantities."""
+"""Diagnostic figures: traces, ranks, effective sample size and energy of a few scalar quantities."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,44 +10,44 @@ from matplotlib.axes import Axes
 from matplotlib.figure import FigureBase
 
 from bayesattn._util.plain import PlainDict
-from bayesattn.checks.diagnostics import ENOUGH_ESS, GOOD_BFMI
+from bayesattn.checks.diagnostics import GOOD_BFMI, GOOD_ESS
 from bayesattn.checks.mixing import Scalar
-from bayesattn.checks.ranks import BAND_LEVEL, PLACES
+from bayesattn.checks.ranks import BAND_LEVEL, ECDF_SHARES
 from bayesattn.models.arviz import dataset
 from bayesattn.models.trees import Draws, opened
 from bayesattn.plots.style import palette, short, whole_numbers
 
-SHOWN_ENTRIES = 4
-"""Quantities that are drawn: the log posterior and the largest diagonal entries of U, or of z."""
-MOST_TRACED = 1000
-"""Draws of each chain."""
+QUANTITIES_DRAWN = 4
+"""Number of quantities drawn: the log posterior and the largest diagonal entries of U, or entries of z."""
+MOST_TRACED_DRAWS = 1000
+"""Largest number of draws of each chain in a trace; longer chains are thinned."""
 
 
 def scalars(draws: Draws) -> dict[str, Scalar]:
-    """Log posterior and the largest entries of U, or of z, by their names in full; those that draws hold."""
+    """Log posterior, and the largest diagonal entries of U or entries of z, by full names, as far as in the draws."""
     draws = opened(draws)
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
     chosen = {"log posterior": statistics["lp"].values} if "lp" in statistics else {}
     if "order_parameter" in posterior:
         sampled = posterior["order_parameter"].values
         means = np.diag(sampled.mean((0, 1)))
-        for path in np.argsort(-means, kind="stable")[: SHOWN_ENTRIES - 1]:
+        for path in np.argsort(-means, kind="stable")[: QUANTITIES_DRAWN - 1]:
             chosen[f"U[{posterior['path'].values[path]}]"] = sampled[:, :, path, path]
     elif "latent" in posterior:
         sampled = posterior["latent"].values
         means = np.abs(sampled.mean((0, 1)))
-        for flat in np.argsort(-means, axis=None, kind="stable")[: SHOWN_ENTRIES - 1]:
+        for flat in np.argsort(-means, axis=None, kind="stable")[: QUANTITIES_DRAWN - 1]:
             value, feature = np.unravel_index(flat, means.shape)
             chosen[f"z[{value + 1}, {feature + 1}]"] = sampled[:, :, value, feature]
     return {name: Scalar(values) for name, values in chosen.items()}
 
 
 def trace(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
-    """Each quantity against the draw, a colour a chain."""
+    """Draw each quantity against the draw number, in a colour for each chain."""
     panels = _row(figure, quantities)
     for axes, quantity in zip(panels, quantities.values(), strict=True):
         values = quantity.values
-        every = -(-values.shape[1] // MOST_TRACED)
+        every = -(-values.shape[1] // MOST_TRACED_DRAWS)
         for chain, color in enumerate(_chain_colors(len(values))):
             shown = values[chain, ::every]
             style: PlainDict = {"color": color, "linewidth": 0.5, "alpha": 0.85, "rasterized": True}
@@ -59,17 +59,16 @@ def trace(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
 
 
 def rank(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
-    """ECDF of each chain's ranks among all chains, minus that of chains that mixed, and the band in which those stay.
+    """Draw the ECDF of each chain's ranks among all chains, minus the uniform CDF, with the band of mixed chains.
 
-    The band is for independent draws: of those that depend on each other, every so many are taken, one for each effective
-    draw.
+    The band is for independent draws, so dependent draws are thinned to about one for each effective draw.
     """
     panels = _row(figure, quantities, sharey=True)
     for axes, quantity in zip(panels, quantities.values(), strict=True):
         band, label = quantity.band, f"{100 * (1 - BAND_LEVEL):g} % band, if mixed"
-        axes.fill_between(PLACES, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
+        axes.fill_between(ECDF_SHARES, -band, band, color=palette().grey, alpha=0.25, linewidth=0, label=label)
         for chain, (color, curve) in enumerate(zip(_chain_colors(len(quantity.ecdfs)), quantity.ecdfs, strict=True)):
-            axes.plot(PLACES, curve, color=color, linewidth=1.2, label=f"chain {chain + 1}")
+            axes.plot(ECDF_SHARES, curve, color=color, linewidth=1.2, label=f"chain {chain + 1}")
         thinned = f",\nthinned by {quantity.every}" if quantity.every > 1 else ""
         axes.set(xlabel=f"rank among {quantity.ranked.size} draws{thinned}")
         axes.set_xticks([0, 0.5, 1], ["lowest", "half", "highest"])
@@ -78,12 +77,12 @@ def rank(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
 
 
 def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
-    """Effective sample size as draws accumulate: of what mixes it grows along a line."""
+    """Draw the effective sample size against the number of draws: if chains mix, it grows linearly."""
     panels, colors = _row(figure, quantities), palette()
     for axes, quantity in zip(panels, quantities.values(), strict=True):
         for method, color, marker in (("bulk", colors.blue, "o"), ("tail", colors.orange, "s")):
             axes.plot(*quantity.sizes[method], color=color, marker=marker, markersize=4, label=method)
-        axes.axhline(ENOUGH_ESS, color=colors.grey, linestyle="--", linewidth=1, label=f"{ENOUGH_ESS}, enough")
+        axes.axhline(GOOD_ESS, color=colors.grey, linestyle="--", linewidth=1, label=f"{GOOD_ESS}, enough")
         axes.set(xlabel="draws of all chains")
         axes.set_ylim(bottom=0)
         whole_numbers(axes.xaxis)
@@ -92,7 +91,7 @@ def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
 
 
 def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
-    """Energy and its changes from draw to draw, and BFMI: where changes are much smaller, chains explore slowly."""
+    """Draw the energy, its changes between draws, and BFMI; if changes are much smaller, chains explore slowly."""
     colors = palette()
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     centred, changes = (values - values.mean()).ravel(), np.diff(values, axis=1).ravel()
@@ -113,7 +112,7 @@ def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
 
 
 def _row(figure: FigureBase, quantities: Mapping[str, Scalar], **settings: Any) -> list[Axes]:
-    """A panel for each quantity, with its name."""
+    """Panels, one for each quantity, with its name."""
     panels = list(figure.subplots(1, len(quantities), squeeze=False, **settings).flat)
     for axes, name in zip(panels, quantities, strict=True):
         axes.set_title(short(name))
@@ -121,7 +120,7 @@ def _row(figure: FigureBase, quantities: Mapping[str, Scalar], **settings: Any) 
 
 
 def _legend(figure: FigureBase, axes: Axes, **lines: Any) -> None:
-    """One legend for a row of panels, beside it."""
+    """Draw one legend for a row of panels, beside the row."""
     handles, labels = axes.get_legend_handles_labels()
     legend = figure.legend(handles[:10], labels[:10], loc="outside right center", fontsize=8, frameon=False)
     for line in legend.get_lines():

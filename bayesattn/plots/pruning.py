@@ -1,4 +1,4 @@
-"""Which heads can go? Their scores against what is lost without them, and accuracy as heads go."""
+"""Pruning figures: head scores against the accuracy lost without each head, and accuracy as heads are removed."""
 
 from collections.abc import Sequence
 from itertools import cycle
@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
-from bayesattn.checks.pruning import MOST_LOST, Comparison, Pruned, compare, heads_of
+from bayesattn.checks.pruning import MOST_ACCURACY_LOST, Comparison, Pruned, compare, heads_of
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 
@@ -23,17 +23,17 @@ ORDER_STYLES: dict[str, PlainDict] = {
     "magnitude": {"color": "purple", "marker": "^", "linestyle": "-."},
     "random": {"color": "grey", "marker": "v", "linestyle": "--"},
 }
-"""Of each order, with the name of its colour."""
+"""Line style of each order of removal, with the name of its colour."""
 
 NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained network"}
 
 
 def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draws) -> Figure:
-    """Head scores, what each network loses without each head, and accuracy as heads go; one comparison for each seed.
+    """Head scores, accuracy lost without each head, and accuracy as heads are removed; one comparison for each seed.
 
-    Draws, runs and folders in place of comparisons are compared with the theory of their model first.
+    Draws, runs and folders instead of comparisons are compared with the theory of their model first.
 
-    Raises ValueError at nothing, at something that is neither, at draws of a model that has no pruning.
+    Raises ValueError for an empty sequence, for other arguments, and for draws of a model that does not support pruning.
     """
     comparisons = _compared(comparisons)
     networks, model = list(comparisons[0].networks), comparisons[0].model
@@ -57,7 +57,7 @@ def _compared(comparisons: Any) -> list[Comparison]:
 
 
 def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:
-    """Score of each head, by theory and by draws, a colour a seed."""
+    """Draw the score of each head, by theory and by draws, in a colour for each seed."""
     names = [f"{layer + 1}.{head + 1}" for layer, head in heads_of(comparisons[0].model.architecture)]
     places = np.arange(len(names))
     for color, marker, comparison in zip(cycle(palette()), cycle(MARKERS), comparisons, strict=False):
@@ -75,29 +75,29 @@ def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:
 
 
 def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) -> None:
-    """What a network loses without each head, against the head's score."""
+    """Draw the accuracy that a network loses without each head against the head's score."""
     for color, marker, comparison in zip(cycle(palette()), cycle(MARKERS), comparisons, strict=False):
         of = np.concatenate(comparison.scores["theory"])
         axes.plot(of, 100 * comparison.networks[name].drops, marker=marker, color=color, linestyle="none")
     correlations = np.array([comparison.correlation(name, "theory") for comparison in comparisons])
     known = correlations[~np.isnan(correlations)]
     if len(known):
-        said = f"rank correlation {np.mean(known):.2f}"
+        text = f"rank correlation {np.mean(known):.2f}"
         if unknown := len(correlations) - len(known):
-            said += f" ({UNKNOWN} of {unknown} of {len(correlations)} seeds)"
+            text += f" ({UNKNOWN} of {unknown} of {len(correlations)} seeds)"
     elif all(np.ptp(comparison.networks[name].drops) == 0 for comparison in comparisons):
-        said = "the same is lost with each"
+        text = "the same is lost with each"
     else:
-        said = f"rank correlation {UNKNOWN}"
+        text = f"rank correlation {UNKNOWN}"
     axes.set(
         xlabel="head score by theory",
         ylabel="accuracy lost without the head (points)",
-        title=f"{NETWORKS[name]}: {said}",
+        title=f"{NETWORKS[name]}: {text}",
     )
 
 
 def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> None:
-    """Accuracy of a network as heads go, in the order of each score: of several seeds mean and standard deviation."""
+    """Draw the accuracy as heads are removed, in the order of each score: mean and standard deviation over seeds."""
     for order in pruned[0].accuracies:
         curves = 100 * np.array([network.accuracies[order] for network in pruned])
         deviation = curves.std(0, ddof=1) if len(pruned) > 1 else None
@@ -105,8 +105,8 @@ def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> Non
         settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "label": f"by {order}"}
         settings["label"] = "at random, mean" if order == "random" else settings["label"]
         axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | style)
-    least = float(100 * np.mean([network.accuracy - MOST_LOST for network in pruned]))
-    allowed = f"{100 * MOST_LOST:g} points below the whole network"
+    least = float(100 * np.mean([network.accuracy - MOST_ACCURACY_LOST for network in pruned]))
+    allowed = f"{100 * MOST_ACCURACY_LOST:g} points below the whole network"
     axes.axhline(least, color=palette().grey, linewidth=1, linestyle=(0, (1, 1)), label=allowed)
     whole_numbers(axes.xaxis)
     what = f", mean ± sd over {len(pruned)} seeds" if len(pruned) > 1 else ""

@@ -1,4 +1,4 @@
-"""Draws in figures, on disk or in memory: did the chains mix, and what do they say of U and of the predictions?"""
+"""Figures of draws, on disk or in memory: mixing of chains, posterior of U, and predictions."""
 
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
@@ -19,31 +19,39 @@ from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
 from bayesattn.models.origin import described_in
-from bayesattn.models.trees import OF_DRAWS, Draws, opened
+from bayesattn.models.trees import DRAW_VARIABLES, Draws, opened
 from bayesattn.plots import diagnostics
-from bayesattn.plots.style import MOST_NUMBERED, heat_map, legend_below, name_ticks, palette, short, whole_numbers
+from bayesattn.plots.style import (
+    MOST_ROWS_WITH_ENTRIES,
+    heat_map,
+    legend_below,
+    name_ticks,
+    palette,
+    short,
+    whole_numbers,
+)
 
 KINDS = ("trace", "rank", "ess", "energy", "U", "prediction")
 INTERVALS = (0.5, 0.94)
-"""Probability of the thick and of the thin interval."""
+"""Probabilities of the thick and of the thin interval."""
 WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U": 5.2, "prediction": 4.6}
-"""Inches."""
-FEW_EXAMPLES = 60
-"""Test examples up to which each has an interval of its own."""
-MOST_PATHS = 20
-"""Paths up to which all have their place; of more, the greatest diagonal entries of U."""
+"""Width of the page and heights of the kinds of figures, in inches."""
+MOST_EXAMPLES_WITH_INTERVALS = 60
+"""Largest number of test examples that have separate intervals."""
+MOST_PATHS_DRAWN = 20
+"""Largest number of paths that are all shown; of more, the ones with the largest diagonal entries of U."""
 
 
 class Names(NamedTuple):
-    """Names by what draws say of their model: of the ways through each layer (of one output), of several outputs."""
+    """Names in the description of draws: of the ways through each layer (for one output), or of several outputs."""
 
     heads: Sequence[Sequence[str]] | None = None
     outputs: Sequence[str] | None = None
 
 
 UNNAMED = Names()
-FAR = 30.0
-"""Ratio of entries of U from which they are drawn on a logarithmic axis."""
+LOG_AXIS_RATIO = 30.0
+"""Ratio of the largest to the smallest entry above which the axis is logarithmic."""
 
 
 def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
@@ -51,19 +59,19 @@ def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
 
     Args:
         run: a `bayesattn.runs.Run` or a run's folder, complete or with draws of all chains; or the result of
-            `bayesattn.sample` and what was made of it.
-        kinds: those wanted, of `KINDS`; by default all that there is something to draw of.
+            `bayesattn.sample`, also after further operations.
+        kinds: kinds of figures, among `KINDS`; by default all kinds for which there are data.
 
     Raises:
-        ValueError: an unknown kind, one that there are no draws of, a run without draws yet, draws that are not finite,
-            something that is no draws.
+        ValueError: an unknown kind, a kind without data, a run without draws so far, draws that are not finite, an argument
+            that is not draws.
         RunError: a run that cannot be read.
     """
     return figure_and_lacking(run, kinds)[0]
 
 
 def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[Figure, dict[str, str]]:
-    """`run_figure`, and which kinds there is nothing to show of, with the reasons."""
+    """Figure of `run_figure`, and the kinds without data, with reasons."""
     for kind in [kinds] if isinstance(kinds, str) else kinds or ():
         one_of("kinds", kind, KINDS)
     kinds = [kinds] if isinstance(kinds, str) else kinds
@@ -87,10 +95,10 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
 
 
 def _require_finite(draws: xr.DataTree) -> None:
-    """Raise ValueError unless what is shown is finite: figures have no place for NaN."""
+    """Raise ValueError unless all draws are finite, because figures cannot show NaN."""
     for group in ("posterior", "sample_stats"):
         for name, values in dataset(draws, group).data_vars.items():
-            if name in OF_DRAWS and values.dtype.kind == "f" and not np.isfinite(values.values).all():
+            if name in DRAW_VARIABLES and values.dtype.kind == "f" and not np.isfinite(values.values).all():
                 raise BayesattnError(
                     f"run must have finite draws to show, got {name} that are not: of a run that goes on,"
                     " bayesattn.runs.Run(..).draws() are those that all chains have"
@@ -98,7 +106,7 @@ def _require_finite(draws: xr.DataTree) -> None:
 
 
 def names_of(draws: xr.DataTree) -> Names:
-    """Names that a tree knows; none where it says nothing of its model, or is of none with heads."""
+    """Names in the description of a tree; `UNNAMED` without a description, or for a model without heads."""
     about = described_in(draws)
     try:
         arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
@@ -111,7 +119,7 @@ def names_of(draws: xr.DataTree) -> Names:
 
 
 def run_title(draws: xr.DataTree) -> str:
-    """Model, width, temperature, sampler and draws in one line, as far as they are known."""
+    """Title with model, width, temperature, sampler and draws, as far as known."""
     about, sizes, parts = described_in(draws), draws["posterior"].sizes, []
     try:
         model, settings = tomllib.loads(about["model"]), tomllib.loads(about.get("sampler", ""))
@@ -126,7 +134,7 @@ def run_title(draws: xr.DataTree) -> str:
 
 
 def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, Scalar], names: Names = UNNAMED) -> None:
-    """One kind of figure of some draws and their `scalars`, into a figure or a part of one, with names if they are known."""
+    """Draw one kind of figure of draws and their `scalars` into a figure or subfigure, with names if known."""
     draws = opened(draws)
     if kind == "energy":
         diagnostics.energy(figure, draws["sample_stats"].to_dataset()["energy"].values)
@@ -140,7 +148,7 @@ def draw(figure: FigureBase, kind: str, draws: Draws, quantities: Mapping[str, S
 
 
 def lacking(draws: Draws) -> dict[str, str]:
-    """Kinds of figures that there is nothing to show of, and why."""
+    """Kinds of figures without data, with reasons."""
     draws, why = opened(draws), {}
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
     if "lp" not in statistics and not {*CENTRAL} & {*posterior.data_vars}:
@@ -161,9 +169,9 @@ def lacking(draws: Draws) -> dict[str, str]:
 
 
 def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
-    """Posterior mean of U, and the law of its diagonal entries; of a latent model, z and the law of its entries.
+    """Draw the posterior mean of U and the posteriors of its diagonal entries; for a latent model, of z and its entries.
 
-    Of many paths: the mean of U's diagonal by heads of the first layer and of those above it, and the greatest entries.
+    For many paths: the mean of U's diagonal by heads of the first layer and of the layers above, and the largest entries.
     """
     posterior, heads = dataset(opened(draws), "posterior"), known.heads
     (left, right), above = figure.subplots(1, 2, width_ratios=(1, 1.1)), None
@@ -173,8 +181,8 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
         rows = columns = entries = names
         of_entries = np.einsum("cdpp->cdp", sampled.values)
         title = "diagonal entries of U"
-        if len(names) > MOST_PATHS:
-            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS])
+        if len(names) > MOST_PATHS_DRAWN:
+            greatest = np.sort(np.argsort(-of_entries.mean((0, 1)), kind="stable")[:MOST_PATHS_DRAWN])
             if heads is not None and len(heads) > 1:
                 by_heads = of_entries.reshape(*of_entries.shape[:2], len(heads[0]), -1)
                 sampled, name = xr.DataArray(by_heads, dims=("chain", "draw", "head", "above")), "the diagonal of U"
@@ -183,7 +191,7 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
                 if len(heads) > 2:
                     above, columns = f"paths of layers 2 to {len(heads)}", [*map(str, range(1, by_heads.shape[3] + 1))]
             entries, of_entries = [names[path] for path in greatest], of_entries[:, :, greatest]
-            title = f"{MOST_PATHS} greatest of {len(names)} {title}"
+            title = f"{MOST_PATHS_DRAWN} greatest of {len(names)} {title}"
     else:
         sampled, name = posterior["latent"], "z"
         values, features = sampled.shape[2:]
@@ -197,7 +205,7 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
     image = heat_map(left, of["mean"], rows, columns, limit, errors)
     if above is not None:
         left.set(xlabel=above, ylabel="layer 1")
-    numbered = errors is not None and max(errors.shape) <= MOST_NUMBERED
+    numbered = errors is not None and max(errors.shape) <= MOST_ROWS_WITH_ENTRIES
     left.set_title(f"Posterior mean of {name}" + (" ± Monte Carlo error" if numbered else ""), fontsize=10)
     figure.colorbar(image, ax=left, shrink=0.85)
     intervals(right, of_entries.reshape(-1, of_entries.shape[2]), entries)
@@ -205,7 +213,7 @@ def central(figure: FigureBase, draws: Draws, known: Names = UNNAMED) -> None:
 
 
 def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
-    """Median, half and 94 % interval of each column, row by row with its name."""
+    """Draw median, 50 % and 94 % interval of each column of draws in a row with its name."""
     places, colors = np.arange(len(names)), palette()
     for share, width in zip(INTERVALS, (4, 1.2), strict=True):
         low, high = np.quantile(draws, ((1 - share) / 2, (1 + share) / 2), axis=0)
@@ -213,7 +221,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
     median = np.median(draws, axis=0)
     style: PlainDict = {"markerfacecolor": plt.rcParams["axes.facecolor"], "markersize": 5, "zorder": 4}
     axes.plot(median, places, "o", color=colors.blue, label="median", **style)
-    if draws.min() > 0 and median.max() > FAR * median.min():
+    if draws.min() > 0 and median.max() > LOG_AXIS_RATIO * median.min():
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")
     name_ticks(axes.yaxis, names)
@@ -222,7 +230,7 @@ def intervals(axes: Axes, draws: np.ndarray, names: Sequence[str]) -> None:
 
 
 def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None:
-    """Mean predictor and intervals of the draws on the test examples, lowest first; with labels, the mean against these."""
+    """Draw mean predictor and intervals on the test examples, lowest first; with labels, also the mean against them."""
     draws = opened(draws)
     sampled = draws["posterior"].to_dataset()["prediction"].values
     flat = sampled.reshape(sampled.shape[0] * sampled.shape[1], -1)
@@ -232,7 +240,7 @@ def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None
     labels = constant["test_labels"].values if "test_labels" in constant else None
     colors = palette()
     panels = figure.subplots(1, 1 if labels is None else 2, squeeze=False).flat
-    few = len(mean) <= FEW_EXAMPLES
+    few = len(mean) <= MOST_EXAMPLES_WITH_INTERVALS
     for share, width, shade in zip(INTERVALS, (4, 1.2), (0.45, 0.2), strict=True):
         low, high = np.quantile(flat, ((1 - share) / 2, (1 + share) / 2), axis=0)[:, order]
         label = f"{100 * share:g} % of draws"
@@ -252,9 +260,9 @@ def prediction(figure: FigureBase, draws: Draws, names: Names = UNNAMED) -> None
 
 
 def against_labels(axes: Axes, mean: np.ndarray, labels: np.ndarray, outputs: Sequence[str] | None = None) -> None:
-    """Mean predictor against the test labels: of two classes a histogram each, else a point an example.
+    """Draw the mean predictor against the test labels: a histogram for each of two classes, else a point per example.
 
-    Of several outputs, for each class how often which output is the greatest.
+    With several outputs: for each class, how often each output is the greatest.
     """
     colors, values = palette(), np.unique(labels)
     if labels.ndim == 2:

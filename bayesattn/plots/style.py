@@ -1,4 +1,4 @@
-"""What all figures share: Okabe and Ito's colours, safe for colour-blind readers, names, axes, legends, files."""
+"""Style of all figures: colour-blind safe colours (Okabe and Ito), names, axes, legends and files."""
 
 import io
 from collections.abc import Sequence
@@ -22,25 +22,25 @@ from bayesattn._util.text import rounded, with_error
 
 RESOLUTION = 150
 SUFFIXES = (".png", ".pdf", ".svg")
-UNDATED: dict[str, PlainMapping] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
-"""The same figure makes the same file, whenever it is made."""
+METADATA_WITHOUT_DATE: dict[str, PlainMapping] = {".pdf": {"CreationDate": None}, ".svg": {"Date": None}}
+"""Metadata without a date, so that the same figure always gives the same file."""
 MARKERS = "os^Dv"
-MOST_NUMBERED = 8
-"""Rows up to which each entry of a matrix is written out."""
-ENTRY_PLACES = 0.01
+MOST_ROWS_WITH_ENTRIES = 8
+"""Largest number of rows of a matrix whose entries are all written."""
+ENTRY_ROUNDING = 0.01
 """Rounding of an entry without an error, in units of the colours' range."""
-MOST_NAMED = 32
-"""Ticks up to which each has its name."""
-LONGEST_NAME, UPRIGHT = 28, 3
-"""Characters that are shown of a name, and of names that need not be tilted."""
-BELOW = 36
-"""Points from the axes to a legend below them: ticks and a name are between."""
-MOST_TICKS = 6
-"""Widths up to which each has a tick of its own."""
+MOST_NAMED_TICKS = 32
+"""Largest number of ticks that all have names."""
+LONGEST_NAME, LONGEST_UPRIGHT_NAME = 28, 3
+"""Largest number of characters of a name that is shown in full, and of names that are not tilted."""
+LEGEND_DISTANCE = 36
+"""Distance in points from the axes to a legend below, which leaves room for ticks and axis name."""
+MOST_WIDTHS_WITH_TICKS = 6
+"""Largest number of widths that all have ticks."""
 
 
 class Palette(NamedTuple):
-    """Colours that can be seen on a background."""
+    """Colours visible on a background."""
 
     blue: str
     orange: str
@@ -54,41 +54,41 @@ ON_DARK = Palette("#56B4E9", "#FF8A3C", "#2CC79A", "#E3A2C6", "#B4B4B4")
 
 
 def palette() -> Palette:
-    """Colours for the style that is in use, by the brightness of its axes."""
+    """Colours for the current style, by the brightness of its axes."""
     dark = np.mean(to_rgb(plt.rcParams["axes.facecolor"])) < 0.5
     return ON_DARK if dark else ON_LIGHT
 
 
 def literal(name: str) -> str:
-    """A user's name as a figure shows it as it is: `$` begins a formula, and a legend leaves out what begins with `_`."""
+    """Name escaped for figures, where `$` would begin a formula, and legends would omit a name that begins with `_`."""
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 
 def short(name: str) -> str:
-    """The same, of a long name its beginning and its end."""
+    """Name escaped for figures; a long name is shortened to its beginning and end."""
     half = (LONGEST_NAME - 3) // 2
     return literal(name if len(name) <= LONGEST_NAME else f"{name[:half]} … {name[-half:]}")
 
 
 def name_ticks(axis: Axis, names: Sequence[str], tilted: bool = False) -> None:
-    """Names at 0, 1, ..; of many, every so many."""
-    places = range(0, len(names), -(-len(names) // MOST_NAMED))
-    many, tilted = len(names) > MOST_NUMBERED, tilted and max(map(len, names)) > UPRIGHT
+    """Set ticks with names at 0, 1, ..; with many names, only at regular intervals."""
+    places = range(0, len(names), -(-len(names) // MOST_NAMED_TICKS))
+    many, tilted = len(names) > MOST_ROWS_WITH_ENTRIES, tilted and max(map(len, names)) > LONGEST_UPRIGHT_NAME
     tilt: PlainDict = {"rotation": 90} if many else {"rotation": 30, "ha": "right", "rotation_mode": "anchor"}
     size = 6.5 if many else 8
     axis.set_ticks(list(places), [short(names[place]) for place in places], fontsize=size, **tilt if tilted else {})
 
 
 def whole_numbers(axis: Axis) -> None:
-    """Ticks at whole numbers: of what is counted, there is none between two."""
+    """Set ticks at whole numbers, for counts."""
     axis.set_major_locator(MaxNLocator(integer=True, nbins=6, steps=[1, 2, 5, 10], min_n_ticks=1))
 
 
 def width_axis(axes: Axes, widths: Sequence[float]) -> None:
-    """A logarithmic axis of widths, with room beside one alone."""
+    """Set up a logarithmic axis of widths, with margins around a single width."""
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter("{x:g}")
-    if len(widths) <= MOST_TICKS:
+    if len(widths) <= MOST_WIDTHS_WITH_TICKS:
         axes.set_xticks(list(widths))
     axes.set_xticks([], minor=True)
     if len(set(widths)) == 1:
@@ -97,9 +97,9 @@ def width_axis(axes: Axes, widths: Sequence[float]) -> None:
 
 
 def legend_below(axes: Axes, columns: int = 1, **settings: Any) -> None:
-    """A legend below the axes and the name of their abscissa, where no data are."""
+    """Draw a legend below the axes and the name of the abscissa, where there are no data."""
     figure: Any = axes.figure
-    down = ScaledTranslation(0, -BELOW / 72, figure.dpi_scale_trans)
+    down = ScaledTranslation(0, -LEGEND_DISTANCE / 72, figure.dpi_scale_trans)
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
@@ -112,26 +112,26 @@ def legend_below(axes: Axes, columns: int = 1, **settings: Any) -> None:
 def heat_map(
     axes: Axes, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], limit: float, errors: Any = None
 ) -> Any:
-    """A matrix with the names of its rows and columns, 0 in the middle of the colours; of a small one, each entry."""
+    """Draw a matrix with names of rows and columns, and 0 in the middle of the colours; write entries if it is small."""
     image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
     name_ticks(axes.xaxis, columns, tilted=True)
     name_ticks(axes.yaxis, rows)
-    if max(matrix.shape) > MOST_NUMBERED:
+    if max(matrix.shape) > MOST_ROWS_WITH_ENTRIES:
         return image
     for row, column in np.ndindex(*matrix.shape):
         entry, error = float(matrix[row, column]), 0.0 if errors is None else float(errors[row, column])
-        text = with_error(entry, error).replace(" ± ", "\n±") if error > 0 else rounded(entry, ENTRY_PLACES * limit)
+        text = with_error(entry, error).replace(" ± ", "\n±") if error > 0 else rounded(entry, ENTRY_ROUNDING * limit)
         color = "white" if abs(matrix[row, column]) > 0.6 * limit else "black"
         axes.text(column, row, text, ha="center", va="center", color=color, fontsize=8)
     return image
 
 
 def checked_file(name: str, file: str | Path, overwrite: bool = False) -> Path:
-    """The path of a figure's file.
+    """Valid path for the file of a figure.
 
     Raises:
-        ValueError: it ends in none of .png, .pdf and .svg.
-        FileExistsError: there is such a file.
+        ValueError: the name does not end in .png, .pdf or .svg.
+        FileExistsError: the file exists.
     """
     file = user_path(name, file)
     if file.suffix.lower() not in SUFFIXES:
@@ -145,16 +145,16 @@ def save(figure: Figure, file: str | Path, *, overwrite: bool = False) -> Path:
     """Write a figure as PNG, PDF or SVG, by the ending of the file's name.
 
     Args:
-        figure: any of matplotlib's.
-        file: where to; its folder is made if it is not there.
-        overwrite: whether a file there is replaced.
+        figure: Matplotlib figure.
+        file: path of the file; its folder is created if it does not exist.
+        overwrite: whether to replace an existing file.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        ValueError: it ends in none of .png, .pdf and .svg.
-        FileExistsError: there is such a file.
+        ValueError: the name does not end in .png, .pdf or .svg.
+        FileExistsError: the file exists.
     """
     file = checked_file("file", file, overwrite)
     suffix = file.suffix.lower()
@@ -162,7 +162,7 @@ def save(figure: Figure, file: str | Path, *, overwrite: bool = False) -> Path:
         content = png(figure, RESOLUTION)
     else:
         with plt.rc_context({"svg.hashsalt": "bayesattn"}), io.BytesIO() as stream:
-            figure.savefig(stream, format=suffix[1:], dpi=RESOLUTION, metadata=dict(UNDATED[suffix]))
+            figure.savefig(stream, format=suffix[1:], dpi=RESOLUTION, metadata=dict(METADATA_WITHOUT_DATE[suffix]))
             content = stream.getvalue()
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, content)
@@ -170,11 +170,11 @@ def save(figure: Figure, file: str | Path, *, overwrite: bool = False) -> Path:
 
 
 def png(figure: Figure, resolution: float) -> bytes:
-    """A figure as PNG, drawn once; `savefig` draws twice what is laid out by constraints.
+    """PNG of a figure, drawn once; `savefig` draws figures with constrained layout twice.
 
     Args:
-        figure: any of matplotlib's.
-        resolution: pixels per inch; the figure keeps its own, and its canvas.
+        figure: Matplotlib figure.
+        resolution: pixels per inch; the figure keeps its own resolution and canvas.
     """
     content, canvas, own = io.BytesIO(), figure.canvas, figure.dpi
     try:

@@ -1,4 +1,4 @@
-"""Theory against draws at one width or several."""
+"""Figures of theory against draws at one or several widths."""
 
 from __future__ import annotations
 
@@ -23,25 +23,28 @@ from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, s
 if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
 
-MOST_PATHS = 4
-"""Paths whose U is drawn against width, and pairs of them."""
-FEW_EIGENVECTORS = 10
-"""Up to which they are counted on a linear axis."""
+MOST_PATHS_DRAWN = 4
+"""Largest number of paths, and of pairs of paths, whose U is drawn against width."""
+MOST_EIGENVECTORS_ON_LINEAR_AXIS = 10
+"""Largest number of eigenvectors for which their axis is linear."""
 
 
 def validation_figure(
     validations: Sequence[Validation | Draws] | Validation | Draws,
     curve: Mapping[int, Sequence[Candidate]] | None = None,
 ) -> Figure:
-    """Everything about a model at several widths on one page: accuracy, U against width, U at the smallest width, alignment.
+    """Validation at several widths on one page: accuracy, U against width, U at the smallest width, and alignment.
 
-    What needs test labels, or labels that are not all 0, is left out where there are none, and the title says so.
-    `curve` holds the theory at these and more widths, as `bayesattn.checks.temperature.candidates` makes it. Draws, runs and
-    folders in place of validations are held against the theory of their model first, all at one level.
+    Panels that need test labels, or labels that are not all 0, are omitted without them, and the title says so. Draws, runs
+    and folders instead of validations are compared with the theory of their model first, all at one level.
+
+    Args:
+        validations: validations or draws, one or several.
+        curve: theory at these and further widths, from `bayesattn.checks.temperature.candidates`.
 
     Raises:
-        ValueError: nothing, or something that is neither; draws of no network.
-        RunError: a folder that is not a run that can be read.
+        ValueError: an empty sequence, or another argument; draws that are not of a network.
+        RunError: a folder that is not a readable run.
         NotConverged: a solver of the theory failed.
     """
     ordered = sorted(_validated(validations), key=lambda v: v.width)
@@ -69,7 +72,7 @@ def validation_figure(
 
 
 def _validated(validations: Any) -> list[Validation]:
-    """Validations as they are, and draws held against the theory of their model."""
+    """Validations unchanged, and draws compared with the theory of their model."""
     from bayesattn.checks.validation import LEVEL, validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
@@ -86,9 +89,9 @@ def _validated(validations: Any) -> list[Validation]:
 
 
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
-    """Accuracy of the mean predictor against width: theory, draws with both their errors, GP limits.
+    """Draw the accuracy of the mean predictor against width: theory, draws with both errors, and GP limits.
 
-    With a curve the theory's line goes through all its widths, and the GP limit has a temperature of its own.
+    With a curve, the theory's line includes all its widths, and the GP limit has its own temperature.
     """
     colors = palette()
     shares = [v.accuracy for v in validations if v.accuracy is not None]
@@ -98,7 +101,7 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
     chosen = {width: by_evidence(tried) for width, tried in curve.items()}
     line = {width: best.test_accuracy for width, best in chosen.items() if best.test_accuracy is not None}
     line = line or dict(zip(widths, [share.theory for share in shares], strict=True))
-    # Theory and draws are often equal, hence beside each other.
+    # Theory and draws are often equal, so they are drawn beside each other.
     aside, drawn = (1.15, widths) if len(line) == 1 else (1.0, 1.08 * widths)
     axes.plot(
         np.array(list(line)) / aside,
@@ -134,16 +137,16 @@ def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, 
 
 
 def order_parameter_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
-    """Diagonal of U relative to the saddle point: draws with Monte Carlo errors, and corrected theory.
+    """Draw the diagonal of U relative to the saddle point: draws with Monte Carlo errors, and corrected theory.
 
-    At several widths it is drawn against these, of many paths the four of greatest U; at one width, path by path.
+    With several widths it is drawn against width, for at most the four paths with the largest U; with one width, by path.
     """
     colors, names = palette(), validations[0].model.row_names
     if len(validations) == 1:
         _by_path(axes, validations[0])
         return
     widths = np.array([v.width for v in validations], float)
-    greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:MOST_PATHS])
+    greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:MOST_PATHS_DRAWN])
     axes.axhline(0, color=colors.grey, linewidth=1, label="saddle point")
     for number, (path, color) in enumerate(zip(greatest, colors, strict=False)):
         saddle = np.array([v.saddle[path, path] for v in validations])
@@ -151,19 +154,19 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
         draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
         error = np.array([v.error[path, path] for v in validations]) / saddle
         axes.plot(widths, 100 * corrected, color=color, linestyle=":", marker="x", markersize=5)
-        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars can be told apart
+        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars do not overlap
         style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
         axes.errorbar(shift * widths, 100 * draws, 100 * error, **style)
     width_axis(axes, [v.width for v in validations])
-    most = "" if len(names) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(names)}"
+    most = "" if len(names) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(names)}"
     axes.set(ylabel="deviation of U from the saddle point (%)", title=f"Diagonal entries of U{most}")
     legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
 
 
 def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> None:
-    """Entries of U off the diagonal, over those on it: draws with Monte Carlo errors, corrected theory and saddle point.
+    """Draw off-diagonal entries of U relative to the diagonal: draws with errors, corrected theory and saddle point.
 
-    Of many pairs of paths the four whose correlation is greatest at the smallest width.
+    Of many pairs of paths, only the four with the largest correlations at the smallest width are drawn.
     """
     colors, names = palette(), validations[0].model.row_names
     widths = np.array([v.width for v in validations], float)
@@ -173,7 +176,7 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
         for name in ("order_parameter", "corrected", "saddle")
     )
     error = np.array([(v.error / _sizes(v.order_parameter))[rows, columns] for v in validations])
-    greatest = np.sort(np.argsort(-np.abs(saddle[0]), kind="stable")[:MOST_PATHS])
+    greatest = np.sort(np.argsort(-np.abs(saddle[0]), kind="stable")[:MOST_PATHS_DRAWN])
     axes.axhline(0, color=colors.grey, linewidth=1)
     for number, (pair, color) in enumerate(zip(greatest, colors, strict=False)):
         axes.plot(widths, saddle[:, pair], color=color, linewidth=0.8)
@@ -183,7 +186,7 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
         style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": label}
         axes.errorbar(shift * widths, drawn[:, pair], error[:, pair], **style)
     width_axis(axes, [v.width for v in validations])
-    most = "" if len(rows) <= MOST_PATHS else f", {MOST_PATHS} greatest of {len(rows)}"
+    most = "" if len(rows) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(rows)}"
     axes.set(ylabel=r"$U_{ij} / (U_{ii} U_{jj})^{1/2}$", title=f"Cross-path entries of U{most}")
     legend_below(axes, 2, title="dots: draws; crosses: theory to first order; lines: saddle point")
 
@@ -216,12 +219,12 @@ def _by_path(axes: Axes, validation: Validation) -> None:
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set(ylabel="deviation of U from the saddle point (%)")
     axes.set_title(f"Diagonal entries of U at N = {validation.width}")
-    # Names below the axis take an unforeseeable part of the page.
+    # Names below the axis need an unknown part of the page.
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.1), ncols=2, fontsize=8, frameon=False)
 
 
 def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
-    """Alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
+    """Draw the alignment of the kernel's eigenvectors with the labels: draws with Monte Carlo errors, and GP limit."""
     colors = palette()
     numbers = np.arange(1, len(aligned.eigenvectors) + 1)
     style: PlainDict = {"markersize": 3, "linewidth": 0.8}
@@ -236,7 +239,7 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
         label=f"GP limit: {rounded(aligned.gp, aligned.error)}",
         **style,
     )
-    if len(numbers) <= FEW_EIGENVECTORS:
+    if len(numbers) <= MOST_EIGENVECTORS_ON_LINEAR_AXIS:
         axes.set_xlim(0.5, len(numbers) + 0.5)
         whole_numbers(axes.xaxis)
     else:
@@ -251,7 +254,7 @@ def alignment(axes: Axes, aligned: Alignment, width: int) -> None:
 
 
 def order_parameters(figure: FigureBase, validation: Validation) -> None:
-    """U by theory and by draws on one colour scale, with path names."""
+    """Draw U by theory and by draws on one colour scale, with path names."""
     names = validation.model.row_names
     panels = [
         ("saddle point", validation.saddle, None),

@@ -1,4 +1,4 @@
-"""One self-contained HTML page about runs: what was run, the verdict, figures, diagnostics, warnings, provenance."""
+"""Self-contained HTML page about runs: settings, verdict, figures, diagnostics, warnings and provenance."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,7 +17,8 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.validation import LEVEL, Predicted, predicted, validate
-from bayesattn.joining import FREE, concat
+from bayesattn.head_posterior import combining_width
+from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.models import Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import KINDS, lacking, names_of
@@ -34,17 +35,18 @@ from bayesattn.runs import Run
 from bayesattn.runs.provenance import job_table
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import too_many
+from bayesattn.theory.saddle_point import NotConverged
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 THEORY_VERSION = 1
-"""Raise it when `predicted` gives other numbers beyond rounding: theories that are kept with runs are solved anew then."""
+"""To be raised when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
 
 
 @dataclass(frozen=True)
 class RunSection:
-    """One run: its settings, warnings, tables and figures of its diagnostics.
+    """Section on one run: settings, warnings, tables, and figures of its diagnostics.
 
-    `name` is the end of its path, `title` says what was drawn; tables are by their captions.
+    `name` is the end of the run's path, `title` describes the model, and `tables` maps captions to rows.
     """
 
     name: str
@@ -55,6 +57,7 @@ class RunSection:
     holds: bool | None
     rows: list[Row]
     tables: dict[str, list[Row]]
+    combining: str
     figures: list[EmbeddedFigure]
     provenance: dict[str, str]
 
@@ -63,21 +66,21 @@ class RunSection:
 def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = False) -> Path:
     """Write a page about runs.
 
-    Runs of one model at several widths share their figures of theory against draws. Runs that differ in their seeds alone
-    are put together there, and get a verdict together besides each its own.
+    Runs of one model at several widths share the figure of theory against draws. Runs that differ only in their seeds are
+    joined in this figure, and have a joint verdict besides their own verdicts.
 
     Args:
         runs: folders of runs that are complete, or have draws of all chains.
         out: the .html file.
-        overwrite: whether a file there is replaced.
+        overwrite: whether to replace an existing file.
 
     Returns:
-        The file.
+        The path of the file.
 
     Raises:
-        FileExistsError: there is such a file.
-        ValueError: no runs, or one without draws yet.
-        RunError: a folder that is not a run that can be read.
+        FileExistsError: the file exists.
+        ValueError: no runs, or a run without draws so far.
+        RunError: a folder that is not a readable run.
         NotConverged: the theory of a run's model could not be solved.
         ImportError: the extra "report" is not installed.
     """
@@ -97,6 +100,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
     together = [numbers for numbers in alike.values() if len(numbers) > 1 and _has_theory(opened[numbers[0]].model)]
     titles, level = _titles(opened), LEVEL / (len(runs) + len(together))
     theories: dict[str, Predicted] = {}
+    widths: dict[str, str] = {}
     sections, trees, validations = [], [], {}
     for number, (run, name) in enumerate(zip(opened, _names(runs), strict=True)):
         draws = run.draws().load()
@@ -108,7 +112,7 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
             verdict = theory_table(validations[number])
         else:
             verdict = draws_table(run.model, draws, level)
-        sections.append(_section(name, titles[number], run, draws, verdict))
+        sections.append(_section(name, titles[number], run, draws, verdict, _combining(run, widths)))
     pooled = []
     for first, *others in together:
         model, draws = opened[first].model, concat([trees[number] for number in (first, *others)])
@@ -129,14 +133,14 @@ def report(runs: Sequence[str | Path], out: str | Path, *, overwrite: bool = Fal
 
 
 def _but_for_seed(run: Run) -> str:
-    """What runs have in common whose draws can be put together: all but seeds and numbers of chains."""
-    settings = {name: value for name, value in job_table(run.job).items() if name not in FREE}
+    """Digest of everything except seeds and numbers of chains, which is equal for runs whose draws can be joined."""
+    settings = {name: value for name, value in job_table(run.job).items() if name not in SETTINGS_THAT_MAY_DIFFER}
     data = [getattr(run.model, name) for name in run.model.data_names]
     return digest([fingerprint(run.model), settings, run.drawn], *(array for array in data if array is not None))
 
 
 def _titles(runs: list[Run]) -> list[str]:
-    """Model, width and temperature of each run; seed and sampler too where several runs have the same."""
+    """Titles with model, width and temperature of each run; with seed and sampler if several runs have the same."""
     titles = [run.title for run in runs]
     for more in (lambda run: f", seed {run.job.seed}", lambda run: f", {run.job.sampler} ({run.job.parameterisation})"):
         counts = Counter(titles)
@@ -145,17 +149,17 @@ def _titles(runs: list[Run]) -> list[str]:
 
 
 def _has_theory(model: Any) -> bool:
-    """Whether there is a theory to first order in 1/N to compare the draws with."""
+    """Whether the theory to first order in 1/N, with which draws are compared, is available for a model."""
     return model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
 
 
 def _posterior(model: Model) -> str:
-    """What decides the theory of a model: its posterior and its test inputs."""
+    """Digest of posterior and test inputs, which determine the theory of a model."""
     return digest(fingerprint(model), *([] if model.test_path_inputs is None else [model.test_path_inputs]))
 
 
 def _theory(run: Run, posterior: str) -> Predicted:
-    """The theory of a run's model, which costs most of a report: kept with the run for the next one."""
+    """Theory of a run's model, the most expensive part of a report, which is stored with the run for later reports."""
 
     def compute() -> list[Any]:
         return [_plain(part) for part in predicted(run.model)]
@@ -170,6 +174,27 @@ def _theory(run: Run, posterior: str) -> Predicted:
     )
 
 
+def _combining(run: Run, known: dict[str, str]) -> str:
+    """Sentence on the width at which paths stop combining, stored with the run; empty without such a theory."""
+    model: Any = run.model
+    if not _has_theory(model) or model.architecture.rows < 2:
+        return ""
+    of_all_widths = fingerprint(model.replace(width=1))
+
+    def compute() -> str:
+        try:
+            found = combining_width(model)
+        except NotConverged as error:
+            return f"The width from which on paths no longer combine is not known: {error}."
+        start = f"From N = {found.width:,} on" if found.width else f"Beyond N = {found.widths[-1]:,}"
+        return f"{start} no two paths are correlated by more than {found.correlation:g} at the saddle point."
+
+    if of_all_widths not in known:
+        about = {"of": of_all_widths, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
+        known[of_all_widths] = run.remembered("combining_width", compute, str, about)
+    return known[of_all_widths]
+
+
 def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
@@ -177,7 +202,7 @@ def _plain(value: Any) -> Any:
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
-    """The end of each run's path, as long as tells them apart."""
+    """Shortest ends of the runs' paths that distinguish them."""
     paths = [user_path("runs", run).absolute().parts[1:] for run in runs]
     for length in range(1, max(map(len, paths)) + 1):
         names = ["/".join(path[-length:]) for path in paths]
@@ -192,9 +217,9 @@ def page(
     figures: list[EmbeddedFigure],
     pooled: Sequence[tuple[str, str, bool | None]] = (),
 ) -> str:
-    """The HTML of some runs; names in it are text.
+    """HTML of the sections and figures; names are escaped.
 
-    `pooled` are titles, verdicts and answers of runs that differ in their seeds alone, put together.
+    `pooled` are titles, verdicts and answers of joined runs that differ only in their seeds.
     """
     import jinja2
 
@@ -204,7 +229,7 @@ def page(
     )
 
 
-def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict) -> RunSection:
+def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict, combining: str) -> RunSection:
     diagnosis = run.diagnose()
     missing, quantities, names = lacking(draws), diagnostics.scalars(draws), names_of(draws)
     words = captions(", ".join(quantities), diagnosis, latent="latent" in draws["posterior"])
@@ -235,6 +260,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
         holds=holds,
         rows=rows,
         tables=tables,
+        combining=combining,
         figures=figures,
         provenance={
             "model": description["model"],

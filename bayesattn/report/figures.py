@@ -1,4 +1,4 @@
-"""Figures of a report in both colour schemes, with their captions and what a screen reader says instead."""
+"""Figures of a report in both colour schemes, with captions and texts for screen readers."""
 
 import base64
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from bayesattn.checks.diagnostics import Diagnostics
 from bayesattn.checks.mixing import Scalar
 from bayesattn.checks.validation import Validation
-from bayesattn.plots.run import HEIGHTS, MOST_PATHS, WIDTH, Names, draw
+from bayesattn.plots.run import HEIGHTS, MOST_PATHS_DRAWN, WIDTH, Names, draw
 from bayesattn.plots.style import png
 
 PAPER = "#121212"
@@ -27,7 +27,7 @@ RESOLUTION = 100
 
 @dataclass(frozen=True)
 class EmbeddedFigure:
-    """A figure in both colour schemes, as data addresses, with what a screen reader says instead."""
+    """Figure in both colour schemes, as data URLs, with caption and text for screen readers."""
 
     light: str
     dark: str
@@ -36,13 +36,13 @@ class EmbeddedFigure:
 
 
 def embedded(make: Callable[[], Figure], caption: str, alternative: str) -> EmbeddedFigure:
-    """A figure drawn once for each colour scheme."""
+    """Figure drawn once for each colour scheme."""
     drawn: dict[str, str] = {}
     places = None
     for scheme, style in STYLES.items():
         with plt.style.context(style):
             figure = make()
-            # What costs most, to lay it out, is the same in both; parts of a figure would lose their places.
+            # Layout, the most expensive step, is the same in both schemes; it cannot be reused for subfigures.
             if places is not None and not figure.subfigs:
                 figure.set_layout_engine("none")
                 for part, place in zip([*figure.axes, *figure.texts], places, strict=True):
@@ -55,7 +55,7 @@ def embedded(make: Callable[[], Figure], caption: str, alternative: str) -> Embe
 
 
 def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tuple[str, str]]:
-    """Caption of each figure, and what a screen reader says in its place."""
+    """Caption and text for screen readers of each figure."""
     overall = f"{diagnosis.overall()}."
     central, entries = ("the latent z", "entries") if latent else ("the order parameter U", "diagonal entries")
     least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
@@ -76,21 +76,22 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
         "U": (
             f"Posterior of {central}",
             f"Posterior mean of {central} as a matrix of colours, or of its diagonal by heads where there are more than"
-            f" {MOST_PATHS} paths; median, 50 % and 94 % interval of its {entries}, the {MOST_PATHS} greatest of more.",
+            f" {MOST_PATHS_DRAWN} paths; median, 50 % and 94 % interval of its {entries}, the {MOST_PATHS_DRAWN} greatest"
+            " of more.",
         ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }
 
 
 def diagnostic_figure(kind: str, draws: xr.DataTree, quantities: dict[str, Scalar], names: Names) -> Figure:
-    """One of `KINDS` of `bayesattn.plots.run` by itself."""
+    """Figure of a single kind, one of `bayesattn.plots.run.KINDS`."""
     figure = plt.figure(figsize=(WIDTH, HEIGHTS[kind]), layout="constrained")
     draw(figure, kind, draws, quantities, names)
     return figure
 
 
 def by_model(validations: list[Validation]) -> list[list[Validation]]:
-    """Validations of one model, which differ in width alone, together."""
+    """Groups of validations of one model, which differ only in width."""
     together: list[list[Validation]] = []
     for validation in validations:
         for group in together:
@@ -110,7 +111,7 @@ def by_model(validations: list[Validation]) -> list[list[Validation]]:
 
 
 def theory_caption(together: list[Validation], note: str = "") -> tuple[str, str]:
-    """Caption of the figure of theory against draws of one model at several widths, and its text for screen readers."""
+    """Caption and text for screen readers of the figure of theory against draws of one model at several widths."""
     model, widths = together[0].model, ", ".join(str(validation.width) for validation in together)
     sentences = [
         f"At N = {validation.width} the diagonal entries of U are "

@@ -13,17 +13,17 @@ from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 from bayesattn.head_posterior import heads, path_correlations
 from bayesattn.models import LatentModel, Model
-from bayesattn.plots.run import MOST_PATHS
+from bayesattn.plots.run import MOST_PATHS_DRAWN
 from bayesattn.theory.problem import MOST_COORDINATES
 
-SHOWN_ENTRIES = 4
-"""Paths up to which all entries of U are in the table."""
+MOST_PATHS_WITH_ALL_ENTRIES = 4
+"""Largest number of paths for which all entries of U are in the table."""
 SHOWN_CORRELATIONS = 6
-"""Pairs of paths in the table of correlations, the strongest."""
+"""Number of pairs of paths in the table of correlations, the strongest ones."""
 ANSWERS = {HOLDS: True, DOES_NOT_HOLD: False, CANNOT_TELL: None}
 Row = dict[str, str]
 Verdict = tuple[str, bool | None, list[Row]]
-"""What is said, whether the theory holds (None: cannot tell), and the rows of its table."""
+"""Sentence, whether the theory holds (None: cannot tell), and rows of the table."""
 
 
 def theory_table(validation: Validation) -> Verdict:
@@ -33,7 +33,7 @@ def theory_table(validation: Validation) -> Verdict:
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
         error = float(validation.error[row, column])
         agrees = _agrees(agrees_with_theory[row, column], error)
-        if len(names) > SHOWN_ENTRIES and row != column and agrees != "no":
+        if len(names) > MOST_PATHS_WITH_ALL_ENTRIES and row != column and agrees != "no":
             continue
         rows.append(
             {
@@ -48,35 +48,35 @@ def theory_table(validation: Validation) -> Verdict:
                 "agrees": agrees,
             }
         )
-    said = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
-    return said, ANSWERS[validation.verdict], rows
+    sentence = f"Does the theory hold at N = {validation.width}? {validation.statement()}."
+    return sentence, ANSWERS[validation.verdict], rows
 
 
 @singledispatch
 def draws_table(model: Any, draws: xr.DataTree, level: float) -> Verdict:
-    """Verdict and table of draws that the theory to first order in 1/N does not serve."""
+    """Verdict and table of draws of a model for which the theory to first order in 1/N is not available."""
     raise TypeError(f"a report has no table for a {type(model).__name__}")
 
 
 @draws_table.register
 def network_table(model: Model, draws: xr.DataTree, level: float) -> Verdict:
-    """Greatest diagonal entries of U by the draws, of a model that the theory to first order in 1/N does not serve."""
+    """Verdict and table of the largest diagonal entries of U, without the theory to first order in 1/N."""
     reason = (
         f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
         if model.likelihood.conjugate
         else "it is for the Gaussian likelihood, and these labels are classes"
     )
-    said = f"Draws were not held against the theory: {reason}."
+    sentence = f"Draws were not held against the theory: {reason}."
     if "order_parameter" not in draws["posterior"]:
-        return said, None, []
+        return sentence, None, []
     own = xr.DataArray(
         np.einsum("cdpp->cdp", draws["posterior"].to_dataset()["order_parameter"].values),
         dims=("chain", "draw", "path"),
     )
     of = moments(own)
-    greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS]
+    greatest = np.argsort(-of["mean"], kind="stable")[:MOST_PATHS_DRAWN]
     return (
-        said,
+        sentence,
         None,
         [
             {
@@ -90,70 +90,70 @@ def network_table(model: Model, draws: xr.DataTree, level: float) -> Verdict:
 
 @draws_table.register
 def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdict:
-    """Verdict and table of z, closed form against draws; differences are in units of the posterior's deviation."""
+    """Verdict and table of z, closed form against draws."""
     exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
-    found = latent_verdict(np.asarray(exact.mean), np.asarray(exact.covariance), draws, level)
+    result = latent_verdict(np.asarray(exact.mean), np.asarray(exact.covariance), draws, level)
     rows = []
-    for value, feature in np.ndindex(*found.mean.shape):
-        error = float(found.error[value, feature])
+    for value, feature in np.ndindex(*result.mean.shape):
+        error = float(result.error[value, feature])
         rows.append(
             {
                 "entry of z": f"{value + 1}, {feature + 1}",
-                "exact mean": f"{found.mean[value, feature]:.4g}",
-                "exact deviation": f"{found.deviation[feature]:.4g}",
-                "draws": with_error(float(found.draws[value, feature]), error),
-                "agrees": _agrees(found.agrees[value, feature], error),
+                "exact mean": f"{result.mean[value, feature]:.4g}",
+                "exact deviation": f"{result.deviation[feature]:.4g}",
+                "draws": with_error(float(result.draws[value, feature]), error),
+                "agrees": _agrees(result.agrees[value, feature], error),
             }
         )
-    said = {
-        CANNOT_TELL: f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(found.doubts)}.",
+    sentences = {
+        CANNOT_TELL: f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(result.doubts)}.",
         DOES_NOT_HOLD: "The draws do not agree with the exact posterior.",
-        HOLDS: f"The draws agree with the exact posterior to within {found.bound:.2g} of its standard deviations.",
+        HOLDS: f"The draws agree with the exact posterior to within {result.bound:.2g} of its standard deviations.",
     }
-    return said[found.verdict], ANSWERS[found.verdict], rows
+    return sentences[result.verdict], ANSWERS[result.verdict], rows
 
 
 def _agrees(agrees: Any, error: float) -> str:
-    """Yes, no, or unknown where there is no Monte Carlo error."""
+    """Text "yes" or "no", or the text for unknown without a Monte Carlo error."""
     return ("yes" if agrees else "no") if np.isfinite(error) else UNKNOWN
 
 
 def heads_table(model: Any, draws: xr.DataTree) -> list[Row]:
-    """Posterior of each head's score; no rows where the draws hold no U or there is a single head."""
+    """Posterior of each head's score; no rows without draws of U, or for a single head."""
     if "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
         return []
-    found = heads(draws, model)
+    posterior = heads(draws, model)
     return [
         {
             "head": f"{name} (layer {layer})",
-            "score": with_error(found.scores[head], found.error[head]),
-            **_spread(found, head),
-            "least of all": f"{found.probability_least[head]:.2f}",
+            "score": with_error(posterior.scores[head], posterior.error[head]),
+            **_spread(posterior, head),
+            "P(least)": f"{posterior.probability_least[head]:.2f}",
         }
-        for head, (layer, name) in enumerate(found.names)
+        for head, (layer, name) in enumerate(posterior.names)
     ]
 
 
 def correlations_table(model: Any, draws: xr.DataTree) -> list[Row]:
-    """Strongest correlations of paths in U; no rows where the draws hold no U or there is a single path."""
+    """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
     if "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
         return []
-    found = path_correlations(draws, model)
-    pairs = np.tril_indices(len(found.names), -1)
-    strongest = np.argsort(-np.abs(found.mean[pairs]), kind="stable")[:SHOWN_CORRELATIONS]
+    posterior = path_correlations(draws, model)
+    pairs = np.tril_indices(len(posterior.names), -1)
+    strongest = np.argsort(-np.abs(posterior.mean[pairs]), kind="stable")[:SHOWN_CORRELATIONS]
     return [
         {
-            "paths": f"{found.names[row]}, {found.names[column]}",
-            "correlation": with_error(float(found.mean[row, column]), float(found.error[row, column])),
-            **_spread(found, (row, column)),
+            "paths": f"{posterior.names[row]}, {posterior.names[column]}",
+            "correlation": with_error(float(posterior.mean[row, column]), float(posterior.error[row, column])),
+            **_spread(posterior, (row, column)),
         }
         for row, column in (tuple(axis[pair] for axis in pairs) for pair in strongest)
     ]
 
 
-def _spread(found: Any, entry: Any) -> Row:
+def _spread(posterior: Any, entry: Any) -> Row:
     """Posterior standard deviation and interval of an entry."""
     return {
-        "posterior sd": cell(found.sd[entry], ".2g"),
-        "94 % interval": f"{found.lower[entry]:.3g} to {found.upper[entry]:.3g}",
+        "posterior sd": cell(posterior.sd[entry], ".2g"),
+        "94 % interval": f"{posterior.lower[entry]:.3g} to {posterior.upper[entry]:.3g}",
     }

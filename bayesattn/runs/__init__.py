@@ -1,4 +1,4 @@
-"""Runs on disk: started, resumed, made longer, replaced, opened while they go on."""
+"""Runs on disk, which can be started, resumed, extended, replaced, and opened while they are sampled."""
 
 from bayesattn.runs.folder import FOLDER, RunBusy, RunError
 from bayesattn.runs.listing import is_run, overview, under_way

@@ -1,6 +1,6 @@
-"""Checkpoints: the state of a sampler, as an .npz without pickles that tells which run it belongs to.
+"""Checkpoints: the state of a sampler in an .npz without pickles, which identifies its run.
 
-The checksums of the zip format show damage to it.
+The checksums of the zip format reveal damage.
 """
 
 import io
@@ -14,11 +14,11 @@ from bayesattn._util.files import replace_file
 from bayesattn._util.plain import PlainDict, PlainMapping
 
 UNREADABLE = (Exception,)
-"""What reading a damaged file raises: one flipped bit, and zip readers find it encrypted or of another version."""
+"""Errors when reading a damaged file: after one flipped bit, a zip file may seem encrypted or of another version."""
 
 
 def write(file: Path, about: PlainMapping, arrays: PlainMapping) -> None:
-    """Replace a checkpoint by one of these arrays, whose description is plain values for JSON."""
+    """Write a checkpoint of arrays, with a description in plain values for JSON; replaces an existing one."""
     content = io.BytesIO()
     described = np.frombuffer(json.dumps(about).encode(), np.uint8)
     np.savez(content, allow_pickle=False, about=described, **arrays)
@@ -32,7 +32,7 @@ def read(file: Path) -> tuple[PlainDict, dict[str, np.ndarray]]:
 
 
 def read_description(file: Path) -> PlainDict:
-    """Description of a checkpoint, whose arrays are not read; raises one of UNREADABLE."""
+    """Description of a checkpoint, without reading its arrays; raises one of UNREADABLE."""
     with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
         return _described(stored)
 

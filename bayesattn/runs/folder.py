@@ -1,7 +1,7 @@
-"""Folders of runs: which there are, who may write, and how one takes the place of another.
+"""Folders of runs: search, write locks, and replacement of one run by another.
 
-Beside a run `out` stand, for as long as they are needed, `.out.unfinished`, in which a run is made until it can be opened;
-`.out.replacement`, a run that is drawn to replace another; and `.out.replaced`, the run that was moved out of its way.
+Beside a run `out` there may temporarily be `.out.unfinished`, in which a run is created until it can be opened;
+`.out.replacement`, a run that is sampled to replace another; and `.out.replaced`, the replaced run.
 """
 
 import os
@@ -16,32 +16,32 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import sync_folder, user_path
 
 FOLDER = ".run"
-"""Hidden folder inside a run: checkpoints, log, lock."""
+"""Hidden folder inside a run, with checkpoints, log and lock."""
 UNFINISHED, REPLACEMENT, REPLACED = "unfinished", "replacement", "replaced"
 LOCK_SECONDS = 2.0
-"""A lock that someone merely looks at is free again long before."""
+"""Time to wait for a lock; a reader that only tests the lock releases it much sooner."""
 
 
 class RunError(BayesattnError):
-    """A folder that is not a run, or not one that can be read or resumed."""
+    """Error for a folder that is not a run, or a run that cannot be read or resumed."""
 
 
 class RunBusy(RunError):
-    """Another process is at work on the run."""
+    """Error for a run that another process is writing."""
 
 
 @contextmanager
 def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
-    """Context in which no other process writes a run.
+    """Context in which no other process writes a run; raises RunBusy if one does.
 
-    The operating system frees the lock when the process ends. Raises RunBusy.
+    The operating system releases the lock when the process ends.
     """
     file = folder / FOLDER / "lock"
     lock = filelock.FileLock(file)
     busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
     try:
         lock.acquire(timeout=timeout)
-    except (filelock.Timeout, FileNotFoundError):  # Or it has just been replaced by another run.
+    except (filelock.Timeout, FileNotFoundError):  # Without a file, it has just been replaced by another run.
         raise busy from None
     try:
         if not file.exists():
@@ -52,20 +52,20 @@ def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
 
 
 def beside(out: Path, ending: str) -> Path:
-    """Hidden folder beside a run."""
+    """Path of the hidden folder beside a run with this ending."""
     return out.with_name(f".{out.name}.{ending}")
 
 
 def followed(out: str | Path) -> Path:
-    """Path of a run as the user named it, but for links, which are never renamed themselves."""
+    """Path of a run as the user named it, with a link resolved, since links are never renamed themselves."""
     out = user_path("out", out)
     return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
 
 
 def prepared(out: str | Path) -> Path:
-    """Path of a run that is to be drawn: links followed, and what killed processes left beside it cleared away.
+    """Path of a run to be sampled, with links resolved and leftovers of killed processes removed.
 
-    Raises RunError where a run cannot stand, such as in the folder that this process works in.
+    Raises RunError if there cannot be a run at the path, for example in the working directory of this process.
     """
     out = followed(out)
     _require_possible(out)
@@ -97,12 +97,12 @@ def _require_possible(out: Path) -> None:
 
 
 def is_free(out: Path) -> bool:
-    """Whether nothing stands at a path but perhaps an empty folder."""
+    """Whether there is nothing at a path, or an empty folder."""
     return not out.exists() or (out.is_dir() and not any(out.iterdir()))
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise RunError unless a run, even if damaged, stands at a path; RunBusy if it is being written."""
+    """Raise RunError unless there is a run, even if damaged, at a path; RunBusy if it is being written."""
     if not (out / "zarr.json").is_file() or not (out / FOLDER).is_dir():
         raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is something else")
     with locked(out, 0):
@@ -110,7 +110,7 @@ def require_replaceable(out: Path) -> None:
 
 
 def replace(new: Path, out: Path) -> None:
-    """Put a complete run in the place of another, which is deleted only then; the caller has locked the new one."""
+    """Replace a run by a complete new one, which the caller has locked; the old run is deleted only afterwards."""
     replaced = beside(out, REPLACED)
     with locked(out, 0):
         out.rename(replaced)
@@ -121,22 +121,22 @@ def replace(new: Path, out: Path) -> None:
                 replaced.rename(out)
             raise
         sync_folder(out.parent)
-    with suppress(RunBusy, OSError):  # `prepared` deletes what is left of it.
+    with suppress(RunBusy, OSError):  # `prepared` deletes the remainder.
         remove(replaced)
 
 
 def remove(folder: Path) -> None:
-    """Delete a run, or a part of one, its lock last; raises RunBusy while it is being written."""
+    """Delete a run or a partial run, its lock last; raises RunBusy if it is being written."""
     (folder / FOLDER).mkdir(exist_ok=True)
     with locked(folder, 0):
         clear(folder)
         shutil.rmtree(folder / FOLDER, ignore_errors=True)
-    with suppress(OSError):  # Another process may have begun a run in it.
+    with suppress(OSError):  # Another process may have begun a run in the folder.
         folder.rmdir()
 
 
 def clear(folder: Path) -> None:
-    """Delete all of a run but its hidden folder."""
+    """Delete everything in a run except its hidden folder."""
     for path in folder.iterdir():
         if path.is_dir() and not path.is_symlink():
             if path.name != FOLDER:
@@ -146,7 +146,7 @@ def clear(folder: Path) -> None:
 
 
 def found_in(folder: str | Path) -> list[Path]:
-    """Every run in a folder, or the run that it is; raises RunError if there is none."""
+    """Paths of all runs in a folder, or of the folder itself if it is a run; raises RunError if there is none."""
     folder = user_path("folder", folder)
     if not folder.is_dir():
         raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")

@@ -1,4 +1,4 @@
-"""Runs in a folder: which there are, how far they are, and where one is drawn that replaces another."""
+"""Listing of the runs in a folder, their progress, and the location of a run that replaces another."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from bayesattn.runs.run import Run
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether a readable run stands at a path."""
+    """Whether there is a readable run at a path."""
     try:
         Run(path)
     except RunError:
@@ -19,9 +19,9 @@ def is_run(path: str | Path) -> bool:
 
 
 def overview(folder: str | Path) -> list[PlainDict]:
-    """State and figures of every run in a folder, or of the run that it is; a damaged one is "unreadable".
+    """State and numbers of every run in a folder, or of the folder itself if it is a run; a damaged one is "unreadable".
 
-    Raises RunError if there is none.
+    Raises RunError if there is no run.
     """
     rows, folder = [], user_path("folder", folder)
     for path in folders.found_in(folder):
@@ -30,12 +30,12 @@ def overview(folder: str | Path) -> list[PlainDict]:
             rows.append({"run": name} | Run(path).overview())
         except RunError as error:
             rows.append({"run": name, "state": "unreadable", "error": str(error)})
-        except Exception as error:  # Whatever is wrong with one run must not hide the others.
+        except Exception as error:  # An error of one run must not hide the others.
             rows.append({"run": name, "state": "unreadable", "error": f"{type(error).__name__}: {error}"})
     return rows
 
 
 def under_way(out: str | Path) -> Path:
-    """Where a run for a place is drawn: beside it, as long as it replaces another."""
+    """Path at which the run for `out` is sampled: a hidden folder beside it while the run replaces another."""
     new = folders.beside(folders.followed(out), REPLACEMENT)
     return new if new.exists() else user_path("out", out)

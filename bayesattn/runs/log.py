@@ -1,4 +1,4 @@
-"""The log of a run: a line of JSON for each event. Nothing but times and states depends on it."""
+"""Log of a run, with a line of JSON for each event; only times and states depend on it."""
 
 import json
 from contextlib import suppress
@@ -11,14 +11,14 @@ from bayesattn._util.plain import PlainDict
 
 
 def append(file: Path, **event: Any) -> None:
-    """Add an event with its time."""
+    """Append an event with its time."""
     time = datetime.now(UTC).isoformat(timespec="milliseconds")
     with suppress(IsADirectoryError):
         append_line(file, json.dumps({"time": time} | event))
 
 
 def read(file: Path) -> list[PlainDict]:
-    """The events; lines that cannot be read are left out."""
+    """Events of a log; unreadable lines are skipped."""
     try:
         lines = file.read_text(errors="replace").splitlines()
     except OSError:
@@ -27,7 +27,7 @@ def read(file: Path) -> list[PlainDict]:
 
 
 def blocks(events: list[PlainDict]) -> list[PlainDict]:
-    """Events of blocks that say what they should."""
+    """Events of blocks with valid entries."""
     numbers = ("seconds", "steps")
     return [
         event
@@ -39,7 +39,7 @@ def blocks(events: list[PlainDict]) -> list[PlainDict]:
 
 
 def _parsed(line: str) -> PlainDict | None:
-    """A line that was cut short, or is no event, says nothing."""
+    """Event of a line; None if the line is truncated or not an event."""
     try:
         event = json.loads(line)
     except (ValueError, RecursionError):

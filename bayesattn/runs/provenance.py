@@ -1,6 +1,6 @@
-"""What a run is: resolved model and settings, a content hash of them, the environment that made it.
+"""Provenance of a run: resolved model and settings, their content hash, and the environment.
 
-And whether a request is for the same run, and would go on with it to the same bits.
+Checks of whether a request is for the same run, and whether this environment would continue it bit for bit.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
-DECIDING = (
+DRAW_ENVIRONMENT = (
     *("draws_version", "jax", "jaxlib", "numpyro", "blackjax"),
     *("dtype", "device", "machine", "XLA_FLAGS", "flags"),
 )
-"""Parts of the environment that can change a draw's last bit; the others are for the record."""
-FLAGS = {
+"""Parts of the environment that can change the last bit of a draw; the other parts are only recorded."""
+DEFAULT_FLAGS = {
     "jax_disable_jit": False,
     "jax_disable_most_optimizations": False,
     "jax_optimization_level": "UNKNOWN",
@@ -46,31 +46,31 @@ FLAGS = {
     "jax_memory_fitting_effort": 0.0,
     "jax_use_direct_linearize": True,
 }
-"""JAX's flags, as they are by default, that can change a draw's last bit and that `_util.settings` leaves alone."""
-SHOWN = ("test_labels",)
-"""Arrays that decide no draw, but what is said of them."""
+"""Defaults of JAX's flags that can change the last bit of a draw and are not set by `_util.settings`."""
+RESULT_ARRAYS = ("test_labels",)
+"""Arrays that do not affect draws, but results computed from draws."""
 
 
 def model_table(model: Posterior) -> PlainDict:
-    """The resolved model, in the form of a model file where there is one."""
+    """Table of the resolved model, in the form of a model file if there is one."""
     return plain_table(model.table())
 
 
 def job_table(job: Job) -> PlainDict:
-    """Every setting of the job."""
+    """Table of all settings of the job."""
     return plain_table(vars(job))
 
 
 def to_toml(table: PlainDict) -> str:
-    """A table as TOML text."""
+    """TOML text of a table."""
     return tomli_w.dumps(table)
 
 
 def identity(model: Posterior, job: Job) -> str:
-    """SHA-256 of data, model, settings and names: all that decides a run but its environment and number of draws."""
+    """SHA-256 of data, model, settings and names, which determine a run except its environment and number of draws."""
     settings, table = job_table(job), model_table(model) | {"task": {}, "shown": [plain_table(model.shown_names)]}
     del settings["draws"]
-    arrays = [getattr(model, name, None) for name in (*model.data_names, *SHOWN)]
+    arrays = [getattr(model, name, None) for name in (*model.data_names, *RESULT_ARRAYS)]
     if PARAMETERISATIONS[job.parameterisation].needs_tokens and (tokens := getattr(model, "tokens", None)):
         arrays += [tokens.inputs, *tokens.matrices]
     digest = hashlib.sha256(json.dumps([table, settings], sort_keys=True).encode())
@@ -80,7 +80,7 @@ def identity(model: Posterior, job: Job) -> str:
 
 
 def environment() -> PlainDict:
-    """Versions, precision, device and machine that a run is made with."""
+    """Versions, precision, device and machine of the current environment."""
     device = next(iter(jnp.zeros(0).devices()))
     return _versions() | {
         "draws_version": DRAWS_VERSION,
@@ -95,24 +95,24 @@ def environment() -> PlainDict:
 
 
 def differences(begun: PlainDict, now: PlainDict) -> list[str]:
-    """Deciding parts of two environments that differ, as phrases."""
+    """Differences of two environments in the parts that can change draws, as phrases."""
     return [
         f"{name} {begun.get(name) or 'none'} (now {now[name] or 'none'})"
-        for name in DECIDING
+        for name in DRAW_ENVIRONMENT
         if begun.get(name) != now[name]
     ]
 
 
 def _flags() -> str:
-    """JAX's flags that are not as by default, and that can change a draw's last bit."""
-    has = {name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in FLAGS.items()}
-    return " ".join(f"{name}={value}" for name, value in has.items() if value != FLAGS[name])
+    """Text of the JAX flags that can change the last bit of a draw and differ from their defaults."""
+    has = {name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in DEFAULT_FLAGS.items()}
+    return " ".join(f"{name}={value}" for name, value in has.items() if value != DEFAULT_FLAGS[name])
 
 
 def require_same(run: Run, model: Posterior, job: Job) -> None:
-    """Raise RunError, naming the first difference, unless a run is of this model and these settings.
+    """Raise RunError, which names the first difference, unless a run is of this model and these settings.
 
-    More draws than it has are no difference.
+    A request for more draws is not a difference.
     """
     asked, has = job_table(job), job_table(run.job)
     if job.draws > run.job.draws:
@@ -124,13 +124,13 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
                 f"{run.path} holds a run with {name} = {value}, got {asked.get(name)}: ask for the same, choose"
                 " another folder, or replace it with overwrite=True"
             )
-    for name in (*run.model.data_names, *SHOWN):
+    for name in (*run.model.data_names, *RESULT_ARRAYS):
         if not close(getattr(run.model, name, None), getattr(model, name, None)):
             raise RunError(f"{run.path} holds a run on other data: its {name} differ; choose another folder")
 
 
 def require_same_environment(run: Run) -> None:
-    """Raise RunError, naming the differences, unless draws would go on to the same bits here."""
+    """Raise RunError, which names the differences, unless this environment would continue the draws bit for bit."""
     changed = differences(run.description["environment"], environment())
     if changed:
         raise RunError(
@@ -140,7 +140,7 @@ def require_same_environment(run: Run) -> None:
 
 
 def _model_settings(model: Posterior) -> PlainDict:
-    """Entries of a model's table, without [task], those of [architecture] among the others."""
+    """Entries of a model's table, without [task] and with the entries of [architecture] on the same level."""
     table = model_table(model)
     table.pop("task", None)
     return table.pop("architecture", {}) | table | {"names": plain_table(model.shown_names)}
@@ -148,13 +148,13 @@ def _model_settings(model: Posterior) -> PlainDict:
 
 @cache
 def _versions() -> dict[str, str]:
-    """Versions of what this process has imported, whatever is installed meanwhile."""
+    """Versions of the libraries, as at the first call, even if others are installed later."""
     return {name: version(name) for name in LIBRARIES}
 
 
 @cache
 def _git_revision() -> str | None:
-    """Revision of the checkout that bayesattn is imported from, None if it is not one."""
+    """Revision of the Git checkout from which bayesattn is imported; None without a checkout."""
     command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
     try:
         listed = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)

@@ -1,4 +1,4 @@
-"""Recorder of a run: blocks of draws and sampler states, written to disk."""
+"""Recorder of a run, which writes blocks of draws and sampler states to disk."""
 
 import errno
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from bayesattn.samplers.blocks import Chains, Outputs, write_region
 
 
 class Recorder:
-    """Recorder of `bayesattn.samplers.run` that keeps everything in a run."""
+    """Recorder for `bayesattn.samplers` that stores draws and states in a run."""
 
     def __init__(self, run: Run):
         self.run = run
@@ -28,7 +28,7 @@ class Recorder:
         }
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
-        """State and steps done by the checkpoint."""
+        """State and number of steps done in the checkpoint; None without a checkpoint."""
         if not self.run.checkpoint_file(chains).exists():
             return None
         done, stored = self.run.read_checkpoint(chains)
@@ -37,7 +37,7 @@ class Recorder:
         if [(leaf.shape, leaf.dtype) for leaf in stored] != [(leaf.shape, leaf.dtype) for leaf in raw]:
             raise RunError(
                 f"{self.run.path} is damaged: {self.run.checkpoint_file(chains).name} has other shapes than its sampler;"
-                f" {store.AGAIN}"
+                f" {store.DRAW_AGAIN}"
             )
         state = [
             key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in zip(stored, leaves, strict=True)
@@ -45,7 +45,7 @@ class Recorder:
         return jax.tree.unflatten(tree, state), done
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """Write draws into their places, each array in a thread of its own, for most of the time is the disk's."""
+        """Write draws to the arrays, each array in its own thread, as most of the time is spent on the disk."""
 
         def write(group: str, name: str, values: Any) -> None:
             write_region({group: {name: self.arrays[f"{group}/{name}"]}}, chains, first, {group: {name: values}})
@@ -55,7 +55,7 @@ class Recorder:
             list(pool.map(write, *zip(*parts, strict=True)))
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Replace the checkpoint, and log the block."""
+        """Replace the checkpoint and log the block."""
         arrays = {f"leaf_{index}": np.asarray(_raw(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
         about = {"run": self.run.identity, "chains": chains, "done": done, "leaves": len(arrays)}
         with self._writing():
@@ -73,8 +73,10 @@ class Recorder:
                 " goes on from there",
                 str(self.run.path),
             ) from error
-        except Exception as error:  # Of the chunk that a block belongs to, Zarr reads the draws before it.
-            raise RunError(f"{self.run.path} is damaged: {type(error).__name__}: {error}; {store.AGAIN}") from error
+        except Exception as error:  # To write a block, Zarr reads the earlier draws of its chunk, which may be damaged.
+            raise RunError(
+                f"{self.run.path} is damaged: {type(error).__name__}: {error}; {store.DRAW_AGAIN}"
+            ) from error
 
 
 def _raw(leaf: Any) -> Any:

@@ -1,4 +1,4 @@
-"""A run on disk, begun or complete: opened, read, searched for damage."""
+"""Run on disk, complete or not: access to draws, state and diagnostics, and checks for damage."""
 
 import hashlib
 import json
@@ -25,7 +25,7 @@ from bayesattn.models.description import restored
 from bayesattn.posterior import Posterior
 from bayesattn.runs import checkpoint, folder, log, provenance, store
 from bayesattn.runs.folder import FOLDER, RunBusy, RunError
-from bayesattn.runs.store import AGAIN, KEY
+from bayesattn.runs.store import DRAW_AGAIN, KEY
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, units
 
@@ -33,16 +33,16 @@ if TYPE_CHECKING:
     from bayesattn.checks.diagnostics import Diagnostics
 
 DIAGNOSTICS_VERSION = 1
-"""Raise it when `diagnose` or `summary` give other numbers: those that are kept with runs are computed anew then."""
-_searched: dict[Path, tuple[str, str | None]] = {}
-"""`stamp` of the files of each run when this process looked for damage, and what it found."""
+"""To be raised when `diagnose` or `summary` give other numbers: the numbers stored with runs are then recomputed."""
+_damage_of_runs: dict[Path, tuple[str, str | None]] = {}
+"""By path of each run checked in this process: `stamp` of its files, and the damage found or None."""
 
 
 class Run(Described):
-    """A run on disk, begun or complete.
+    """Run on disk, complete or not.
 
-    Opening one reads arrays and JSON and executes nothing; it asks for no lock and writes nothing. Raises RunError if `path`
-    is not a run that can be read.
+    Opening a run reads arrays and JSON; it executes no code, takes no lock and writes nothing. Raises RunError if `path` is
+    not a readable run.
     """
 
     def __init__(self, path: str | Path):
@@ -50,23 +50,25 @@ class Run(Described):
         self.description, self.metadata, self._consolidated = store.read_root(self.path)
 
     def root(self) -> zarr.Group:
-        """The Zarr group that the run is."""
+        """Root Zarr group of the run."""
         return zarr.open_group(self.path, mode="r", use_consolidated=self._consolidated)
 
     @cached_property
     def job(self) -> Job:
-        """Settings of the run."""
+        """Sampling settings of the run."""
         with self.reading("its settings"):
             return Job.restored(tomllib.loads(self.description["sampler"]))
 
     @cached_property
     def model(self) -> Any:
-        """The posterior, with the data that the store holds."""
+        """Posterior, restored with the data in the store."""
         with self.reading("the data of the model"):
             model = self._stored_model()
             same = provenance.identity(model, self.job) == self.identity
         if not same:
-            raise RunError(f"{self.path} is damaged: the data that it holds are not those it was begun with; {AGAIN}")
+            raise RunError(
+                f"{self.path} is damaged: the data that it holds are not those it was begun with; {DRAW_AGAIN}"
+            )
         return model
 
     def _stored_model(self) -> Posterior:
@@ -78,7 +80,7 @@ class Run(Described):
 
     @property
     def done(self) -> list[int]:
-        """Steps done of each chain, warm-up included, by its checkpoint."""
+        """Number of steps done of each chain, warm-up included, according to its checkpoint."""
         done = [0] * self.job.chains
         for chains in units(self.job):
             for chain in chains:
@@ -97,20 +99,20 @@ class Run(Described):
 
     @property
     def drawn(self) -> int:
-        """Draws, of those that are kept, that all chains have by now."""
+        """Number of kept draws that all chains have so far."""
         return max(0, (min(self.done) - self.job.warmup) // self.job.thin)
 
     @property
     def complete(self) -> bool:
-        """Whether all draws are there."""
+        """Whether the run has all its draws."""
         return min(self.done) == self.job.transitions
 
     @property
     def state(self) -> str:
-        """ "complete", "running", "failed", "interrupted", or "stopped" by a target or limit before all draws were there."""
+        """State: "complete", "running", "failed", "interrupted", or "stopped" early by a target or limit."""
         if self.complete:
             return "complete"
-        # Asking for a lock makes its file, which a reader has no business to do.
+        # Acquiring a lock creates its file, which a reader must not do.
         if (self.path / FOLDER / "lock").exists():
             try:
                 with folder.locked(self.path, 0):
@@ -118,33 +120,33 @@ class Run(Described):
             except RunBusy:
                 return "running"
             except OSError:
-                pass  # The disk can only be read.
+                pass  # The disk is read-only.
         events = self.events()
         last = events[-1]["event"] if events else None
         return last if last in ("failed", "stopped") else "interrupted"
 
     @property
     def nbytes(self) -> int:
-        """Bytes that all draws take, uncompressed, when the run is complete."""
+        """Uncompressed size in bytes of all draws of the complete run."""
         with self.reading("its arrays"):
             arrays = [about for about in self.metadata.values() if store.is_of_draws(about.get("dimension_names"))]
             return sum(map(store.bytes_of, arrays))
 
     def arrays_of_draws(self) -> PlainDict:
-        """Zarr arrays of draws by group and name."""
+        """Zarr arrays of draws, by group and name."""
         with self.reading("its arrays"):
             arrays = store.arrays_of(self.root())
             return {name: array for name, array in arrays.items() if store.is_of_draws(array.metadata.dimension_names)}
 
     def draws(self) -> xr.DataTree:
-        """The draws that all chains have, read when they are used; while the run goes on, those there are by now.
+        """Draws that all chains have so far, read lazily.
 
-        Raises RunError if they are not those that were written.
+        Raises RunError if the draws are damaged.
         """
         drawn = self.drawn
         self.require_sound()
         with self.reading("the draws"):
-            # Of a name, xarray and fsspec would take `~` for a home and `::` for a chain of files within files.
+            # Given a name, xarray and fsspec would expand `~` and interpret `::` as chained file systems.
             files: Any = LocalStore(self.path.absolute(), read_only=True)
             tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self._consolidated)
         tree.attrs[KEY] = json.dumps(self.description)
@@ -153,7 +155,7 @@ class Run(Described):
     def to_netcdf(self, file: str | Path) -> None:
         """Export draws and data as one NetCDF 4 file.
 
-        Raises FileExistsError if it is there already, ImportError if the extra "netcdf" is not installed.
+        Raises FileExistsError if the file exists, ImportError if the extra "netcdf" is not installed.
         """
         require("netcdf", "an export to NetCDF")
         file = user_path("file", file).absolute()
@@ -171,13 +173,13 @@ class Run(Described):
         return self.description["identity"]
 
     def diagnose(self) -> "Diagnostics":
-        """Diagnostics of the draws that are there."""
+        """Diagnostics of the draws so far."""
         from bayesattn.checks.diagnostics import Diagnostics, diagnose
 
         return self.remembered("diagnostics", lambda: diagnose(self.draws()).to_dict(), Diagnostics.from_dict)
 
     def summary(self) -> list[PlainDict]:
-        """Rows of `bayesattn.checks.diagnostics.summary` for the draws that are there."""
+        """Rows of `bayesattn.checks.diagnostics.summary` for the draws so far."""
         from bayesattn.checks.diagnostics import summary
 
         return self.remembered("summary", lambda: summary(self.draws()), lambda rows: [dict(row) for row in rows])
@@ -189,9 +191,9 @@ class Run(Described):
         restore: Callable[[Any], Any],
         about: PlainDict | None = None,
     ) -> Any:
-        """What is computed once, as plain values for JSON; stored beside the draws, read again while it is about the same.
+        """Result of `compute`, plain values for JSON, cached beside the draws and used again while `about` is unchanged.
 
-        By default it is about the draws that there are, and DIAGNOSTICS_VERSION.
+        By default `about` is the stamp of the present draws and DIAGNOSTICS_VERSION.
         """
         file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
@@ -200,13 +202,13 @@ class Run(Described):
                 return restore(stored["value"])
         value = compute()
         if (self.path / FOLDER).is_dir():
-            with suppress(OSError):  # On a disk that can only be read it is computed each time.
+            with suppress(OSError):  # On a read-only disk the result is computed each time.
                 content = {"about": about | {"sum": _digest(value)}, "value": value}
                 replace_file(file, json.dumps(content).encode())
         return restore(value)
 
     def stamp(self) -> str:
-        """Text that changes when a file of draws, data or checkpoints does, by name, size and time."""
+        """Text that changes with the name, size or time of any file of draws, data or checkpoints."""
         with self.reading("its files"):
             files = [file for file in self.path.rglob("*") if FOLDER not in file.relative_to(self.path).parts]
             files += [self.checkpoint_file(chains) for chains in units(self.job)]
@@ -214,17 +216,17 @@ class Run(Described):
             return _digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
 
     def require_sound(self) -> None:
-        """Raise RunError, naming what is damaged, unless draws, data and checkpoints are those that were written."""
+        """Raise RunError, which names the damage, unless draws, data and checkpoints are intact."""
         path, stamp = self.path.absolute(), self.stamp()
-        if path not in _searched or _searched[path][0] != stamp:
+        if path not in _damage_of_runs or _damage_of_runs[path][0] != stamp:
             with self.reading("its arrays"):
-                _searched[path] = stamp, store.damage(self)
-        if found := _searched[path][1]:
-            raise RunError(f"{self.path} is damaged: {found}; {AGAIN}")
+                _damage_of_runs[path] = stamp, store.damage(self)
+        if damage := _damage_of_runs[path][1]:
+            raise RunError(f"{self.path} is damaged: {damage}; {DRAW_AGAIN}")
 
     @cached_property
     def _model_settings(self) -> PlainDict:
-        """Name, width and temperature; None of what a latent model has not."""
+        """Name, width and temperature of the model; None for those that a latent model does not have."""
         table = tomllib.loads(self.description["model"])
         width = table["architecture"]["widths"][0] if "architecture" in table else None
         name = self.description["about_model"]["name"]
@@ -261,7 +263,7 @@ class Run(Described):
             rows["draws"] = f"{job.draws} of each of {job.chains} chains{thinned}, after {job.warmup} of warm-up"
             state, done = self.state, sum(self.done) / (job.chains * job.transitions)
             return f"Run {self.path}: {state}", rows | {"progress": f"{100 * done:.0f} % of all steps"}
-        except Exception as error:  # Whatever is wrong with its files.
+        except Exception as error:  # The files may be damaged in any way.
             return f"Run {self.path}: unreadable", rows | {"error": f"{type(error).__name__}: {error}"}
 
     def require_folder(self) -> None:
@@ -281,15 +283,15 @@ class Run(Described):
         log.append(self.path / FOLDER / "log.jsonl", **event)
 
     def events(self) -> list[PlainDict]:
-        """The run's log: starts with their environment, blocks with their wall time in seconds, ends."""
+        """Events of the log: starts with their environment, blocks with their wall time in seconds, ends."""
         return log.read(self.path / FOLDER / "log.jsonl")
 
     def checkpoint_file(self, chains: Chains) -> Path:
-        """Where the state of chains that advance together is kept."""
+        """Checkpoint file of chains that advance together."""
         return self.path / FOLDER / f"chain-{'-'.join(map(str, chains))}.npz"
 
     def read_checkpoint(self, chains: Chains) -> tuple[int, list[np.ndarray]]:
-        """Steps done, and the leaves of the sampler's state."""
+        """Number of steps done, and leaves of the sampler's state."""
         try:
             about, arrays = checkpoint.read(self.checkpoint_file(chains))
             leaves = [arrays[f"leaf_{index}"] for index in range(about["leaves"])]
@@ -299,7 +301,7 @@ class Run(Described):
 
     def _unreadable(self, chains: Chains, why: Any) -> RunError:
         name = self.checkpoint_file(chains).name
-        return RunError(f"{self.path} is damaged: checkpoint {name} cannot be read ({why}); {AGAIN}")
+        return RunError(f"{self.path} is damaged: checkpoint {name} cannot be read ({why}); {DRAW_AGAIN}")
 
     def _checked_steps(self, chains: Chains, about: PlainDict) -> int:
         if (about.get("run"), about.get("chains")) != (self.identity, list(chains)):
@@ -311,19 +313,19 @@ class Run(Described):
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
-        """Context that says what is damaged: Zarr and its codecs raise whatever they like at damaged files."""
+        """Context that turns any error into a RunError naming `what`: Zarr and its codecs raise various errors."""
         try:
             with warnings.catch_warnings():
-                # Zarr lists the folder, and the hidden one in it, if its root has no consolidated metadata.
+                # Without consolidated metadata in its root, Zarr lists the folder with the hidden one in it.
                 warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
                 yield
         except RunError:
             raise
         except Exception as error:
-            message = f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}; {AGAIN}"
+            message = f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}; {DRAW_AGAIN}"
             raise RunError(message) from error
 
 
 def _digest(value: Any) -> str:
-    """SHA-256 of plain values, cut to 16 hexadecimal digits."""
+    """SHA-256 of plain values, truncated to 16 hexadecimal digits."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""A run started, resumed, made longer or replaced."""
+"""Sampling into a run: start, resume, extend or replace it."""
 
 import os
 from collections.abc import Callable
@@ -32,30 +32,32 @@ def sample(
     max_seconds: float | None = None,
     **settings: Any,
 ) -> Run:
-    """Start a run, resume it, make it longer, or find it complete.
+    """Start, resume or extend a run; a complete run is returned as it is.
 
-    The draws are the same, bit for bit, however often it stopped, and whether all were asked for at first or more later.
+    The draws are bit-identical regardless of how often the run stopped, and of whether its draws were requested all at once
+    or in several calls.
 
     Args:
         model: the posterior.
-        out: folder of the run, made if it is not there; where it is a link, what that points to.
+        out: folder of the run, created if it does not exist; for a link, the target of the link.
         progress: as in `bayesattn.sample`.
-        threads: most chains that run at a time, by default one a core.
-        overwrite: replace the run that stands at `out`, which stays until the new one is complete: that is drawn in a hidden
+        threads: largest number of chains that run at a time, by default one per core.
+        overwrite: replace the run at `out`, which is kept until the new run is complete. The new run is sampled in a hidden
             folder beside it, where the same call resumes it.
-        target_ess: as in `bayesattn.sample`. The run stops there, its state is "stopped", and its draws are those that all
-            chains have by then; without a target, or with a higher one, it goes on.
-        max_seconds: as in `bayesattn.sample`; the same call goes on for as long again. With `overwrite` the run that stands
-            at `out` stays until its successor is complete or has its target, and the one returned lies in the hidden folder.
-        settings: those of `bayesattn.samplers.Job`.
+        target_ess: as in `bayesattn.sample`. The run stops at the target with the state "stopped", and its draws are those
+            that all chains have by then. Without a target, or with a higher one, the run continues.
+        max_seconds: as in `bayesattn.sample`; the same call continues for another `max_seconds`. With `overwrite`, the run
+            at `out` is kept until its successor is complete or reaches its target; until then the returned run is in the
+            hidden folder.
+        settings: settings of `bayesattn.samplers.Job`.
 
     Raises:
-        RunError: `out` holds something else, a run of another model or other settings, or one that is damaged.
-        RunBusy: another process is at work on it.
-        OSError: the folder cannot be written, or the disk is full; what was written before is kept.
-        ValueError: settings that make no sense.
+        RunError: `out` contains something else, a run of another model or other settings, or a damaged run.
+        RunBusy: another process is writing the run.
+        OSError: the folder cannot be written, or the disk is full; the blocks before are kept.
+        ValueError: invalid settings.
         FloatingPointError: a draw is not finite; the blocks before it are kept.
-        KeyboardInterrupt: after the blocks under way were finished and recorded.
+        KeyboardInterrupt: an interrupt, after the blocks in progress are finished and recorded.
     """
     job, out = Job.of(**settings), folder.prepared(out)
     goal = Goal(job, target_ess, max_seconds)
@@ -76,7 +78,7 @@ def _sampled(
         return _drawn(model, job, out, progress, threads, goal)
     folder.require_replaceable(out)
     compiling(progress)
-    plan(model, job)  # Whatever is wrong with the request is found before anything is made.
+    plan(model, job)  # Errors in the request are found before anything is created.
     new = folder.beside(out, folder.REPLACEMENT)
     try:
         if new.exists():
@@ -86,7 +88,7 @@ def _sampled(
                 require_same_environment(begun)
                 begun.require_sound()
             except RunError:
-                folder.remove(new)  # A replacement that was asked for before, and given up, or is damaged.
+                folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
         _drawn(model, job, new, progress, threads, goal, lambda: folder.replace(new, out))
     except (RunError, FileNotFoundError):
         if not new.exists():
@@ -104,7 +106,7 @@ def _drawn(
     goal: Goal,
     finish: Callable[[], None] | None = None,
 ) -> Run:
-    """A run brought to its end; `finish` is called then, before its lock is free."""
+    """Run sampled to its end; `finish` is called then, before the lock is released."""
     ready = None
     if folder.is_free(out):
         compiling(progress)
@@ -112,7 +114,9 @@ def _drawn(
         store.create(out, model, job, ready)
     run = Run(out)
     run.require_folder()
-    if finish is None and run.complete and job.draws <= run.job.draws:  # Without the lock: the disk may be read-only.
+    if (
+        finish is None and run.complete and job.draws <= run.job.draws
+    ):  # No lock is taken, as the disk may be read-only.
         require_same(run, model, job)
         run.require_sound()
         goal.values = _entries(run)
@@ -131,7 +135,7 @@ def _drawn(
         if not run.complete:
             _advance(run, job, ready, progress, threads, goal)
         goal.finish(run.drawn)
-        # What ran out of time takes nothing's place: the same call goes on with it.
+        # A run that ran out of time replaces nothing: the same call continues it.
         if finish is not None and (run.complete or goal.reached is not None):
             finish()
     return run
@@ -140,7 +144,7 @@ def _drawn(
 def _advance(
     run: Run, job: Job, ready: Plan | None, progress: Callable[[Progress], None], threads: int, goal: Goal
 ) -> None:
-    """Draw what is missing of a run, until the goal is reached; the caller has locked it."""
+    """Sample the missing draws of a run, until the goal is reached; the caller has locked the run."""
     if goal.enough(run.drawn):
         run.log(event="stopped")
         return
@@ -165,7 +169,7 @@ def _advance(
 
 
 def _entries(run: Run) -> Callable[[int], Any]:
-    """Function of a number of draws that gives `Goal` the entries of the first of them."""
+    """Function for `Goal` that returns the entries of the first `count` draws."""
 
     def values(count: int) -> Any:
         posterior = {

@@ -43,39 +43,39 @@ if TYPE_CHECKING:
 
 FORMAT = 4
 KEY = ATTRIBUTE
-"""Attribute of the store's root that holds the run's description, as JSON."""
-ENTRIES = ("identity", "environment", "sampler", "kind", "model", "about_model")
-"""Entries of a description, besides its format, that a run needs."""
+"""Attribute of the store's root that contains the description of the run, as JSON."""
+REQUIRED_ENTRIES = ("identity", "environment", "sampler", "kind", "model", "about_model")
+"""Required entries of a run's description, besides its format."""
 CONSOLIDATED = "consolidated_metadata"
 PREPARED = "prepared.npz"
-"""What was computed before sampling began."""
+"""File with the arrays computed before sampling."""
 CHUNK_DRAWS = 10_000
 CHUNK_BYTES = 2**22
-"""Most draws, and bytes before compression, that a chunk has, unless a single block has more."""
-AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
+"""Largest number of draws, and of bytes before compression, in a chunk, unless a single block has more."""
+DRAW_AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
 
 Metadata = dict[str, PlainDict]
-"""The zarr.json of each group and array of a store, by name."""
+"""Content of the zarr.json of each group and array of a store, by name."""
 
 
 class DurableStore(LocalStore):
-    """Zarr's store in a folder, each file of which is replaced as a whole, and on the disk when it counts as written."""
+    """Zarr store in a folder that writes each file atomically, and returns only when the file is on the disk."""
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Replace a file."""
+        """Replace a file atomically."""
         self._check_writable()
         await asyncio.to_thread(replace_file, self.root / key, value.to_bytes())
 
 
 def open_root(path: Path) -> zarr.Group:
-    """Group of a run, to be written."""
+    """Root group of a run, opened for writing."""
     return zarr.open_group(DurableStore(path), mode="r+")
 
 
 def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
-    """Description of a run, metadata of its groups and arrays, and whether its root has them consolidated.
+    """Description of a run, metadata of its groups and arrays, and whether its root contains consolidated metadata.
 
-    Raises RunError if `path` is not a run that can be read.
+    Raises RunError if `path` is not a readable run.
     """
     if not path.exists():
         raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
@@ -84,12 +84,12 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; {AGAIN}") from None
+        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; {DRAW_AGAIN}") from None
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
         about = root["attributes"][KEY]
-        # A text, which NetCDF can hold too; early formats wrote a dictionary.
+        # A string, which NetCDF can store too; early formats wrote a dictionary.
         about = dict(json.loads(about) if isinstance(about, str) else about)
     except (KeyError, TypeError, ValueError):
         raise RunError(
@@ -105,25 +105,25 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
     try:
         metadata, consolidated = dict(root[CONSOLIDATED]["metadata"]), True
     except (KeyError, TypeError, ValueError):
-        metadata, consolidated = None, False  # Another program that writes an attribute leaves them out.
+        metadata, consolidated = None, False  # Another program that writes an attribute removes them.
     try:
         metadata = metadata_of(path) if metadata is None else metadata
-        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(ENTRIES)
+        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(REQUIRED_ENTRIES)
     except (OSError, ValueError, TypeError, AttributeError):
         sound = False
     if not sound or metadata is None:
-        raise RunError(f"{path} is damaged: its zarr.json is not what was written; {AGAIN}")
+        raise RunError(f"{path} is damaged: its zarr.json is not what was written; {DRAW_AGAIN}")
     return about, metadata, consolidated
 
 
 def metadata_of(path: Path) -> Metadata:
-    """Metadata of groups and arrays, from the file of each, as Zarr consolidates them in the root."""
-    found = {}
+    """Metadata of groups and arrays from their files, in the form of Zarr's consolidated metadata."""
+    metadata = {}
     for file in sorted([*path.glob("*/zarr.json"), *path.glob("*/*/zarr.json")]):
         about = json.loads(file.read_bytes())
         group = {CONSOLIDATED: _consolidated({})} if about["node_type"] == "group" else {}
-        found[file.parent.relative_to(path).as_posix()] = about | group
-    return found
+        metadata[file.parent.relative_to(path).as_posix()] = about | group
+    return metadata
 
 
 def _consolidated(metadata: Metadata) -> PlainDict:
@@ -131,14 +131,14 @@ def _consolidated(metadata: Metadata) -> PlainDict:
 
 
 def checksum(description: PlainMapping, metadata: Metadata) -> int:
-    """CRC-32 of what the root of a store says of the run, its groups and arrays."""
+    """CRC-32 of the description of a run and the metadata of its groups and arrays."""
     return zlib.crc32(json.dumps([description, metadata], sort_keys=True).encode())
 
 
 def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
-    """Make a run without draws in a hidden folder beside `out`, which a rename turns into it.
+    """Create a run without draws in a hidden folder beside `out`, and rename that folder to `out`.
 
-    Does nothing if another process has made one meanwhile; raises RunBusy if one is about to.
+    Does nothing if another process has created the run meanwhile; raises RunBusy if one is creating it.
     """
     require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))
     new = beside(out, UNFINISHED)
@@ -163,13 +163,15 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
     except RunBusy:
         raise RunBusy(f"{out} is being written by another process: wait for it, or choose another folder") from None
     finally:
-        with suppress(RunBusy, OSError):  # What cannot be removed now is removed before the next run is drawn here.
+        with suppress(
+            RunBusy, OSError
+        ):  # A folder that cannot be removed now is removed before the next run is sampled here.
             if new.exists():
                 remove(new)
 
 
 def require_room(out: Path, model: Posterior, draws: int) -> None:
-    """Raise OSError unless the disk has room for draws of so many bytes and the data of the model."""
+    """Raise OSError unless the disk has room for `draws` bytes of draws and the data of the model."""
     folder = next(folder for folder in out.parents if folder.exists())
     data = sum(values.nbytes for variables in data_groups(model).values() for values in variables.values())
     free = shutil.disk_usage(folder).free
@@ -179,18 +181,18 @@ def require_room(out: Path, model: Posterior, draws: int) -> None:
 
 
 def read_prepared(run: Run) -> dict[str, np.ndarray]:
-    """What was computed before sampling began; raises RunError if that cannot be read."""
+    """Arrays computed before sampling; raises RunError if they cannot be read."""
     try:
         about, arrays = checkpoint.read(run.path / FOLDER / PREPARED)
         if about["run"] != run.identity:
             raise BayesattnError("it is of another run")
     except checkpoint.UNREADABLE as error:
-        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read ({error}); {AGAIN}") from None
+        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read ({error}); {DRAW_AGAIN}") from None
     return arrays
 
 
 def extend(run: Run, job: Job) -> None:
-    """Make room for more draws; the root's zarr.json, which says how many there are to be, changes last and at once."""
+    """Extend the arrays for more draws; the root's zarr.json, with their number, is replaced last and atomically."""
     require_room(run.path, run.model, run.nbytes * (job.kept - run.job.kept) // run.job.kept)
     metadata = {}
     for name, about in run.metadata.items():
@@ -208,7 +210,7 @@ def extend(run: Run, job: Job) -> None:
 
 
 def _describe(path: Path, description: PlainMapping, job: Job, metadata: Metadata) -> None:
-    """Write what a run is, with the settings of `job`, into its store's root; all else is on the disk by then."""
+    """Write the description of a run, with the settings of `job`, to the root of its store, after all other files."""
     content = json.loads((path / "zarr.json").read_bytes())
     about = dict(description) | {"sampler": provenance.to_toml(provenance.job_table(job))}
     content["attributes"][KEY] = json.dumps(about | {"checksum": checksum(about, metadata)})
@@ -224,20 +226,20 @@ def arrays_of(root: zarr.Group) -> PlainDict:
 
 
 def is_of_draws(axes: Sequence[str | None] | None) -> bool:
-    """Whether an array with these axes begins with (chain, draw)."""
+    """Whether the leading axes of an array are (chain, draw)."""
     return tuple(axes or ())[:2] == ("chain", "draw")
 
 
 def bytes_of(about: PlainMapping) -> int:
-    """Bytes of an array's numbers, by its metadata."""
+    """Uncompressed size in bytes of an array, from its metadata."""
     return math.prod(about["shape"]) * np.dtype(about["data_type"]).itemsize
 
 
 def damage(run: Run) -> str | None:
-    """The first array of a run that is missing in part or cannot be read, as a phrase; None if there is none.
+    """First damage of a run, an array that is incomplete or unreadable, as a phrase; None if there is none.
 
-    Reads a chunk at a time, which checks Zarr's checksum. Draws are looked at as far as the checkpoints say that they are
-    there. Raises RunError if a checkpoint cannot be read.
+    Reads one chunk at a time, which verifies Zarr's checksum. Draws are checked as far as the checkpoints state that they
+    exist. Raises RunError if a checkpoint cannot be read.
     """
     for chains in units(run.job):
         if run.checkpoint_file(chains).exists():
@@ -257,7 +259,7 @@ def damage(run: Run) -> str | None:
                 return f"{where} is missing"
             try:
                 values = np.asarray(array[part])
-            except Exception as error:  # Zarr and its codecs raise whatever they like at damaged files.
+            except Exception as error:  # Zarr and its codecs raise various errors for damaged files.
                 return f"{where} cannot be read: {type(error).__name__}: {error}"
             if drawn and name.startswith("posterior/") and not np.isfinite(values).all():
                 return f"{where} is missing in part"
@@ -265,7 +267,7 @@ def damage(run: Run) -> str | None:
 
 
 def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> None:
-    """Write ArviZ's groups: data as they are, arrays of draws allocated and still empty."""
+    """Write the ArviZ groups: data, and empty arrays for the draws."""
     dims = axes(model)
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
     usual: PlainDict = {
@@ -308,5 +310,5 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
 
 
 def draws_per_chunk(block: int, draw_bytes: int) -> int:
-    """Draws in a chunk of an array, a whole number of blocks."""
+    """Number of draws in a chunk of an array, a whole number of blocks."""
     return block * max(1, min(CHUNK_DRAWS, CHUNK_BYTES // max(1, draw_bytes)) // block)

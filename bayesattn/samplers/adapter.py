@@ -1,9 +1,9 @@
-"""Langevin algorithms as NumPyro kernels: what they all share.
+"""Base classes of the Langevin algorithms as NumPyro kernels.
 
-All of them move in coordinates y = x / s, where s is the standard deviation of each coordinate by NumPyro's warm-up
-windows, so that one step size fits all. Step size and s are found in warm-up and live in the state with the random key,
-so a chain continued from a state is bit-identical to one that never stopped. One transition of a kernel makes `steps`
-steps of its algorithm, so that a draw costs about as much as one of NUTS.
+All of them move in coordinates y = x / s, where s is the standard deviation of each coordinate, estimated in NumPyro's
+warm-up windows, so that one step size fits all coordinates. Warm-up determines the step size and s. The state contains
+both, together with the random key, so a chain continued from a state is bit-identical to one that never stopped. One
+transition of a kernel makes `steps` steps of its algorithm, so that a draw costs about as much as one of NUTS.
 """
 
 from abc import abstractmethod
@@ -24,11 +24,11 @@ from bayesattn._util.errors import BayesattnError
 
 Vector = Float[Array, " coordinate"]
 MOST_ENERGY_ERROR = 1000.0
-"""Error of the energy at which NumPyro calls a trajectory divergent."""
+"""Energy error above which NumPyro calls a trajectory divergent."""
 
 
 class Point(NamedTuple):
-    """Where a chain is: scaled coordinates y, log density of x, its gradient in y, momentum in y."""
+    """Position of a chain: scaled coordinates y, log density of x, gradient of the log density in y, momentum in y."""
 
     position: Vector
     logdensity: Float[Array, ""]
@@ -37,7 +37,7 @@ class Point(NamedTuple):
 
 
 class Move(NamedTuple):
-    """Outcome of one step: the next point, its acceptance probability, error of the energy, gradients evaluated."""
+    """Outcome of one step: next point, acceptance probability, energy error, number of gradients evaluated."""
 
     point: Point
     accept_prob: Float[Array, ""]
@@ -46,10 +46,10 @@ class Move(NamedTuple):
 
 
 class LangevinState(NamedTuple):
-    """State of a chain; fields that NumPyro's HMCState has mean the same.
+    """State of a chain; fields named as in NumPyro's HMCState have the same meaning.
 
-    `tuning` is what a kernel tunes besides step size and scale, `half` the sites and momentum of a biased kernel's second
-    chain, which takes two steps of half the size for each of the first.
+    `tuning` contains the quantities that a kernel tunes besides step size and scale. `half` contains the sites and the
+    momentum of a biased kernel's second chain, which takes two steps of half the size for each step of the first chain.
     """
 
     i: Array
@@ -69,16 +69,16 @@ class LangevinState(NamedTuple):
 
 
 class Langevin(MCMCKernel):
-    """What the kernels share.
+    """Base class of the Langevin kernels.
 
     Args:
         program: NumPyro program.
         potential_fn: potential energy of unconstrained sites, instead of a program.
-        step_size: where the search for the step size begins; fixed if `adapt_step_size` is false.
+        step_size: initial step size of the adaptation; the step size itself if `adapt_step_size` is false.
         steps: steps of the algorithm in each transition.
-        adapt_step_size: whether warm-up looks for the step size that is accepted as often as `target_accept_prob`.
+        adapt_step_size: whether warm-up adapts the step size to the acceptance probability `target_accept_prob`.
         adapt_mass_matrix: whether warm-up estimates the scale of each coordinate.
-        target_accept_prob: mean acceptance probability to aim at.
+        target_accept_prob: target mean acceptance probability.
 
     Raises:
         ValueError: a step size that is not above 0, fewer than one step, a probability outside (0, 1).
@@ -111,12 +111,12 @@ class Langevin(MCMCKernel):
         """One step of the algorithm in scaled coordinates."""
 
     def start_tuning(self) -> Any:
-        """What a kernel tunes besides step size and scale, before warm-up."""
+        """Initial values, before warm-up, of the quantities that a kernel tunes besides step size and scale."""
         return ()
 
     @property
     def sample_field(self) -> str:
-        """Field of the state that holds a draw."""
+        """Field of the state that contains a draw."""
         return "z"
 
     @property
@@ -130,12 +130,12 @@ class Langevin(MCMCKernel):
         return self._program
 
     def get_diagnostics_str(self, state: LangevinState) -> str:
-        """For NumPyro's progress bar."""
+        """Text for NumPyro's progress bar."""
         size = state.adapt_state.step_size
         return f"{state.num_steps} gradients, step size {size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
 
     def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
-        """From unconstrained sites to those of the program."""
+        """Map from unconstrained sites to the sites of the program."""
         return (lambda z: z) if self._postprocess is None else self._postprocess(*args, **kwargs)
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> LangevinState:
@@ -180,7 +180,7 @@ class Langevin(MCMCKernel):
         )
 
     def start_half(self, z: Any, flat: Vector) -> Any:
-        """The second chain of a biased kernel."""
+        """Initial second chain of a biased kernel; empty for a kernel without bias."""
         return ()
 
     def start_momentum(self, key: Key[Array, ""], flat: Vector) -> Vector:
@@ -188,13 +188,13 @@ class Langevin(MCMCKernel):
         return jax.random.normal(key, flat.shape)
 
     def refresh(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
-        """The state with energy and gradient of other data."""
+        """State with the energy and the gradient recomputed for other data."""
         potential = self._potential_of(*model_args, **(model_kwargs or {}))
         value, gradient = jax.value_and_grad(potential)(state.z)
         return state._replace(potential_energy=value, z_grad=gradient)
 
     def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
-        """The state one transition on."""
+        """State after one more transition."""
         key, step_key = jax.random.split(state.rng_key)
         scaled = Scaled(state, self._potential_of(*model_args, **(model_kwargs or {})))
         size, warming = state.adapt_state.step_size, state.i < self.warmup
@@ -224,12 +224,12 @@ class Langevin(MCMCKernel):
         )
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
-        """The state with step size and scale as warm-up finds them, after transition i."""
+        """State with the step size and the scale adapted after transition i of warm-up."""
         at = IntegratorState(ravel_pytree(state.z)[0], 0.0, 0.0, 0.0)
         return state._replace(adapt_state=self._adapt(state.i - 1, state.accept_prob, at, state.adapt_state))
 
     def statistics(self, state: LangevinState) -> dict[str, Array]:
-        """Sample statistics of one draw, under ArviZ's names; n_steps counts gradients."""
+        """Sample statistics of one draw, under ArviZ's names; n_steps is the number of gradients."""
         return statistics_of(state)
 
 
@@ -261,7 +261,7 @@ class Scaled:
         self.point = Point(flat / self.scale, -state.potential_energy, gradient, state.momentum)
 
     def state_at(self, point: Point) -> LangevinState:
-        """The state with the chain at another point."""
+        """State with the chain moved to another point."""
         return self.state._replace(
             z=self.unravel(point.position * self.scale),
             potential_energy=-point.logdensity,
@@ -271,32 +271,32 @@ class Scaled:
 
 
 class Half(NamedTuple):
-    """The second chain of a biased kernel."""
+    """Second chain of a biased kernel, at half the step size."""
 
     z: Any
     momentum: Vector
 
 
 class Unadjusted(Langevin):
-    """A kernel without a Metropolis correction, whose draws are biased by its step size.
+    """Kernel without a Metropolis correction, whose draws are biased by the step size.
 
-    Beside its chain runs a second one at half the step size. If the bias of a mean is of order eps^p, it is
-    2^p / (2^p - 1) times the mean difference between the two chains (Richardson), to the leading order.
+    A second chain runs beside the first, at half the step size. If the bias of a mean is of order eps^p, then to leading
+    order the bias is 2^p / (2^p - 1) times the mean difference between the two chains (Richardson).
     """
 
     order: ClassVar[int] = 1
-    """p of the step-size bias."""
+    """Order p of the step-size bias."""
 
     def start_half(self, z: Any, flat: Vector) -> Half:
-        """Where the chain itself begins."""
+        """Second chain at the start of the first, with zero momentum."""
         return Half(z, jnp.zeros_like(flat))
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
-        """Until warm-up ends, the second chain follows the first."""
+        """State adapted in warm-up, with the second chain at the point of the first."""
         return super().adapted(state, moves)._replace(half=Half(state.z, state.momentum))
 
     def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
-        """The state one transition on: of the kernel's warm-up, or of both chains."""
+        """State after one more transition: of the first chain in warm-up, of both chains after it."""
         return jax.lax.cond(
             state.i < self.warmup,
             lambda s: super(Unadjusted, self).sample(s, model_args, model_kwargs),
@@ -306,9 +306,9 @@ class Unadjusted(Langevin):
 
     @abstractmethod
     def free(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
-        """The state one transition on, after warm-up."""
+        """State after one more transition of both chains, after warm-up."""
 
     def bias(self, values: Any, half: Any) -> Any:
-        """Estimate of the bias of a draw's values, from theirs and from those of the second chain."""
+        """Estimate of the bias of a draw's values, from the values of both chains."""
         factor = 2**self.order / (2**self.order - 1)
         return jax.tree.map(lambda at, at_half: factor * (at - at_half), values, half)

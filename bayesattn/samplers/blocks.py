@@ -1,4 +1,4 @@
-"""Chains of draws, block by block, wherever draws and states are kept."""
+"""Sampling of chains in blocks, independent of where draws and states are stored."""
 
 import os
 import queue
@@ -27,20 +27,20 @@ from bayesattn.samplers.goal import Goal
 from bayesattn.samplers.job import MINIBATCHED, Job
 from bayesattn.samplers.program import Program, program_of
 
-MOST_DRAWS = 250
-MOST_BYTES = 2**25
-"""A block keeps at most so many draws and bytes: few enough for memory and for a lively progress bar."""
-MOST_SECONDS = 5.0
-"""Time that a block aims to stay below, so that little is lost with the machine and an interrupt is soon obeyed."""
-FIRST_STEPS = 5
+MOST_DRAWS_PER_BLOCK = 250
+MOST_BYTES_PER_BLOCK = 2**25
+"""Most draws and most bytes in a block: few enough for memory, and for frequent updates of the progress bar."""
+MOST_SECONDS_PER_BLOCK = 5.0
+"""Target upper limit of the time of a block, so that a crash loses little and an interrupt takes effect soon."""
+STEPS_OF_FIRST_BLOCK = 5
 Chains = tuple[int, ...]
-"""Chains that advance together: one, or all where they are vectorised."""
+"""Chains that advance together: one chain, or all chains if they are vectorised."""
 Outputs = dict[str, PlainDict]
-"""Group -> name -> array, or what stands for one."""
+"""Group -> name -> array, or the shape and dtype of an array."""
 
 
 class Progress(NamedTuple):
-    """What a progress callback is told after each block: chain, its steps done, its total, warm-up included."""
+    """Argument of a progress callback, after each block: chain, its steps done and its total steps, warm-up included."""
 
     chain: int
     done: int
@@ -48,10 +48,10 @@ class Progress(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """A job made ready: compiled program, the posterior it is run on, and what was computed before sampling could begin.
+    """Job ready to run: compiled program, its posterior, and the quantities computed before sampling.
 
-    `shapes` are those of what is kept of one draw, `block` the most draws that a block keeps, `key` that of all chains: it
-    comes from the seed, the posterior, and how that is sampled.
+    `shapes` are the shapes of the kept values of one draw. `block` is the largest number of draws that a block keeps.
+    `key` is the random key of all chains, derived from the seed, the posterior, the sampler and the parameterisation.
     """
 
     program: Program
@@ -64,45 +64,45 @@ class Plan(NamedTuple):
 
 @runtime_checkable
 class Recorder(Protocol):
-    """Where draws and sampler states go; methods are called from the threads of the chains."""
+    """Storage of draws and sampler states; the threads of the chains call its methods."""
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
-        """State and steps done of chains that began before, None for a new start; `like` has the state's shapes."""
+        """State and number of steps done of chains begun earlier; None for a new start. `like` has the state's shapes."""
         ...
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """Keep draws `first`, first + 1, ..; arrays begin with axes (chain, draw)."""
+        """Store draws `first`, first + 1, ..; the leading axes of the arrays are (chain, draw)."""
         ...
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Keep the state after `done` steps, the last `steps` of which took so many seconds."""
+        """Store the state after `done` steps; the last `steps` of them took `seconds`."""
         ...
 
 
 def bytes_per_draw(shapes: Outputs) -> int:
-    """Memory that the kept values of one draw take."""
+    """Memory of the kept values of one draw."""
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes))
 
 
-class _Turn(NamedTuple):
-    """Chains that wait for their next block; the least advanced come first, `order` breaks ties."""
+class _ChainGroup(NamedTuple):
+    """Chains waiting for their next block; the least advanced come first, `order` breaks ties."""
 
     done: int
     order: int
     chains: Chains
     state: Any
-    seconds_per_step: float = MOST_SECONDS / FIRST_STEPS
+    seconds_per_step: float = MOST_SECONDS_PER_BLOCK / STEPS_OF_FIRST_BLOCK
 
 
 @with_own_settings
 def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other_labels: bool = False) -> Plan:
-    """Make a job ready.
+    """Prepare a job to run.
 
     Args:
         model: the posterior.
-        job: what is drawn of it.
-        prepared: what an earlier plan of the same job found.
-        other_labels: whether labels will be replaced, so that the kernels have to be those of all examples.
+        job: the sampling settings.
+        prepared: quantities that an earlier plan of the same job computed before sampling.
+        other_labels: whether the labels will be replaced, which requires the kernels of all examples.
     """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
@@ -119,19 +119,19 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
-    block = max(1, min(MOST_DRAWS, MOST_BYTES // bytes_per_draw(shapes)))
+    block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
     return Plan(chain_program, posterior, computed, shapes, block, key)
 
 
 def _prepared(model: Any, kind: type[Parameterisation]) -> PlainDict:
-    """What has to be computed before sampling begins."""
-    found = kind.prepare(model)
-    return curvature.refined(model, found) if kind is Collapsed else found
+    """Quantities that must be computed before sampling."""
+    prepared = kind.prepare(model)
+    return curvature.refined(model, prepared) if kind is Collapsed else prepared
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
-    """What each of `units` starts from."""
+    """Random keys with which the chains of each of `units` start."""
     keys = jax.random.split(key, job.chains)
     return [keys] if job.chain_method == "vectorised" else list(keys)
 
@@ -145,23 +145,23 @@ def advance(
     threads: int = 0,
     goal: Goal | None = None,
 ) -> None:
-    """Bring a job to its end from wherever the recorder says it is.
+    """Run a job to its end, from the last state that the recorder has.
 
-    One KeyboardInterrupt or several, or an error in one of the chains, let all chains finish their block and record it.
-    `threads` is the most chains that run at a time, by default one a core; `goal` may end it earlier.
+    After one or more KeyboardInterrupts, or an error in one of the chains, all chains finish their block and record it.
+    `threads` is the largest number of chains that run at a time, by default one per core. `goal` may end the job earlier.
 
-    Raises what `sample` does, and whatever the recorder raises.
+    Raises the errors of `sample` and those of the recorder.
     """
     runner = _Runner(ready, job, recorder)
-    waiting: queue.PriorityQueue[_Turn] = queue.PriorityQueue()
+    waiting: queue.PriorityQueue[_ChainGroup] = queue.PriorityQueue()
     stop, lock = threading.Event(), threading.Lock()
-    active: set[int] = set()  # Threads that may be at a block: one that begins when all are to stop draws none.
+    active: set[int] = set()  # Threads that may be drawing a block; a thread that starts after the stop draws none.
 
-    def tell(turn: _Turn) -> None:
+    def report(group: _ChainGroup) -> None:
         if progress is not None:
             with lock:
-                for chain in turn.chains:
-                    progress(Progress(chain, turn.done, job.transitions))
+                for chain in group.chains:
+                    progress(Progress(chain, group.done, job.transitions))
 
     def work() -> None:
         active.add(threading.get_ident())
@@ -177,27 +177,27 @@ def advance(
     def draw_blocks() -> None:
         while not stop.is_set():
             try:
-                turn = waiting.get_nowait()
+                group = waiting.get_nowait()
             except queue.Empty:
-                return  # All other chains are in the hands of other workers.
-            turn = runner.next_block(turn)
-            tell(turn)
-            done[turn.chains] = turn.done
+                return  # Other workers have all other chains.
+            group = runner.next_block(group)
+            report(group)
+            done[group.chains] = group.done
             if goal is not None and goal.enough(max(0, (min(done.values()) - job.warmup) // job.thin)):
                 stop.set()
-            if turn.done < job.transitions:
-                waiting.put(turn)
+            if group.done < job.transitions:
+                waiting.put(group)
 
     done: dict[Chains, int] = {}
-    for turn in runner.turns():
-        done[turn.chains] = turn.done
-        if turn.done:
-            tell(turn)
-        if turn.done < job.transitions:
-            waiting.put(turn)
+    for group in runner.groups():
+        done[group.chains] = group.done
+        if group.done:
+            report(group)
+        if group.done < job.transitions:
+            waiting.put(group)
     compiled(progress)
     workers = max(1, min(waiting.qsize(), threads or cores()))
-    # Chains that each start BLAS threads on every core take three times as long as chains that do not.
+    # If every chain starts BLAS threads on every core, sampling takes three times as long.
     with threadpool_limits(1, user_api="blas"):
         pool = ThreadPoolExecutor(workers)
         try:
@@ -210,14 +210,14 @@ def advance(
 
 
 def _wait_for(active: set[int]) -> None:
-    """Until all blocks under way are recorded, however often the user asks to stop: they take seconds."""
+    """Wait, through further interrupts, until all blocks in progress are recorded, which takes seconds."""
     while active:
         with suppress(KeyboardInterrupt):
             time.sleep(0.02)
 
 
 def units(job: Job) -> list[Chains]:
-    """Chains that advance together."""
+    """Groups of chains that advance together."""
     chains = range(job.chains)
     return [tuple(chains)] if job.chain_method == "vectorised" else [(chain,) for chain in chains]
 
@@ -228,54 +228,54 @@ def cores() -> int:
 
 
 class _Runner:
-    """Starts the chains of a job and brings them from block to block."""
+    """Start the chains of a job and advance them by blocks."""
 
     def __init__(self, ready: Plan, job: Job, recorder: Recorder):
         self.job, self.recorder = job, recorder
         self.program, self.posterior, _, _, self.block, self.key = ready
 
-    def turns(self) -> list[_Turn]:
-        """Where each of the chains stands, by its last checkpoint."""
+    def groups(self) -> list[_ChainGroup]:
+        """All chains, each at its last checkpoint, or at its start if it has none."""
         begins = list(zip(units(self.job), _chain_keys(self.job, self.key), strict=True))
         like = jax.eval_shape(self.program.start, begins[0][1], self.posterior)
-        turns = []
+        groups = []
         for order, (chains, key) in enumerate(begins):
             state, done = self.recorder.restore(chains, like) or (None, 0)
             if state is None:
                 state = self.program.start(key, self.posterior)
                 _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
-            turns.append(_Turn(done, order, chains, state))
-        if any(turn.done < self.job.transitions for turn in turns):
-            # Compiles, lest the time of the first block mislead.
+            groups.append(_ChainGroup(done, order, chains, state))
+        if any(group.done < self.job.transitions for group in groups):
+            # Compile first, so that compilation is not timed with the first block.
             jax.block_until_ready(
-                self.program.block(turns[0].state, self.posterior, 0, False, self.job.thin, self.block)
+                self.program.block(groups[0].state, self.posterior, 0, False, self.job.thin, self.block)
             )
-        return turns
+        return groups
 
-    def next_block(self, turn: _Turn) -> _Turn:
+    def next_block(self, group: _ChainGroup) -> _ChainGroup:
         """Draw a block and record it."""
-        job, done, count = self.job, turn.done, self._steps(turn)
+        job, done, count = self.job, group.done, self._steps(group)
         kept, keep = (done - job.warmup) // job.thin, done >= job.warmup
         began = time.perf_counter()
         state, outputs = jax.block_until_ready(
-            self.program.block(turn.state, self.posterior, count, keep, job.thin, self.block)
+            self.program.block(group.state, self.posterior, count, keep, job.thin, self.block)
         )
         where = f"draws {done + 1} to {done + count} (warm-up included)"
-        _require_finite((state.potential_energy, state.z_grad), where, turn.chains)
+        _require_finite((state.potential_energy, state.z_grad), where, group.chains)
         if keep:
             outputs = jax.tree.map(lambda leaf: np.asarray(leaf)[:, : count // job.thin], outputs)
-            _require_finite(outputs["posterior"], where, turn.chains)
-            self.recorder.record(turn.chains, kept, outputs)
+            _require_finite(outputs["posterior"], where, group.chains)
+            self.recorder.record(group.chains, kept, outputs)
         seconds = time.perf_counter() - began
-        self.recorder.checkpoint(turn.chains, state, done + count, count, seconds)
-        return turn._replace(done=done + count, state=state, seconds_per_step=seconds / count)
+        self.recorder.checkpoint(group.chains, state, done + count, count, seconds)
+        return group._replace(done=done + count, state=state, seconds_per_step=seconds / count)
 
-    def _steps(self, turn: _Turn) -> int:
-        """Steps of the next block: up to the end of warm-up, of the job or of a full block, and not for too long."""
-        thin, kept = self.job.thin, (turn.done - self.job.warmup) // self.job.thin
-        affordable = max(1, int(MOST_SECONDS / turn.seconds_per_step))
+    def _steps(self, group: _ChainGroup) -> int:
+        """Steps of the next block: to the end of warm-up, of the job or of a full block, and within the time limit."""
+        thin, kept = self.job.thin, (group.done - self.job.warmup) // self.job.thin
+        affordable = max(1, int(MOST_SECONDS_PER_BLOCK / group.seconds_per_step))
         if kept < 0:
-            return min(affordable, self.block * thin, self.job.warmup - turn.done)
+            return min(affordable, self.block * thin, self.job.warmup - group.done)
         return thin * min(max(1, affordable // thin), self.block - kept % self.block, self.job.kept - kept)
 
 
@@ -288,7 +288,7 @@ def _require_finite(values: Any, where: str, chains: Chains) -> None:
 
 
 def write_region(arrays: Outputs, chains: Chains, first: int, outputs: Outputs) -> None:
-    """Copy the draws of a block into their places in NumPy or Zarr arrays."""
+    """Copy the draws of a block into their region of NumPy or Zarr arrays."""
     for group, variables in outputs.items():
         for name, values in variables.items():
             arrays[group][name][chains[0] : chains[-1] + 1, first : first + values.shape[1]] = values

@@ -1,9 +1,10 @@
 """Coordinates for chains of many dimensions, whitened by the mean curvature of the log posterior along short chains.
 
-At the mode of a narrow network the log posterior curves far more than where its draws lie: of 144 paths at N = 10 the
-Laplace covariance was a twentieth of the draws'. A metric adapted by a chain, which is how it is made up for elsewhere,
-would have to be told from more draws than there are coordinates. One Hessian tells of all directions at once, and its mean
-over a few draws is the inverse of a covariance that no posterior of the same mean curvature falls short of (Cramer and Rao).
+For a narrow network the curvature of the log posterior is far larger at the mode than at the draws: with 144 paths at
+N = 10 the Laplace covariance was a twentieth of the covariance of the draws. Elsewhere the metric that warm-up adapts
+corrects for this, but in many dimensions such a metric needs more draws than there are coordinates. One Hessian contains
+all directions at once. The inverse of the mean Hessian over a few draws is a lower bound on the covariance of a posterior
+with that mean curvature (Cramer and Rao).
 """
 
 from concurrent.futures import ThreadPoolExecutor
@@ -22,49 +23,52 @@ from bayesattn.models import Collapsed, Model, collapsed
 from bayesattn.samplers.program import Program, program_of
 from bayesattn.theory.bartlett import stretched
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, too_many
-from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
+from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN
 
 CHAINS, ROUNDS = 2, 2
-STEPS, LEAPS = 48, 16
-"""Of each chain in a round, and of a step."""
-LOOKS, BETWEEN = 4, 8
-"""Draws of each chain whose curvature is looked at, the last of a round, and steps between two of them."""
+STEPS_PER_ROUND, LEAPFROG_STEPS = 48, 16
+"""Steps of each chain in a round, and leapfrog steps of each of these steps."""
+HESSIAN_DRAWS, STEPS_BETWEEN_DRAWS = 4, 8
+"""Draws of each chain at which the Hessian is evaluated, the last ones of a round, and steps between two such draws."""
 LEAST_CURVATURE = 0.15
-"""In coordinates in which that of the prior is 1/2: the mean over few draws may be less, or below 0."""
+"""Lower bound on eigenvalues of the mean Hessian, in coordinates in which the prior's curvature is 1/2.
+
+The mean over a few draws may have smaller eigenvalues, even negative ones.
+"""
 
 
 def is_worthwhile(shapes: Shapes) -> bool:
-    """Whether chains have more coordinates than their draws can tell a metric of, but not too many for a Hessian."""
-    return sum(shape.size for shape in shapes) > MOST_FOR_HESSIAN and not too_many(shapes)
+    """Whether there are too many coordinates to estimate a metric from draws, but not too many for a Hessian."""
+    return sum(shape.size for shape in shapes) > MOST_COORDINATES_FOR_HESSIAN and not too_many(shapes)
 
 
 def refined(model: Model, prepared: PlainDict) -> PlainDict:
-    """What `collapsed.prepare` found, with whitening by the mean curvature, where this is worthwhile."""
+    """Result of `collapsed.prepare`, with whitening by the mean curvature if this is worthwhile."""
     if not model.likelihood.conjugate or not is_worthwhile(collapsed.structure(model)):
         return prepared
     return whitened_by_mean_curvature(model, prepared)
 
 
 def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
-    """What `collapsed.prepare` found, with whitening by the mean curvature in place of that at the mode.
+    """Result of `collapsed.prepare`, with whitening by the mean curvature instead of the curvature at the mode.
 
-    Deterministic: the short chains have random keys of their own, whatever the seed of the job.
+    Deterministic: the random keys of the short chains do not depend on the seed of the job.
     """
     shapes = collapsed.structure(model)
     key, posterior = stream(0, "curvature", fingerprint(model)), Collapsed.of(model, **prepared)
-    chain = program_of(posterior, "hmc", {"num_steps": LEAPS}, STEPS, ("order_parameter",))
-    for turn in range(ROUNDS):
+    chain = program_of(posterior, "hmc", {"num_steps": LEAPFROG_STEPS}, STEPS_PER_ROUND, ("order_parameter",))
+    for number in range(ROUNDS):
         posterior = posterior.with_prepared(prepared)
-        keys = jax.random.split(branch(key, str(turn)), CHAINS)
+        keys = jax.random.split(branch(key, str(number)), CHAINS)
         with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(CHAINS) as pool:
-            looks = list(pool.map(partial(_looks, chain, posterior), keys))
-        points, curvatures = (np.concatenate(each) for each in zip(*looks, strict=True))
+            evaluations = list(pool.map(partial(_points_and_hessians, chain, posterior), keys))
+        points, curvatures = (np.concatenate(each) for each in zip(*evaluations, strict=True))
         if not np.isfinite(curvatures).all():
-            return prepared  # The chains that are asked for meet the same place, and name it.
-        scale = _spanning(curvatures.mean(0), problem_of(model.kernels, model.architecture), shapes)
+            return prepared  # The real chains will fail here too, with a clearer error.
+        scale = _inverse_square_root(curvatures.mean(0), problem_of(model.kernels, model.architecture), shapes)
         centre = points.mean(0)
         whitened = np.linalg.solve(scale, (points - centre).T)
-        # As wide as the draws are: a mean curvature of 1 is that of a variance of at least 1.
+        # Scaled to the width of the draws: a mean curvature of 1 implies a variance of at least 1 (Jensen).
         spread = np.sqrt(max(1.0, np.mean(whitened**2)))
         order = {name: prepared[name] for name in ("order",) if name in prepared}
         prepared = {"centre": jnp.asarray(centre), "scale": jnp.asarray(scale * spread), **order}
@@ -72,14 +76,14 @@ def whitened_by_mean_curvature(model: Model, prepared: PlainDict) -> PlainDict:
 
 
 @with_own_settings
-def _looks(chain: Program, posterior: Collapsed, key: Key[Array, ""]) -> tuple[np.ndarray, ...]:
-    """Bartlett coordinates of some draws of a chain, and the Hessians there."""
+def _points_and_hessians(chain: Program, posterior: Collapsed, key: Key[Array, ""]) -> tuple[np.ndarray, ...]:
+    """Bartlett coordinates of some draws of a chain, and the Hessians at these draws."""
     state, points = chain.start(key, posterior), []
-    for _ in range(STEPS // BETWEEN):
-        state, _ = chain.block(state, posterior, BETWEEN, False, 1, BETWEEN)
+    for _ in range(STEPS_PER_ROUND // STEPS_BETWEEN_DRAWS):
+        state, _ = chain.block(state, posterior, STEPS_BETWEEN_DRAWS, False, 1, STEPS_BETWEEN_DRAWS)
         points.append(posterior.point(state.z))
-    hessians = [_hessian(point, posterior.problem, posterior.shapes) for point in points[-LOOKS:]]
-    return np.array(points[-LOOKS:]), np.array(hessians)
+    hessians = [_hessian(point, posterior.problem, posterior.shapes) for point in points[-HESSIAN_DRAWS:]]
+    return np.array(points[-HESSIAN_DRAWS:]), np.array(hessians)
 
 
 @partial(jax.jit, static_argnames="shapes")
@@ -87,8 +91,8 @@ def _hessian(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, "co
     return local_potential(problem, shapes)(point).hessian
 
 
-def _spanning(hessian: np.ndarray, problem: Problem, shapes: Shapes) -> np.ndarray:
-    """Columns that span the inverse of a Hessian whose eigenvalues are kept off 0."""
+def _inverse_square_root(hessian: np.ndarray, problem: Problem, shapes: Shapes) -> np.ndarray:
+    """Square root S of the inverse S S^T of a Hessian, with its eigenvalues bounded from below by `LEAST_CURVATURE`."""
     stretch = np.asarray(stretched(shapes, problem.widths)[1])
     values, vectors = np.linalg.eigh(hessian * np.outer(stretch, stretch))
     return stretch[:, None] * vectors / np.sqrt(np.maximum(values, LEAST_CURVATURE))

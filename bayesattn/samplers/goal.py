@@ -1,4 +1,4 @@
-"""When sampling may stop before all draws are there: enough effective draws, or the time is over."""
+"""Early stopping of sampling: at a target effective sample size, or at a time limit."""
 
 import threading
 import time
@@ -15,17 +15,20 @@ from bayesattn._util.plain import PlainMapping
 from bayesattn.models import CENTRAL
 from bayesattn.samplers.job import Job
 
-FIRST_LOOK, GROWTH = 100, 1.25
-"""Draws of each chain at the first look, and their growth from look to look: no count depends on how fast a machine is."""
-FEWEST_DRAWS = 4
-"""Of each chain, below which an effective sample size is not defined."""
+DRAWS_AT_FIRST_CHECK, GROWTH_BETWEEN_CHECKS = 100, 1.25
+"""Draws of each chain at the first check, and their growth factor from check to check.
+
+The counts at which checks take place do not depend on the speed of the machine.
+"""
+FEWEST_DRAWS_FOR_ESS = 4
+"""Smallest number of draws of each chain for which an effective sample size is defined."""
 
 
 class Goal:
-    """What sampling is to reach; without a target and a limit, all draws.
+    """Goal at which sampling stops; all draws, if there is neither a target nor a limit.
 
     Args:
-        job: its `draws` are the most.
+        job: the sampling settings; its `draws` are the largest number of draws.
         target_ess: effective sample size, of the bulk and of the tails, of every entry of U (or of the latent).
         max_seconds: time from now on, after which no further block is begun.
 
@@ -40,31 +43,31 @@ class Goal:
         if self.target is not None and not set(CENTRAL) & set(job.keep):
             raise BayesattnError(f"target_ess needs draws of U, keep = {', '.join(CENTRAL)}, got {', '.join(job.keep)}")
         self.began, self.lock = time.monotonic(), threading.Lock()
-        self.look, self.reached, self.over = FIRST_LOOK, None, False
+        self.look, self.reached, self.over = DRAWS_AT_FIRST_CHECK, None, False
         self.values: Callable[[int], Any] = lambda count: np.empty((0, 0, 0))
 
     def enough(self, drawn: int) -> bool:
-        """Whether to stop, now that every chain has so many draws; `values(count)` are entries of the first of them."""
+        """Whether to stop when every chain has `drawn` draws; `values(count)` returns entries of the first `count` draws."""
         if self.limit is not None and time.monotonic() - self.began > self.limit:
             self.over = True
-        if self.target is not None and self.lock.acquire(blocking=False):  # The other threads go on drawing meanwhile.
+        if self.target is not None and self.lock.acquire(blocking=False):  # Other threads continue to draw meanwhile.
             try:
-                self._look(self.target, drawn)
+                self._check(self.target, drawn)
             finally:
                 self.lock.release()
         return self.over or self.reached is not None
 
-    def _look(self, target: float, drawn: int) -> None:
+    def _check(self, target: float, drawn: int) -> None:
         while self.reached is None and self.look <= drawn:
             if least_ess(self.values(self.look)) >= target:
                 self.reached = self.look
-            self.look = int(np.ceil(GROWTH * self.look))
+            self.look = int(np.ceil(GROWTH_BETWEEN_CHECKS * self.look))
 
     def finish(self, drawn: int) -> int:
-        """Draws of each chain that sampling ends with; warns, if they are not what was asked for, of how far they are."""
+        """Number of draws of each chain in the result; warns of how many there are if the goal is not reached."""
         ess = None
         if self.target is not None:
-            self._look(self.target, drawn)
+            self._check(self.target, drawn)
             if self.reached is not None:
                 return self.reached
             ess = least_ess(self.values(drawn))
@@ -78,7 +81,7 @@ class Goal:
 
 
 def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain draw entry"]:
-    """Entries of the first draws of U, on and below its diagonal, or of the latent, among the draws of a posterior."""
+    """Entries of the first `count` posterior draws of U, on and below its diagonal, or of the latent."""
     name = next(name for name in CENTRAL if name in posterior)
     values = np.asarray(posterior[name][:, :count])
     if name == "order_parameter":
@@ -87,11 +90,11 @@ def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain dra
 
 
 def least_ess(values: Float[np.ndarray, "chain draw entry"]) -> float:
-    """Least effective sample size, of bulk or tails, over all entries; 0 where it is not defined."""
+    """Smallest effective sample size, of bulk or tails, over all entries; 0 if it is not defined."""
     import arviz_stats
     import xarray as xr
 
-    if values.shape[1] < FEWEST_DRAWS or (np.ptp(values, axis=(0, 1)) == 0).any():
+    if values.shape[1] < FEWEST_DRAWS_FOR_ESS or (np.ptp(values, axis=(0, 1)) == 0).any():
         return 0.0
     draws = xr.DataArray(values, dims=("chain", "draw", "entry"))
     return float(min(arviz_stats.ess(draws, method=method).min() for method in ("bulk", "tail")))

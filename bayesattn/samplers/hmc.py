@@ -9,7 +9,7 @@ from numpyro.infer import HMC, NUTS, init_to_sample
 
 
 class Nuts(NUTS):
-    """No-U-Turn sampler (Hoffman & Gelman 2014); options are those of `numpyro.infer.NUTS`."""
+    """No-U-Turn sampler (Hoffman & Gelman 2014) with the options of `numpyro.infer.NUTS`."""
 
     def __init__(self, program: Callable | None = None, **options: Any):
         super().__init__(program, init_strategy=init_to_sample, **options)
@@ -25,10 +25,10 @@ class Nuts(NUTS):
 
 
 class Hmc(HMC):
-    """Hamiltonian Monte Carlo, options of `numpyro.infer.HMC`: a trajectory length (2 pi unless given), or `num_steps`."""
+    """Hamiltonian Monte Carlo with the options of `numpyro.infer.HMC`: trajectory length (default 2 pi), or `num_steps`."""
 
     def __init__(self, program: Callable | None = None, **options: Any):
-        if "num_steps" in options:  # With both of them the step size would be given, and could not be adapted.
+        if "num_steps" in options:  # Both together would fix the step size, which then could not be adapted.
             options.setdefault("trajectory_length", None)
         super().__init__(program, init_strategy=init_to_sample, **options)
 

@@ -1,4 +1,4 @@
-"""What a sampling job is: sampler, parameterisation, how many draws, and which of their quantities are kept."""
+"""Settings of a sampling job: sampler, parameterisation, number of draws, and the quantities that are kept."""
 
 import tomllib
 from collections.abc import Sequence
@@ -20,14 +20,14 @@ SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **l
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
 MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Sgld)]
 WITH_REPLICAS = ["tempered"]
-"""Samplers whose transition depends on more than the last draw, namely on replicas that have met the same labels."""
+"""Samplers whose transition depends on more than the last draw: on replicas that have sampled with the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """All settings that, with the model, decide the draws.
+    """All settings that, together with the model, determine the draws.
 
     Args:
         sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`.
@@ -36,7 +36,7 @@ class Job:
         warmup: adaptation steps of each chain, discarded.
         draws: draws of each chain after warm-up.
         seed: same seed, same draws.
-        keep: which quantities of a draw are kept, of "order_parameter" (or "latent", of a LatentModel),
+        keep: quantities of a draw that are kept, among "order_parameter" (or "latent", for a LatentModel),
             "prediction" and "weights"; the last can be large.
         thin: every thin-th draw is kept; divides `draws`.
         chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
@@ -44,7 +44,7 @@ class Job:
         options: further options of the sampler, such as {"max_tree_depth": 8}, over those of presets.toml.
 
     Raises:
-        ValueError: an unknown name, a sampler that cannot serve the parameterisation, a count or option that makes no sense.
+        ValueError: an unknown name, a sampler that does not support the parameterisation, an invalid count or option.
     """
 
     sampler: str = "nuts"
@@ -89,26 +89,26 @@ class Job:
 
     @classmethod
     def of(cls, **settings: Any) -> "Job":
-        """The job of these settings; raises ValueError for one that there is not, too."""
+        """Job with these settings; raises ValueError also for an unknown setting."""
         for name in settings:
             one_of("setting of a job", name, [each.name for each in fields(cls)])
         return cls(**settings)
 
     @classmethod
     def restored(cls, table: PlainMapping) -> "Job":
-        """The job whose settings were stored: its options are those, whatever presets have become since."""
+        """Job from stored settings, with the stored options: later changes of the presets do not affect it."""
         job = cls(**table)
         object.__setattr__(job, "options", dict(table.get("options", {})))
         return job
 
     @property
     def kept(self) -> int:
-        """Draws kept of each chain."""
+        """Number of draws kept of each chain."""
         return self.draws // self.thin
 
     @property
     def draw_numbers(self) -> np.ndarray:
-        """Numbers, from 0, that the draws kept have among all draws of their chain: the last of every `thin`."""
+        """Indices, from 0, of the kept draws among all draws of their chain: the last of every `thin`."""
         return np.arange(self.thin - 1, self.draws, self.thin)
 
     @property

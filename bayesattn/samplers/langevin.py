@@ -1,6 +1,6 @@
-"""Langevin samplers: BlackJAX's algorithms where it has them right, others with their source.
+"""Langevin samplers: BlackJAX's algorithms where correct, others with their source.
 
-BlackJAX takes half a second to import, so it is imported when one of its algorithms is compiled.
+BlackJAX takes half a second to import, so it is imported only when one of its algorithms is compiled.
 """
 
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from bayesattn.samplers.adapter import (
     Vector,
 )
 
-MOST_STEPS = 1023
-"""Longest trajectory, as long as a NumPyro tree of depth 10."""
+MOST_TRAJECTORY_STEPS = 1023
+"""Number of steps of the longest trajectory, equal to that of a NumPyro tree of depth 10."""
 MCLACHLAN_GRADIENTS = 2
-"""Gradients in a step of BlackJAX's microcanonical integrator, McLachlan's of two stages."""
+"""Gradients per step of BlackJAX's microcanonical integrator, McLachlan's two-stage one."""
 
 
 def _proposed_by(
     algorithm: Any, state_class: type, key: Array, point: Point, step_size: Array, logdensity: Callable
 ) -> Move:
-    """A proposal of a BlackJAX algorithm without momentum, accepted by Metropolis and Hastings."""
+    """Move of a BlackJAX algorithm without momentum, with Metropolis-Hastings acceptance."""
     state = state_class(point.position, point.logdensity, point.gradient)
     state, info = algorithm.build_kernel()(key, state, logdensity, step_size)
     return Move(
@@ -52,19 +52,19 @@ class Mala(Langevin):
     target = 0.574
 
     def step(self, key, point, step_size, logdensity) -> Move:
-        """y' = y + eps grad + sqrt(2 eps) noise."""
+        """Proposal y' = y + eps grad + sqrt(2 eps) noise, accepted by Metropolis-Hastings."""
         from blackjax.mcmc import mala
 
         return _proposed_by(mala, mala.MALAState, key, point, step_size, logdensity)
 
 
 class Barker(Langevin):
-    """Barker proposal (Livingstone & Zanella 2022), BlackJAX's `barker`; forgiving of a step size that is too large."""
+    """Barker proposal (Livingstone & Zanella 2022), BlackJAX's `barker`; robust to a step size that is too large."""
 
     target = 0.4
 
     def step(self, key, point, step_size, logdensity) -> Move:
-        """Each coordinate's increment has the sign that its gradient makes likely."""
+        """Proposal in which each coordinate's increment more likely has the sign of its gradient."""
         from blackjax.mcmc import barker
 
         return _proposed_by(barker, barker.BarkerState, key, point, step_size, logdensity)
@@ -73,10 +73,11 @@ class Barker(Langevin):
 class Underdamped(Langevin):
     """Kinetic Langevin dynamics with a Metropolis correction: Langevin trajectories (Riou-Durand & Vogrinc 2022).
 
-    A trajectory of `length` begins with a new momentum, of which the distance `damping_length` forgets a share 1 - 1/e, both
-    in units of the posterior's standard deviations. It is accepted or rejected as a whole, so no single step turns the
-    momentum round, as in generalised HMC, whose chains at low temperature go nowhere. (BlackJAX has the latter, `ghmc`; with
-    no drift of its slice it is off by 31 standard errors in the variance of a Gaussian.)
+    A trajectory of length `length` begins with a new momentum and loses a share 1 - 1/e of it over the distance
+    `damping_length`, both in units of the posterior's standard deviations. The trajectory is accepted or rejected as a
+    whole. Generalised HMC instead reverses the momentum at each rejected step, so that its chains hardly move at low
+    temperature. (BlackJAX has generalised HMC as `ghmc`; without a drift of its slice, its variance of a Gaussian is wrong
+    by 31 standard errors.)
     """
 
     target = 0.8
@@ -88,9 +89,9 @@ class Underdamped(Langevin):
         self.length, self.damping_length = positive("length", length), positive("damping_length", damping_length)
 
     def step(self, key, point, step_size, logdensity) -> Move:
-        """A trajectory of leapfrog steps with partial refreshment of the momentum between them."""
+        """Trajectory of leapfrog steps with partial refreshment of the momentum between them."""
         momentum_key, walk_key, accept_key = jax.random.split(key, 3)
-        steps = jnp.clip(jnp.ceil(self.length / step_size), 1, MOST_STEPS).astype(int)
+        steps = jnp.clip(jnp.ceil(self.length / step_size), 1, MOST_TRAJECTORY_STEPS).astype(int)
         persistence = jnp.exp(-step_size / self.damping_length)
 
         def leap(number: Array, carry: tuple[Point, Array]) -> tuple[Point, Array]:
@@ -116,7 +117,7 @@ class Underdamped(Langevin):
 class AdjustedMclmc(Langevin):
     """Metropolis-adjusted microcanonical Langevin (Robnik, Cohn-Gordon & Seljak 2025), BlackJAX's `adjusted_mclmc_dynamic`.
 
-    A trajectory has on average `length` sqrt(d) / step size steps, drawn uniformly between 1 and twice that.
+    A trajectory has on average `length` sqrt(d) / step size steps, drawn uniformly between 1 and twice that number.
     """
 
     target = 0.9
@@ -126,13 +127,13 @@ class AdjustedMclmc(Langevin):
         self.length = positive("length", length)
 
     def step(self, key, point: Any, step_size, logdensity) -> Move:
-        """A trajectory of constant energy, accepted by Metropolis."""
+        """Trajectory of constant energy, with Metropolis acceptance."""
         from blackjax.mcmc import adjusted_mclmc_dynamic
 
         length_key, step_key = jax.random.split(key)
         average = self.length * jnp.sqrt(point.position.size) / step_size
         kernel: Any = adjusted_mclmc_dynamic.build_kernel(
-            lambda key: jnp.clip(jnp.ceil(2 * average * jax.random.uniform(key)), 1, MOST_STEPS).astype(int)
+            lambda key: jnp.clip(jnp.ceil(2 * average * jax.random.uniform(key)), 1, MOST_TRAJECTORY_STEPS).astype(int)
         )
         state = adjusted_mclmc_dynamic.DynamicHMCState(point.position, point.logdensity, point.gradient, length_key)
         state, info = kernel(step_key, state, logdensity, step_size)
@@ -148,8 +149,8 @@ class AdjustedMclmc(Langevin):
 class Ula(Unadjusted):
     """Unadjusted Langevin algorithm: y' = y + eps grad + sqrt(2 eps) noise (Parisi 1981; Roberts & Tweedie 1996).
 
-    Warm-up makes steps of MALA, so that the step size is one that MALA would accept `target_accept_prob` of the time. Both
-    chains feel the same noise, which makes their difference, and so the estimate of the bias, precise.
+    Warm-up makes MALA steps, so that the step size is the one at which MALA has acceptance probability
+    `target_accept_prob`. Both chains share the same noise, so their difference, and the estimate of the bias, is precise.
     """
 
     target = 0.95
@@ -187,7 +188,7 @@ class Ula(Unadjusted):
         )
 
     def drift(self, scaled: Scaled, model_args: Any, model_kwargs: Any) -> Callable:
-        """Gradient of the log density at a position; the key would choose a minibatch."""
+        """Gradient of the log density as a function of position and key; a subclass may choose a minibatch by the key."""
         gradient = jax.grad(scaled.logdensity)
         return lambda position, key: gradient(position)
 
@@ -195,8 +196,9 @@ class Ula(Unadjusted):
 class Sgld(Ula):
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011): `ula` with the likelihood of a random minibatch.
 
-    Each step's gradient is that of the prior plus P / minibatch times that of the likelihood of `minibatch` examples, drawn
-    without replacement. The noise of that estimate adds to the bias, to the same order of the step size.
+    The gradient of a step is the gradient of the log prior plus P / minibatch times the gradient of the log likelihood of
+    `minibatch` examples, drawn without replacement. The noise of this estimate adds a bias of the same order in the step
+    size.
     """
 
     target = 0.98
@@ -213,7 +215,7 @@ class Sgld(Ula):
         return super().init(rng_key, num_warmup, init_params, model_args, model_kwargs)
 
     def drift(self, scaled, model_args, model_kwargs) -> Callable:
-        """Estimate of the gradient by a minibatch."""
+        """Estimate of the gradient from a minibatch."""
         [posterior] = model_args
         examples = len(posterior.labels)
 
@@ -226,7 +228,7 @@ class Sgld(Ula):
 
 
 class EnergyTuning(NamedTuple):
-    """Running weight and mean of (energy error)^2 / eps^6 in units of what is desired."""
+    """Running weight and mean of (energy error)^2 / eps^6, in units of the desired energy variance."""
 
     weight: Array
     mean: Array
@@ -235,13 +237,13 @@ class EnergyTuning(NamedTuple):
 class Mclmc(Unadjusted):
     """Microcanonical Langevin dynamics (Robnik, De Luca, Silverstein & Seljak 2023), BlackJAX's `mclmc`.
 
-    Warm-up finds the step size at which the energy varies by `desired_energy_var` per coordinate and step, by the update of
-    BlackJAX's `mclmc_find_L_and_step_size`; momentum is forgotten over `length` sqrt(d) in scaled coordinates.
+    Warm-up adapts the step size so that the variance of the energy per coordinate and step is `desired_energy_var`, by the
+    update of BlackJAX's `mclmc_find_L_and_step_size`. The momentum decorrelates over `length` sqrt(d) in scaled coordinates.
     """
 
     order = 2
     memory = 150
-    """Steps that the step size is estimated from."""
+    """Number of recent steps from which the step size is estimated."""
     trust = 1.5
 
     def __init__(
@@ -253,11 +255,11 @@ class Mclmc(Unadjusted):
         self.desired_energy_var = positive("desired_energy_var", desired_energy_var)
 
     def start_tuning(self) -> EnergyTuning:
-        """Nothing seen yet."""
+        """Weight and mean before the first step, both 0."""
         return EnergyTuning(jnp.zeros(()), jnp.zeros(()))
 
     def start_momentum(self, key, flat) -> Vector:
-        """A random direction."""
+        """Random unit vector."""
         from blackjax.util import generate_unit_vector
 
         return generate_unit_vector(key, flat)
@@ -273,7 +275,7 @@ class Mclmc(Unadjusted):
         return Move(Point(position, value, gradient, momentum), jnp.ones(()), info.energy_change, MCLACHLAN_GRADIENTS)
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
-        """Step size by the energy errors of the transition's steps: their variance grows as eps^6."""
+        """State with the step size adapted to the energy errors of the transition's steps, whose variance grows as eps^6."""
         size, dimension = state.adapt_state.step_size, state.momentum.size
         decay = (self.memory - 1) / (self.memory + 1)
 

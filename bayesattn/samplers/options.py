@@ -1,4 +1,4 @@
-"""Options of samplers: which each has, and what they may be."""
+"""Options of the samplers and their valid values."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ from bayesattn._util.checks import positive, positive_integer, shown, suggestion
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 
-DEEPEST = 30
-"""A tree of more doublings has more leaves than 32 bits count."""
+LARGEST_TREE_DEPTH = 30
+"""Largest tree depth: a deeper tree has more leaves than a 32-bit integer can count."""
 
 
 def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
-    """Options as they are, lists as tuples; raises ValueError for one that the kernel lacks, or one without sense."""
+    """Options with lists as tuples; raises ValueError for an option that the kernel does not have, or an invalid value."""
     if not isinstance(options, Mapping):
         raise BayesattnError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
     known = option_names(kernel)
@@ -31,7 +31,7 @@ def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
 
 
 def option_names(kernel: type) -> list[str]:
-    """Options that a kernel's constructor takes, those of its parents included where it hands them on."""
+    """Options of a kernel's constructor, including those of parent classes if it passes keyword arguments on."""
     names: list[str] = []
     for base in kernel.__mro__:
         if "__init__" in vars(base):
@@ -52,7 +52,7 @@ def _tree_depth(name: str, value: Any) -> None:
     if isinstance(value, list | tuple) and len(value) != 2:
         raise BayesattnError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
     for depth in depths:
-        positive_integer(name, depth, 1, DEEPEST)
+        positive_integer(name, depth, 1, LARGEST_TREE_DEPTH)
 
 
 CHECKS: dict[str, Callable[[str, Any], Any]] = {
@@ -74,4 +74,4 @@ CHECKS: dict[str, Callable[[str, Any], Any]] = {
     "target_accept_prob": _probability,
     "trajectory_length": positive,
 }
-"""Check of each option, whichever samplers have it."""
+"""Check of each option, for all samplers that have it."""

@@ -1,4 +1,4 @@
-"""What a job will cost, by a few seconds of it."""
+"""Estimated cost of a job, from a few seconds of sampling."""
 
 import dataclasses
 import math
@@ -13,17 +13,17 @@ from bayesattn.samplers.blocks import advance, bytes_per_draw, plan
 from bayesattn.samplers.job import Job
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.cost import cost_of_mode, seconds_of
-from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN
+from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN
 
 PILOT_SECONDS = 3.0
 GRADIENTS_A_STEP = 31
-"""That a step of many coordinates is taken to need where options do not fix it: leaves of a tree of five levels, a guess."""
+"""Assumed gradients per step in many coordinates, if the options do not fix them: leaves of a tree of depth 5, a guess."""
 
 
 class Pilot(NamedTuple):
-    """What a few seconds of warm-up show of a kind of run, or the time of a gradient.
+    """Cost of a job, measured in a few seconds of warm-up, or estimated from the time of a gradient.
 
-    Compilation counts what is to be prepared, too.
+    `compilation` includes the time of the computations before sampling.
     """
 
     seconds_per_step: float
@@ -33,60 +33,62 @@ class Pilot(NamedTuple):
 
 
 def gradients_a_step(job: Job) -> int:
-    """Those that the options fix, or as many as NUTS and HMC are taken to need."""
+    """Gradients per step: fixed by the options, or the number that NUTS and HMC are assumed to need."""
     fixed = job.options.get("num_steps", job.options.get("steps"))
     return fixed or (GRADIENTS_A_STEP if job.sampler in ("nuts", "hmc") else 1)
 
 
 def estimate(model: Any, job: Job) -> Pilot:
-    """`pilot`, but of many coordinates by the time of a gradient: to prepare the chain takes minutes there."""
+    """`pilot`, except in many coordinates: there from the time of a gradient, as preparing a chain takes minutes."""
     if job.parameterisation != "collapsed":
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
-    if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
+    if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
         return pilot(model, job)
-    seen = collapsed.compressed(model)
-    cost = cost_of_mode(seen, model.architecture)
+    kernels = collapsed.compressed(model)
+    cost = cost_of_mode(kernels, model.architecture)
     seconds = cost.seconds
     if curvature.is_worthwhile(shapes):
-        gradient, hessian = seconds_of(seen, model.architecture, shapes)
-        seconds += curvature.ROUNDS * (curvature.STEPS * curvature.LEAPS * gradient + curvature.LOOKS * hessian)
+        gradient, hessian = seconds_of(kernels, model.architecture, shapes)
+        seconds += curvature.ROUNDS * (
+            curvature.STEPS_PER_ROUND * curvature.LEAPFROG_STEPS * gradient + curvature.HESSIAN_DRAWS * hessian
+        )
     ready = plan(model, job, collapsed.prepare(model, "prior"))
     return Pilot(gradients_a_step(job) * cost.gradient, seconds, bytes_per_draw(ready.shapes), measured=False)
 
 
 def pilot(model: Posterior, job: Job) -> Pilot:
-    """By the last block of a few seconds of warm-up of one chain; nothing is kept."""
+    """Cost measured on the last block of a few seconds of warm-up of one chain; nothing is stored."""
     short = dataclasses.replace(job, chains=1, warmup=10**6, draws=job.thin)
     clock = _Stopwatch()
     ready = plan(model, short)
-    with suppress(_Enough):
+    with suppress(_PilotDone):
         advance(ready, short, clock)
     return Pilot(clock.seconds_per_step, clock.compilation, bytes_per_draw(ready.shapes))
 
 
-class _Enough(Exception):
+class _PilotDone(Exception):
     pass
 
 
 class _Stopwatch:
-    """Recorder that times blocks, and ends the job when it has seen enough."""
+    """Recorder that times blocks, and ends the job after `PILOT_SECONDS`."""
 
     def __init__(self):
         self.began, self.first = time.perf_counter(), None
         self.seconds_per_step = self.compilation = math.nan
 
     def restore(self, chains: Any, like: Any) -> None:
-        """Nothing began before."""
+        """No earlier state: every chain starts anew."""
 
     def record(self, chains: Any, first: int, outputs: Any) -> None:
-        """Nothing to keep."""
+        """Discard the draws."""
 
     def checkpoint(self, chains: Any, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Look at the time."""
+        """Time the block."""
         if self.first is None:
             self.first = time.perf_counter()
             self.compilation = max(0.0, self.first - self.began - seconds)
         self.seconds_per_step = seconds / steps
         if time.perf_counter() - self.first > PILOT_SECONDS:
-            raise _Enough
+            raise _PilotDone

@@ -1,4 +1,4 @@
-"""Compiled functions of a kind of job.
+"""Compiled functions shared by all jobs of one kind.
 
 A block of draws is one jitted `lax.scan` over `kernel.sample`, compiled once for all blocks, chains and models of one shape.
 """
@@ -18,15 +18,16 @@ from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
 from bayesattn.samplers.options import option_names
 
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter", "readout": "order_parameter"}
-"""What `Job.keep` calls each variable; all others are weights."""
+"""Name in `Job.keep` of each variable; all other variables are weights."""
 
 
 class Program(NamedTuple):
-    """Compiled functions of a kind of job.
+    """Compiled functions shared by all jobs of one kind; their posterior is a `Parameterisation`.
 
-    start(key, posterior) -> state; block(state, posterior, count, keep, thin, slots) -> (state, outputs): the state `count`
-    steps on, and what is kept of every thin-th, if `keep`, in arrays (chain, slots, ..); shapes(posterior): what is kept of
-    one draw. The posterior is a `Parameterisation`.
+    - start(key, posterior) -> state before the first step.
+    - block(state, posterior, count, keep, thin, slots) -> (state, outputs): state after `count` more steps and, if `keep`,
+      the kept values of every thin-th step, in arrays of shape (chain, slots, ..).
+    - shapes(posterior) -> shapes of the kept values of one draw.
     """
 
     start: Callable
@@ -35,7 +36,7 @@ class Program(NamedTuple):
 
 
 def options_for(sampler: str, posterior: Parameterisation, options: PlainMapping) -> PlainDict:
-    """Options of a sampler, over the defaults that the posterior has for those that the sampler takes."""
+    """Options of a sampler, which override the posterior's defaults for the options that the sampler takes."""
     takes = option_names(SAMPLERS[sampler])
     return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
 
@@ -48,7 +49,7 @@ def program_of(
     keep: tuple[str, ...],
     vectorised: bool = False,
 ) -> "Program":
-    """`program` of a sampler's options for a posterior, its defaults included."""
+    """`program` for a sampler with the options given and the defaults of a posterior."""
     settings = tuple(sorted(options_for(sampler, posterior, options).items()))
     return program(sampler, type(posterior), warmup, settings, keep, vectorised)
 
@@ -57,7 +58,7 @@ def kernel(sampler: str, parameterisation: type[Parameterisation], options: Plai
     """A new kernel of a sampler for the NumPyro program of a parameterisation.
 
     Raises:
-        ValueError: an option that the sampler does not have, or a value that makes no sense.
+        ValueError: an option that the sampler does not have, or an invalid value.
     """
     try:
         return SAMPLERS[sampler](parameterisation.program, **options)
@@ -74,7 +75,7 @@ def program(
     keep: tuple[str, ...],
     vectorised: bool,
 ) -> Program:
-    """Compiled functions of all jobs with these settings, whose kernel has the (name, value) pairs `options`."""
+    """Compiled functions of all jobs with these settings; `options` are the (name, value) pairs of the kernel."""
     new_kernel = partial(kernel, sampler, parameterisation, dict(options))
     described = new_kernel()
 
@@ -83,7 +84,7 @@ def program(
         return _strong(new_kernel().init(init_key, warmup, posterior.initial(start_key), (posterior,), {}))
 
     def describe(state, posterior):
-        # Streams of their own for each draw, which the chain itself never uses.
+        # Separate random streams for each draw, which the chain itself never uses.
         key = branch(state.rng_key, "prediction")
         values = posterior.quantities(state.z, key)
         if "weights" in keep:
@@ -98,7 +99,7 @@ def program(
 
     def block(state, posterior, count, keep, thin, slots):
         transition = new_kernel()
-        # Sets up the kernel's functions; its result is unused, so it costs nothing once compiled.
+        # Sets up the kernel's functions; the result is unused, so the call costs nothing once compiled.
         transition.init(state.rng_key, warmup, state.z, (posterior,), {})
         shapes = jax.eval_shape(describe, state, posterior)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
@@ -131,5 +132,5 @@ def program(
 
 
 def _strong(state: Any) -> Any:
-    """Without JAX's weak types, which a state read from disk has lost."""
+    """State without JAX's weak types, which a state read from disk does not have either."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), state)

@@ -1,9 +1,9 @@
-"""Chains of draws, block by block.
+"""Sampling in memory, in blocks of draws.
 
 NumPyro's `MCMC.run` compiles anew at each call; here all blocks and chains share one compiled function
-(`bayesattn.samplers.program`). Whatever a kernel adapts, and its random key, live in the state that goes from block to
-block, so a chain continued from a state is bit-identical to one that never stopped. Where draws and states go is a
-`Recorder`'s business: memory here, a Zarr store in `bayesattn.runs`.
+(`bayesattn.samplers.program`). The state passed from block to block contains the random key and everything that a kernel
+adapts, so a chain continued from a state is bit-identical to one that never stopped. A `Recorder` stores draws and
+states: in memory here, in a Zarr store in `bayesattn.runs`.
 """
 
 import json
@@ -27,9 +27,9 @@ from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.job import Job
 
 if TYPE_CHECKING:
-    import xarray as xr  # brings pandas: half of the time that JAX takes to import
+    import xarray as xr  # imports pandas, which takes half as long as importing JAX
 
-MOST_MEMORY = 2**33
+MOST_MEMORY_BYTES = 2**33
 
 
 @with_own_settings
@@ -48,7 +48,7 @@ def sample(
     on_interrupt: str = "raise",
     **settings: Any,
 ) -> "xr.DataTree":
-    """Draw from the posterior of a model; `bayesattn.runs.sample` does so on disk.
+    """Draw from the posterior of a model, in memory; `bayesattn.runs.sample` stores the draws on disk.
 
     Args:
         model: the posterior.
@@ -56,32 +56,34 @@ def sample(
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
-        draws: draws of each chain after warm-up; the most, with `target_ess` or `max_seconds`.
+        draws: draws of each chain after warm-up; the largest number, with `target_ess` or `max_seconds`.
         seed: same seed, same draws.
         target_ess: stop when every entry of U (or of the latent) has this effective sample size, of the bulk and of the
-            tails; looked at after 100 draws kept of each chain, and after a quarter more each time. A warning says how far
-            they are if all draws do not reach it.
-        max_seconds: begin no further block of draws after this time, compilation included; a warning says how far it is.
+            tails. It is checked after 100 kept draws of each chain, and again whenever there are a quarter more. A warning
+            states the effective sample size if all draws do not reach the target.
+        max_seconds: begin no further block of draws after this time, compilation included; a warning states the number of
+            draws.
         on_interrupt: "raise" KeyboardInterrupt, or "return" the draws that all chains have by then, with a warning.
-        progress: a function that is called after each block of each chain. By default a bar is shown on a terminal and in
-            Jupyter, and a line every half minute elsewhere; False shows nothing, True shows a first and a last line too.
+        progress: function called after each block of each chain. By default a bar is shown on a terminal and in
+            Jupyter, and a line every half minute elsewhere; False shows nothing, True also shows a first and a last line.
         settings: further settings of `bayesattn.samplers.Job`: keep, thin, chain_method, options.
 
     Returns:
-        DataTree with ArviZ's groups, of them posterior["order_parameter"] (chain, draw, path, other_path),
-        posterior["prediction"] (chain, draw, test_example) where the model has test examples, the weights if kept,
-        sample_stats under ArviZ's names, observed_data, constant_data; for a sampler that is biased by its step size
-        also step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. Of a LatentModel
-        posterior["latent"] (chain, draw, value_feature, feature), and step_size_bias["latent"]. The tree's attribute
-        "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws. Stopped early, it
-        holds the first draws of each chain, as many of all: bit for bit those of a longer run.
+        DataTree with ArviZ's groups: posterior["order_parameter"] (chain, draw, path, other_path),
+        posterior["prediction"] (chain, draw, test_example) if the model has test examples, the weights if kept,
+        sample_stats under ArviZ's names, observed_data, constant_data. A sampler that is biased by its step size adds
+        step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. For a LatentModel the groups contain
+        posterior["latent"] (chain, draw, value_feature, feature) and step_size_bias["latent"] instead. The tree's attribute
+        "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws. If sampling
+        stops early, the tree contains the first draws of each chain, equally many of all chains, bit-identical to the first
+        draws of a longer run.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
-            cannot serve.
+            does not support.
         FloatingPointError: a draw or its energy is not finite.
-        TimeoutError: `max_seconds` are over, and no draws are there yet.
-        KeyboardInterrupt: an interrupt, unless its draws are to be returned and there are some.
+        TimeoutError: `max_seconds` are over, and there are no draws of all chains yet.
+        KeyboardInterrupt: an interrupt, unless `on_interrupt` is "return" and all chains have draws.
     """
     job = Job.of(
         sampler=sampler,
@@ -94,13 +96,13 @@ def sample(
     )
     goal = Goal(job, target_ess, max_seconds)
     one_of("on_interrupt", on_interrupt, ("raise", "return"))
-    with callback(progress, shown_as(model), job.chains * job.transitions) as told:
-        compiling(told)
+    with callback(progress, shown_as(model), job.chains * job.transitions) as report:
+        compiling(report)
         ready = plan(model, job)
         recorder = InMemory(job, ready.shapes)
         goal.values = lambda count: entries(recorder.outputs["posterior"], count)
         try:
-            advance(ready, job, recorder, told, goal=goal)
+            advance(ready, job, recorder, report, goal=goal)
             if not recorder.drawn:
                 raise TimeoutError(f"max_seconds = {max_seconds:g} are over, and no draws of all chains are there yet")
             kept = goal.finish(recorder.drawn)
@@ -117,36 +119,36 @@ def sample(
 
 
 def shown_as(model: Posterior) -> str:
-    """What a progress bar calls the work on a posterior."""
+    """Label of the progress bar for sampling a posterior."""
     return ", ".join(filter(None, ("sampling", model.size)))
 
 
 class InMemory:
-    """Recorder of `sample`: NumPy arrays, nothing to come back to."""
+    """Recorder of `sample`: NumPy arrays in memory, without checkpoints."""
 
     def __init__(self, job: Job, shapes: Outputs):
         needed = job.chains * job.kept * bytes_per_draw(shapes)
-        if needed > MOST_MEMORY:
+        if needed > MOST_MEMORY_BYTES:
             raise BayesattnError(
                 f"draws of these settings take {needed / 2**30:.1f} GiB of memory, expected at most"
-                f" {MOST_MEMORY / 2**30:.0f}; keep less, raise thin, or draw to disk with bayesattn.runs.sample"
+                f" {MOST_MEMORY_BYTES / 2**30:.0f}; keep less, raise thin, or draw to disk with bayesattn.runs.sample"
             )
         self.kept = dict.fromkeys(range(job.chains), 0)
         self.outputs = jax.tree.map(lambda like: np.empty((job.chains, job.kept, *like.shape), like.dtype), shapes)
 
     @property
     def drawn(self) -> int:
-        """Draws that all chains have."""
+        """Number of draws that all chains have."""
         return min(self.kept.values())
 
     def restore(self, chains: Chains, like: Any) -> None:
-        """Nothing began before."""
+        """No earlier state: every chain starts anew."""
         return None
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
-        """Copy draws into their places."""
+        """Copy draws into the arrays."""
         write_region(self.outputs, chains, first, outputs)
         self.kept |= dict.fromkeys(chains, first + len(next(iter(outputs["posterior"].values()))[0]))
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Nothing to do."""
+        """No checkpoints are stored in memory."""

@@ -1,7 +1,7 @@
 """Parallel tempering: replicas of a chain at powers of the likelihood, from the posterior's 1 to the prior's 0.
 
-Posteriors of narrow networks with skips and several outputs have several parts, which no chain at power 1 crosses in
-thousands of gradients, whatever its coordinates. Replicas at lower powers cross them, and neighbours exchange their places.
+Posteriors of narrow networks with skips and several outputs have several modes. A chain at power 1 does not cross between
+them in thousands of gradients, in any coordinates. Replicas at lower powers do, and neighbouring replicas exchange states.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,27 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.samplers.adapter import MOST_ENERGY_ERROR, statistics_of
 
 REPLICAS = 12
-MOST_LEAPS = 64
-"""Longest trajectory: what moves a replica far is the exchange of places, not a long trajectory."""
+MOST_LEAPFROG_STEPS = 64
+"""Leapfrog steps of the longest trajectory: exchanges move a replica far, long trajectories do not."""
 LARGEST_DENSE_METRIC = 100
-"""Coordinates up to which each replica has a metric of all pairs of them, and beyond which a scale of each alone."""
+"""Largest number of coordinates for which each replica has a dense metric; in more, it has a scale per coordinate."""
 WINDOWS = (1 / 16, 1 / 16, 1 / 8, 1 / 4, 3 / 8)
-"""Shares of warm-up after each of which powers and metrics are chosen anew; in the rest only step sizes are."""
+"""Lengths of the warm-up windows as shares of warm-up.
+
+Powers and metrics are updated at the end of each window; in the rest of warm-up only step sizes are adapted.
+"""
 SHORTEST_WINDOW = 10
 LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
-STEPS_PER_DRAW = 3
-"""Transitions that are taken to make an independent draw, for the shrinkage of a metric's correlations."""
+TRANSITIONS_PER_DRAW = 3
+"""Transitions assumed to give an independent draw, for the shrinkage of a metric's correlations."""
 
 Replicas = Float[Array, "replica coordinate"]
 PerReplica = Float[Array, " replica"]
 
 
 class Seen(NamedTuple):
-    """Sums over the transitions of a window of warm-up: positions, their products, acceptance of exchanges."""
+    """Statistics of the transitions in a warm-up window: mean position, sum of products, sum of exchange probabilities."""
 
     count: Int[Array, ""]
     mean: Replicas
@@ -49,9 +52,9 @@ class Seen(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    """Powers of the likelihood, and the step sizes and metrics of their replicas, S^{1/2} or a scale of each coordinate.
+    """Powers of the likelihood, and step sizes and metrics of their replicas: S^{1/2}, or a scale of each coordinate.
 
-    `step_size` is that of the replica at power 1.
+    `step_size` is the step size of the replica at power 1.
     """
 
     powers: PerReplica
@@ -60,14 +63,14 @@ class Adapted(NamedTuple):
 
     @property
     def step_size(self) -> Float[Array, ""]:
-        """Step size at power 1."""
+        """Step size of the replica at power 1."""
         return self.step_sizes[0]
 
 
 class TemperedState(NamedTuple):
-    """State of a chain; fields that NumPyro's HMCState has mean the same, and are those of the replica at power 1.
+    """State of a chain; fields named as in NumPyro's HMCState have the same meaning, for the replica at power 1.
 
-    `num_steps` counts the gradients of all replicas.
+    `num_steps` is the number of gradients of all replicas.
     """
 
     i: Array
@@ -85,7 +88,7 @@ class TemperedState(NamedTuple):
 
 
 class _Power(Messenger):
-    """The likelihood, which is all observed sites of a NumPyro program, at a power."""
+    """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power."""
 
     def __init__(self, power: Any):
         self.power = power
@@ -97,20 +100,20 @@ class _Power(Messenger):
 
 
 class Tempered(MCMCKernel):
-    """Parallel tempering (Geyer 1991) of Hamiltonian trajectories, by non-reversible exchanges (Syed et al. 2022).
+    """Parallel tempering (Geyer 1991) of Hamiltonian trajectories, with non-reversible exchanges (Syed et al. 2022).
 
     Each transition moves every replica by a trajectory of random length, then proposes to exchange the even or the odd
-    pairs of neighbours, in turns. Warm-up finds the step size and the metric of each replica, and the powers of the
-    likelihood at which all pairs of neighbours are exchanged equally often.
+    pairs of neighbours, alternately. Warm-up adapts the step size and the metric of each replica, and the powers of the
+    likelihood so that all pairs of neighbours are exchanged equally often.
 
     Args:
         program: NumPyro program; its observed sites and factors are the likelihood.
         replicas: number of powers of the likelihood, 0 and 1 among them.
         length: mean length of a trajectory in units of a replica's standard deviations.
-        step_size: where the search for the step sizes begins; fixed if `adapt_step_size` is false.
-        adapt_step_size: whether warm-up looks for the step sizes that are accepted as often as `target_accept_prob`.
+        step_size: initial step size of the adaptation; the step size itself if `adapt_step_size` is false.
+        adapt_step_size: whether warm-up adapts the step sizes to the acceptance probability `target_accept_prob`.
         adapt_mass_matrix: whether warm-up estimates the metric of each replica.
-        target_accept_prob: mean acceptance probability to aim at.
+        target_accept_prob: target mean acceptance probability.
 
     Raises:
         ValueError: fewer than 2 replicas, a length or step size that is not above 0, a probability outside (0, 1).
@@ -137,15 +140,15 @@ class Tempered(MCMCKernel):
 
     @property
     def sample_field(self) -> str:
-        """Field of the state that holds a draw."""
+        """Field of the state that contains a draw."""
         return "z"
 
     def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
-        """From unconstrained sites to those of the program."""
+        """Map from unconstrained sites to the sites of the program."""
         return partial(self._postprocess, 1.0)(*args, **kwargs)
 
     def init(self, rng_key, num_warmup, init_params=None, model_args=(), model_kwargs=None) -> TemperedState:
-        """State before the first step, all replicas at one place; warm-up takes `num_warmup` transitions."""
+        """State before the first step, with all replicas at one point; warm-up takes `num_warmup` transitions."""
         key, program_key = jax.random.split(rng_key)
         kwargs = model_kwargs or {}
 
@@ -182,12 +185,12 @@ class Tempered(MCMCKernel):
             jnp.array(False),
             jnp.broadcast_to(flat, (count, flat.size)),
             Adapted(powers, jnp.full(count, self.step_size), scales),
-            _nothing_seen(shape),
+            _empty_statistics(shape),
             key,
         )
 
     def sample(self, state: TemperedState, model_args: Any, model_kwargs: Any) -> TemperedState:
-        """The state one transition on: trajectories of all replicas, then exchanges."""
+        """State after one more transition: trajectories of all replicas, then exchanges."""
         key, move_key, exchange_key = jax.random.split(state.rng_key, 3)
         unravel, kwargs = ravel_pytree(state.z)[1], model_kwargs or {}
         powers = state.adapt_state.powers
@@ -198,7 +201,7 @@ class Tempered(MCMCKernel):
 
         move = partial(_trajectory, potential, self.length)
         keys = jax.random.split(move_key, self.replicas)
-        # One after the other, as each trajectory has a number of steps of its own.
+        # Sequentially, because trajectories differ in their number of steps.
         moves = jax.lax.map(move, (keys, state.replicas, *state.adapt_state))
         order, probability = _exchanges(exchange_key, powers, moves.log_likelihood, state.i)
         replicas = moves.position[order]
@@ -222,29 +225,29 @@ class Tempered(MCMCKernel):
         return jax.lax.cond(warming, adapted, lambda s: s, following)
 
     def _adapted(self, accepted: PerReplica, exchanged: Array, state: TemperedState) -> TemperedState:
-        """The state with step sizes, and at the end of a window powers and metrics, as warm-up finds them."""
-        tuned, seen = state.adapt_state, _seen(state.seen, state.replicas, exchanged)
+        """State with step sizes adapted and, at the end of a window, powers and metrics as well."""
+        tuned, seen = state.adapt_state, _added_to_statistics(state.seen, state.replicas, exchanged)
         if self.adapt_step_size:
-            # Robbins and Monro (1951), begun anew with each window; the first changes are small enough to be made up for.
+            # Robbins and Monro (1951), restarted in each window; the first changes are small enough to be corrected later.
             change = (accepted - self.target_accept_prob) * (seen.count + 4.0) ** -0.6
             tuned = tuned._replace(step_sizes=tuned.step_sizes * jnp.exp(change))
 
         def renewed(tuned: Adapted, seen: Seen) -> tuple[Adapted, Seen]:
             powers = _even_powers(tuned.powers, 1 - seen.exchanged / seen.count)
             scales = _metrics(seen) if self.adapt_mass_matrix else tuned.scales
-            return Adapted(powers, tuned.step_sizes, scales), _nothing_seen(seen.products.shape)
+            return Adapted(powers, tuned.step_sizes, scales), _empty_statistics(seen.products.shape)
 
         ended = jnp.any(state.i == self._ends)
         tuned, seen = jax.lax.cond(ended, renewed, lambda *same: same, tuned, seen)
         return state._replace(adapt_state=tuned, seen=seen)
 
     def statistics(self, state: TemperedState) -> dict[str, Array]:
-        """Sample statistics of one draw, under ArviZ's names; n_steps counts the gradients of all replicas."""
+        """Sample statistics of one draw, under ArviZ's names; n_steps is the number of gradients of all replicas."""
         return statistics_of(state)
 
 
 class _Moved(NamedTuple):
-    """Where a trajectory leads, and what it took."""
+    """Result of a trajectory: next position, its log likelihood, acceptance probability, energy error and cost."""
 
     position: Float[Array, " coordinate"]
     log_likelihood: Float[Array, ""]
@@ -254,7 +257,7 @@ class _Moved(NamedTuple):
 
 
 def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) -> _Moved:
-    """A Hamiltonian trajectory of a replica from (key, position, power, step size, scale), accepted by Metropolis."""
+    """Hamiltonian trajectory of a replica, from (key, position, power, step size, scale), with Metropolis acceptance."""
     key, start, power, step, scale = arguments
     momentum_key, length_key, accept_key = jax.random.split(key, 3)
     times, transposed = (jnp.matmul, scale.T) if scale.ndim == 2 else (jnp.multiply, scale)
@@ -265,11 +268,11 @@ def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) 
         position, momentum, (_, (gradient, _)) = at
         momentum = momentum - step / 2 * times(transposed, gradient)
         position = position + step * times(scale, momentum)
-        found = sloped(position, power)
-        return position, momentum - step / 2 * times(transposed, found[1][0]), found
+        value_and_slopes = sloped(position, power)
+        return position, momentum - step / 2 * times(transposed, value_and_slopes[1][0]), value_and_slopes
 
     leaps = jnp.ceil(2 * length / step * jax.random.uniform(length_key))
-    leaps = jnp.clip(leaps, 1, MOST_LEAPS).astype(int)
+    leaps = jnp.clip(leaps, 1, MOST_LEAPFROG_STEPS).astype(int)
     momentum = jax.random.normal(momentum_key, start.shape)
     begin = sloped(start, power)
     position, turned, end = jax.lax.fori_loop(0, leaps, leap, (start, momentum, begin))
@@ -284,9 +287,9 @@ def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) 
 def _exchanges(
     key: Key[Array, ""], powers: PerReplica, log_likelihoods: PerReplica, transition: Int[Array, ""]
 ) -> tuple[Int[Array, " replica"], Float[Array, " neighbours"]]:
-    """Which replica each power has next, and the probability that each pair of neighbours is exchanged if it is proposed.
+    """Replica that each power has next, and acceptance probability of the exchange of each pair of neighbours.
 
-    Pairs that begin at an even place are proposed in every other transition, those at an odd place in the others.
+    Exchanges of pairs with an even first index are proposed in even transitions, those with an odd one in odd transitions.
     """
     probability = jnp.exp(jnp.minimum((powers[:-1] - powers[1:]) * jnp.diff(log_likelihoods), 0.0))
     proposed: Bool[Array, " neighbours"] = jnp.arange(len(probability)) % 2 == transition % 2
@@ -297,20 +300,20 @@ def _exchanges(
 def _even_powers(powers: PerReplica, rejected: Float[Array, " neighbours"]) -> PerReplica:
     """Powers between which exchanges are rejected equally often (Syed et al. 2022, section 5.1).
 
-    The sum of rejections from power 1 down is interpolated linearly in the fourth root of the power, whose prior end it
-    resolves.
+    The cumulative rejection from power 1 down is interpolated linearly in the fourth root of the power, which resolves
+    powers near 0, the prior.
     """
     barrier = jnp.append(0.0, jnp.cumsum(rejected + 1e-3))
     roots = jnp.interp(jnp.linspace(0.0, 1.0, len(powers)) * barrier[-1], barrier, powers**0.25)
     return (roots**4).at[0].set(1.0).at[-1].set(0.0)
 
 
-def _nothing_seen(shape: tuple[int, ...]) -> Seen:
+def _empty_statistics(shape: tuple[int, ...]) -> Seen:
     return Seen(jnp.array(0), jnp.zeros(shape[:2]), jnp.zeros(shape), jnp.zeros(shape[0] - 1))
 
 
-def _seen(seen: Seen, replicas: Replicas, exchanged: Array) -> Seen:
-    """With one transition more, by Welford's recursion."""
+def _added_to_statistics(seen: Seen, replicas: Replicas, exchanged: Array) -> Seen:
+    """Statistics of a window with one more transition, by Welford's recursion."""
     count = seen.count + 1
     before = replicas - seen.mean
     mean = seen.mean + before / count
@@ -321,13 +324,13 @@ def _seen(seen: Seen, replicas: Replicas, exchanged: Array) -> Seen:
 
 
 def _metrics(seen: Seen) -> Array:
-    """S^{1/2} of each replica, with S the covariance of a window, shrunk to its diagonal; or standard deviations."""
+    """S^{1/2} of each replica, with S the covariance in a window, shrunk towards its diagonal; or standard deviations."""
     covariance = seen.products / jnp.maximum(seen.count - 1, 1)
     if covariance.ndim == 2:
         return jnp.sqrt(jnp.maximum(covariance, jnp.finfo(float).tiny))
     size = covariance.shape[-1]
-    shrinkage = size / (size + seen.count / STEPS_PER_DRAW)
+    shrinkage = size / (size + seen.count / TRANSITIONS_PER_DRAW)
     diagonal = covariance * jnp.eye(size)
     shrunk = covariance + shrinkage * (diagonal - covariance)
-    # A replica that has not moved keeps a scale above 0.
+    # The jitter keeps the scale of a replica that has not moved above 0.
     return jax.lax.map(jnp.linalg.cholesky, shrunk + 1e-12 * jnp.eye(size))

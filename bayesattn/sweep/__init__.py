@@ -1,4 +1,4 @@
-"""Many runs: planned in a file, drawn on Dask, estimated, gathered in a table."""
+"""Sweeps: many runs, planned in a file, estimated, sampled on Dask and collected in a table."""
 
 from bayesattn.sweep.estimate import Estimate, estimates, start_up
 from bayesattn.sweep.execute import require_extras, run

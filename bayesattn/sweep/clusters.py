@@ -1,4 +1,4 @@
-"""Where the runs of a sweep are drawn: an embedded Dask cluster, a batch system, or a scheduler that is there."""
+"""Dask clusters for the runs of a sweep: an embedded cluster, a batch system, or an existing scheduler."""
 
 import errno
 import os
@@ -25,9 +25,9 @@ CONNECT_SECONDS = 10
 def client(
     sweep: Sweep, workers: int | None, scheduler: str | None, security: PlainMapping | None, pending: int
 ) -> Iterator[tuple[Any, int]]:
-    """A Dask client, and how many threads each run may use.
+    """Dask client, and number of threads that each run may use.
 
-    It does not become Dask's default: one that was left behind there kept xarray from writing files.
+    The client does not become Dask's default: a default client that was left over kept xarray from writing files.
     """
     from distributed import Client
 
@@ -53,7 +53,7 @@ def client(
 
 
 def _security(options: PlainMapping | None) -> Any:
-    """None leaves it to Dask's own configuration."""
+    """Security options for Dask; None for Dask's own configuration."""
     from distributed import Security
 
     if not options:
@@ -71,9 +71,10 @@ def _security(options: PlainMapping | None) -> Any:
 
 
 def embedded(workers: int | None, pending: int, scratch: str) -> tuple[Any, int]:
-    """Spawned processes of one thread each: one a core, or one a GPU, which sees no other.
+    """Cluster of spawned single-threaded processes, one per core or one per GPU, and number of threads for each run.
 
-    All listen on 127.0.0.1 alone, and serve no page: Dask runs whatever code it is sent.
+    A process sees only its own GPU. All processes listen on 127.0.0.1 only and serve no web page, because Dask executes any
+    code that it receives.
     """
     import dask
     from distributed import Nanny, Scheduler, SpecCluster
@@ -96,7 +97,7 @@ def embedded(workers: int | None, pending: int, scratch: str) -> tuple[Any, int]
 
 
 def gpus() -> list[str]:
-    """Names of the CUDA devices that JAX sees, as CUDA_VISIBLE_DEVICES has them; none where JAX does without."""
+    """Names of the CUDA devices that JAX sees, as in CUDA_VISIBLE_DEVICES; empty if JAX does not use GPUs."""
     if jax.default_backend() != "gpu":
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -105,7 +106,7 @@ def gpus() -> list[str]:
 
 
 def batch_cluster(table: Cluster) -> Any:
-    """The dask-jobqueue cluster of a [cluster] table."""
+    """Cluster of dask-jobqueue from a [cluster] table."""
     import dask_jobqueue
 
     options = {"cores": 1, "processes": 1, "memory": "4GB"} | table.options

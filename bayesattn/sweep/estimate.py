@@ -1,4 +1,4 @@
-"""What a sweep will cost."""
+"""Estimated cost of a sweep."""
 
 import subprocess
 import sys
@@ -13,10 +13,11 @@ from bayesattn.theory.bartlett import layer_shapes
 
 
 class Estimate(NamedTuple):
-    """What a run still costs.
+    """Remaining cost of a run.
 
-    Steps to go, their seconds on one worker, seconds that compilation and preparation take a worker before the first run of
-    its kind, bytes of its whole store, and whether a network is to be trained first, whose time is not known.
+    `steps` are the remaining steps and `seconds` their time on one worker. `compilation` is the time in seconds that a
+    worker needs for compilation and preparation before the first run of its kind, `bytes` the size of the whole store.
+    `training` says whether a network must be trained first, whose time is not known.
     """
 
     run: str
@@ -29,11 +30,11 @@ class Estimate(NamedTuple):
 
 
 def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
-    """What each run of a sweep still costs, if it draws so many chains at a time.
+    """Remaining cost of each run of a sweep, if a run samples `threads` chains at a time.
 
-    Seconds per step are those that a run logged, else those of a pilot of a few seconds of warm-up, which runs that
-    compile to the same program share; compilation is counted with the first of them. Nothing is trained: the pilot takes
-    networks as they are before.
+    Seconds per step are those that the run logged, or else those of a pilot of a few seconds of warm-up. Runs that compile
+    to the same program share a pilot, and compilation is counted with the first of them. Nothing is trained: the pilot uses
+    networks as they are before training.
     """
     pilots: dict[Any, Pilot] = {}
     for planned in sweep.runs:
@@ -70,14 +71,14 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
 
 
 def _logged_seconds(planned: Planned) -> float | None:
-    """Seconds per step and chain by a run's log, None if it tells nothing."""
+    """Seconds per step and chain from the log of a run; None if the log has no blocks."""
     blocks = runs.blocks(runs.Run(planned.out).events())
     steps = sum(len(event["chains"]) * event["steps"] for event in blocks)
     return sum(event["seconds"] for event in blocks) / steps if steps else None
 
 
 def start_up() -> float:
-    """Seconds that a worker takes to start and import everything, measured once."""
+    """Seconds that a worker needs to start and to import all modules, measured once per call."""
     began = time.perf_counter()
     subprocess.run([sys.executable, "-c", "import bayesattn.sweep, distributed"], check=True, capture_output=True)
     return time.perf_counter() - began

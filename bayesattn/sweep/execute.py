@@ -1,4 +1,4 @@
-"""Many runs on Dask, each of them a store of its own that survives its worker."""
+"""Execution of a sweep on Dask; each run has its own store, which survives its worker."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ POLL_SECONDS = 1.0
 
 
 def run_one(planned: Planned, threads: int, overwrite: bool = False) -> str | None:
-    """Bring one run to its end, on whatever worker this is; returns its error, for one bad run must not end the others."""
+    """Sample one run to its end, on a worker; returns its error as text, so that one failed run does not end others."""
     try:
         model, job = planned.model(), vars(planned.job)
         try:
@@ -45,29 +45,32 @@ def run(
     overwrite: bool = False,
     progress: Callable[[PlainDict], None] | None = None,
 ) -> pd.DataFrame:
-    """Bring all runs of a sweep to their end: finished ones are skipped, interrupted ones resumed, short ones go on.
+    """Sample all runs of a sweep to their end: complete runs are skipped, interrupted ones resumed, short ones extended.
 
-    The embedded cluster listens on 127.0.0.1 alone. Whoever can reach a scheduler or its workers can run code there: use a
-    remote one over TLS, or in a network that you trust.
+    The embedded cluster listens on 127.0.0.1 only. Everyone who can reach a scheduler or its workers can run code there:
+    use a remote scheduler over TLS, or in a trusted network.
 
     Args:
-        sweep: the runs.
-        workers: processes of the embedded cluster, by default one a core, or one a GPU.
+        sweep: the sweep.
+        workers: number of processes of the embedded cluster, by default one per core, or one per GPU.
         scheduler: address of a running Dask scheduler, instead of an embedded cluster.
-        security: options of `distributed.Security` for it, such as tls_ca_file, tls_client_cert and tls_client_key.
-        threads: chains that a run draws at a time, by default the cores divided among the workers, 1 elsewhere.
-        overwrite: replace what stands in place of a run and cannot be one: of other settings, damaged.
-        progress: told steps done and total, runs complete, failed and total, about every second.
+        security: options of `distributed.Security` for the scheduler, such as tls_ca_file, tls_client_cert and
+            tls_client_key.
+        threads: chains that a run samples at a time: by default the cores divided among the workers of the embedded
+            cluster, else 1.
+        overwrite: replace existing runs that have other settings or are damaged.
+        progress: function called about every second with the steps done and in total, and the numbers of runs that are
+            complete, failed and in total.
 
     Returns:
         The table of results, which is also written to results.parquet and results.csv in the sweep's folder.
 
     Raises:
-        BlockingIOError: another process is at work on the sweep.
+        BlockingIOError: another process is working on the sweep.
         RuntimeError: a script calls this outside of `if __name__ == "__main__":`, without which each worker would call it.
         ConnectionError: no scheduler answers at the address.
-        ImportError: the extra "sweep" is not installed, or "cluster" where there is a [cluster].
-        ValueError: `security` without a scheduler at a tls:// address, or with an option that there is not.
+        ImportError: the extra "sweep" is not installed, or "cluster" if there is a [cluster].
+        ValueError: `security` without a scheduler at a tls:// address, or with an unknown option.
     """
     if scheduler is None and sweep.table.cluster is None:
         require_main_guard("sweep.run")
@@ -99,7 +102,7 @@ def run(
 
 
 def require_extras(sweep: Sweep) -> None:
-    """Raise ImportError unless what the sweep needs is installed; the extra "cluster" comes with "sweep"."""
+    """Raise ImportError unless the extras that the sweep needs are installed; "cluster" includes "sweep"."""
     if sweep.table.cluster is not None:
         require("cluster", "[cluster]")
     require("sweep", "a sweep")
@@ -121,7 +124,7 @@ def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], 
         except TimeoutError:
             finished = set()
         for future in finished:
-            # A worker that died under a run time and again, or lacks bayesattn, is an error of Dask's.
+            # If a worker dies repeatedly with a run, or lacks bayesattn, the error is raised by Dask.
             failure = future.exception()
             errors[futures[future].name] = f"{type(failure).__name__}: {failure}" if failure else future.result()
         waiting -= finished

@@ -1,4 +1,4 @@
-"""What a sweep is: a grid or list of settings in a TOML file, and the runs that it asks for."""
+"""Plan of a sweep: a grid or list of settings in a TOML file, and the resulting runs."""
 
 import dataclasses
 import itertools
@@ -22,15 +22,15 @@ from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
 from bayesattn.runs.provenance import require_same
 from bayesattn.samplers import Job
 
-NESTED = ("task", "options")
-COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")
-"""Columns of the table of results that are no settings."""
+NESTED_TABLES = ("task", "options")
+RESULT_COLUMNS = ("run", "state", "seconds", "error_message", "divergences", "quantity")
+"""Columns of the table of results that are not settings."""
 LONGEST_NAME = 200
-"""Bytes; file systems take 255, and a run needs some for the names it has while it is made."""
+"""Largest length of a name in bytes: file systems allow 255, and temporary names of a run are longer."""
 
 
 class Settings(Table):
-    """What a run may be given: the options of `bayesattn sample`, and entries of the model's [task]."""
+    """Settings of a run: the options of `bayesattn sample`, and entries of the model's [task]."""
 
     model: str | None = None
     width: PositiveInt | None = None
@@ -50,7 +50,7 @@ class Settings(Table):
 
 
 class Cluster(Table):
-    """[cluster]: a batch system, by dask-jobqueue, whose options are those of its cluster class."""
+    """Table [cluster]: a batch system of dask-jobqueue, with the options of its cluster class."""
 
     kind: Literal["slurm", "pbs", "sge", "lsf", "oar"]
     jobs: PositiveInt
@@ -58,7 +58,7 @@ class Cluster(Table):
 
 
 class SweepTable(Table):
-    """A whole sweep file: [settings] of all runs, [grid] of lists, every combination of which is a run, [[runs]]."""
+    """Complete sweep file: [settings] of all runs, [grid] of lists, whose combinations are runs, and [[runs]]."""
 
     settings: Settings = Settings()
     grid: PlainDict = Field(default_factory=dict)
@@ -68,7 +68,7 @@ class SweepTable(Table):
 
 @dataclasses.dataclass(frozen=True)
 class Planned:
-    """A run of a sweep: its name, the settings that vary, and all of them; `out` is the folder of its store."""
+    """Planned run of a sweep: name, settings that vary, all settings, and the folder `out` of its store."""
 
     name: str
     varied: PlainDict
@@ -77,18 +77,18 @@ class Planned:
 
     @property
     def job(self) -> Job:
-        """Settings of the sampler."""
+        """Sampling settings of the run."""
         return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
 
     def model(self, trained: bool = True) -> Model:
-        """The posterior; networks that it needs are trained first, unless `trained` is False (see `load_model`)."""
+        """Posterior of the run; required networks are trained first, unless `trained` is False (see `load_model`)."""
         wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
         data = _data(*self._data_key, trained or not self.must_train)
         return data.replace(**{key: value for key, value in wanted.items() if value is not None})
 
     @property
     def must_train(self) -> bool:
-        """Whether a network has to be trained before it can run."""
+        """Whether a network must be trained before the run."""
         model, seed, task = self._data_key
         return must_train(model, seed=seed, task=json.loads(task))
 
@@ -101,7 +101,7 @@ class Planned:
         )
 
     def finished(self) -> bool:
-        """Whether its run, and no other, is complete."""
+        """Whether exactly this run exists and is complete."""
         try:
             run = runs.Run(self.out)
             if not run.complete or self.job.draws > run.job.draws:
@@ -114,27 +114,27 @@ class Planned:
 
     @property
     def steps_done(self) -> int:
-        """Steps that all chains of its run have done, warm-up included."""
+        """Number of steps done by all chains of the run together, warm-up included."""
         try:
             return sum(runs.Run(self.out).done)
         except runs.RunError:
             return 0
 
     def state(self) -> str:
-        """State of its run, "new" if it has none."""
+        """State of the run, "new" if it does not exist."""
         return runs.Run(self.out).state if self.out.exists() else "new"
 
 
 class Sweep:
-    """The runs that a sweep file asks for.
+    """Runs defined by a sweep file.
 
     Args:
         file: the TOML file.
-        out: folder that gets a store for each run and the table of results; `out/` and the file's name unless given.
+        out: folder for the store of each run and the table of results; by default `out/` and the name of the file.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: not TOML, an unknown key, a value that makes no sense, two runs alike.
+        FileNotFoundError: the file does not exist.
+        ValueError: not TOML, an unknown key, an invalid value, two equal runs.
     """
 
     def __init__(self, file: str | Path, out: str | Path | None = None):
@@ -150,7 +150,7 @@ class Sweep:
         listed = [entry.model_dump(exclude_none=True) for entry in self.table.runs] or [{}]
         pairs: list[tuple[PlainDict, PlainDict]] = []
         for entry, point in itertools.product(listed, _grid_points(self.table.grid)):
-            for key in entry.keys() & point.keys() - set(NESTED):
+            for key in entry.keys() & point.keys() - set(NESTED_TABLES):
                 raise BayesattnError(f"{key} must be either in [grid] or in [[runs]], got both")
             varied = _merged(entry, point)
             settings = _merged(shared, varied)
@@ -163,7 +163,7 @@ class Sweep:
         names = [_name(varied) for varied, _ in pairs]
         planned: dict[str, Planned] = {}
         for (varied, settings), name in zip(pairs, names, strict=True):
-            # Two runs may differ in what a file name cannot show.
+            # Two runs may differ in settings that a file name cannot show.
             name = f"{name},{digest(settings)[:8]}" if names.count(name) > 1 else name
             if name in planned:
                 raise BayesattnError(f"runs must differ in their settings, got {_name(varied)!r} twice")
@@ -171,7 +171,7 @@ class Sweep:
         return list(planned.values())
 
     def _check(self, planned: Planned) -> None:
-        """Everything that can be known to be wrong before the first run starts, and before networks are trained."""
+        """Check a run as far as possible before the first run starts and before networks are trained."""
         try:
             _ = planned.job, planned.model(trained=False)
         except (ValueError, OSError) as error:
@@ -180,24 +180,24 @@ class Sweep:
 
 @lru_cache(maxsize=16)
 def _data(model: str, data_seed: int | None, task: str, trained: bool) -> Model:
-    """A model at its own width and temperature; runs on the same data share it."""
+    """Model at its own width and temperature, shared by runs on the same data."""
     return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
 
 
 def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
-    """Every combination of the lists in [grid], checked like other settings."""
+    """Yield every combination of the lists in [grid], validated like other settings."""
     axes: list[list[PlainDict]] = []
     for key, values in grid.items():
         if key not in Settings.model_fields:
             raise BayesattnError(f"[grid] may hold {', '.join(Settings.model_fields)}, got {key!r}")
-        if key in NESTED and isinstance(values, dict):
+        if key in NESTED_TABLES and isinstance(values, dict):
             lists = {(key, inner): inner_values for inner, inner_values in values.items()}
         else:
             lists = {(key,): values}
         for names, choices in lists.items():
             if not isinstance(choices, list) or not choices:
                 raise BayesattnError(f"grid.{'.'.join(names)} must be a list of at least one value, got {choices!r}")
-            if names == (key,) and key in NESTED and not all(isinstance(choice, dict) for choice in choices):
+            if names == (key,) and key in NESTED_TABLES and not all(isinstance(choice, dict) for choice in choices):
                 raise BayesattnError(f"grid.{key} must be a table or a list of tables, got {shown(choices)}")
             axes.append([{key: {names[1]: choice}} if len(names) == 2 else {key: choice} for choice in choices])
     for combination in itertools.product(*axes):
@@ -209,25 +209,33 @@ def _grid_points(grid: PlainDict) -> Iterator[PlainDict]:
 
 
 def _merged(first: PlainDict, second: PlainDict) -> PlainDict:
-    """`second` over `first`, inside [task] and options too."""
-    nested = {key: {**first.get(key, {}), **second.get(key, {})} for key in NESTED if key in first or key in second}
+    """Settings of `first` overridden by those of `second`, also inside [task] and options."""
+    nested = {
+        key: {**first.get(key, {}), **second.get(key, {})} for key in NESTED_TABLES if key in first or key in second
+    }
     return first | second | nested
 
 
 def flat(varied: PlainDict) -> PlainDict:
-    """Settings with those of [task] and options on one level, as columns and names want them.
+    """Settings, with entries of [task] and options on the same level, for columns and names.
 
-    Those that are called like another setting or column keep the name of their table before theirs.
+    An entry with the name of another setting or column has the name of its table as a prefix.
     """
-    flat = {key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED}
-    taken = {*Settings.model_fields, *COLUMNS, *(varied.get("task", {}).keys() & varied.get("options", {}).keys())}
-    for key in NESTED:
+    flat = {
+        key: Path(value).stem if key == "model" else value for key, value in varied.items() if key not in NESTED_TABLES
+    }
+    taken = {
+        *Settings.model_fields,
+        *RESULT_COLUMNS,
+        *(varied.get("task", {}).keys() & varied.get("options", {}).keys()),
+    }
+    for key in NESTED_TABLES:
         flat |= {f"{key}.{name}" if name in taken else name: value for name, value in varied.get(key, {}).items()}
     return flat
 
 
 def _name(varied: PlainDict) -> str:
-    """What tells a run from the others, fit for a file name."""
+    """Name of a run by its varying settings, valid as a file name."""
     name = ",".join(f"{key}={_text(value)}" for key, value in flat(varied).items()) or "run"
     name = "".join("-" if letter in "/\\" or not letter.isprintable() else letter for letter in name)
     if len(name.encode()) > LONGEST_NAME:
@@ -236,7 +244,7 @@ def _name(varied: PlainDict) -> str:
 
 
 def _text(value: Any) -> str:
-    """A value as names show it: every digit of a number that differs from another."""
+    """Text of a value in names, with all digits that distinguish numbers."""
     if isinstance(value, list):
         return "+".join(map(_text, value))
     return f"{value:g}" if isinstance(value, float) and float(f"{value:g}") == value else str(value)

@@ -1,4 +1,4 @@
-"""The table of a sweep's results."""
+"""Table of the results of a sweep."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ from bayesattn.sweep.plan import Sweep, flat
 
 
 def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.DataFrame:
-    """Tidy table: a row for each quantity of each run that is complete, and one for each other run with state and error."""
+    """Tidy table: a row for each quantity of each complete run, and one with state and error for each other run."""
     rows = []
     for planned in sweep.runs:
         about = {"run": planned.name, "model": Path(planned.settings["model"]).stem}
@@ -37,7 +37,7 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
 
 
 def write_table(table: pd.DataFrame, folder: Path) -> None:
-    """As results.csv and results.parquet."""
+    """Write the table to results.csv and results.parquet."""
     replace_file(folder / "results.csv", table.to_csv(index=False).encode())
     content = io.BytesIO()
     table.to_parquet(content, index=False)

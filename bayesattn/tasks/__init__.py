@@ -1,4 +1,4 @@
-"""What a network learns: each task makes a dataset of token sequences and the heads that attend to them."""
+"""Tasks: each creates a dataset of token sequences and the heads that attend to them."""
 
 from bayesattn.tasks.dataset import TokenDataset
 from bayesattn.tasks.digits import Digits
@@ -8,6 +8,6 @@ from bayesattn.tasks.one_shot import OneShot
 from bayesattn.tasks.splice import Splice
 
 TASKS = {"hidden_markov": HiddenMarkov, "digits": Digits, "splice": Splice, "one_shot": OneShot}
-"""Dataclasses of the tasks by their names in model files. A new one is added here, and nowhere else."""
+"""Dataclasses of the tasks by their names in model files; a new one is registered only here."""
 
 __all__ = ["TASKS", "Digits", "HiddenMarkov", "OneShot", "Splice", "TokenDataset", "load_images"]

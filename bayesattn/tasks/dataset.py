@@ -1,4 +1,4 @@
-"""The common form of every task's data."""
+"""Common format of the data of all tasks."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -13,10 +13,10 @@ from bayesattn._util.errors import BayesattnError
 class TokenDataset(NamedTuple):
     """Token sequences, labels, and the fixed attention heads of a network that reads them.
 
-    `weights` holds the heads layer by layer as `bayesattn.attention.path_inputs` takes them (arrays, or pairs of queries and
-    keys); `head_names` names them, and `path_groups` names groups of paths whose own GP limit is worth a comparison, as
-    indices of paths. Of classes, more than two, labels have a column for each and `output_names` names them. `causal` and
-    the masks, of one truth value for each token, are those of `path_inputs`.
+    `weights` contains the heads layer by layer, in the format of `bayesattn.attention.path_inputs` (arrays, or pairs of
+    queries and keys), and `head_names` their names. `path_groups` maps names to groups of paths, as indices, whose own GP
+    limits are compared. With more than two classes, labels have a column for each class, and `output_names` are the names
+    of the classes. `causal` and the masks, with one boolean for each token, are arguments of `path_inputs`.
     """
 
     inputs: Float[np.ndarray, "example token feature"]
@@ -38,7 +38,7 @@ class TokenDataset(NamedTuple):
 
 
 def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -> None:
-    """Raise ValueError for layers that are no names of heads."""
+    """Raise ValueError unless layers are names of known heads."""
     if isinstance(layers, str) or not layers or any(isinstance(heads, str) or not heads for heads in layers):
         raise BayesattnError(f"layers must hold at least one layer of at least one head, got {layers}")
     for layer, heads in enumerate(layers):
@@ -47,7 +47,7 @@ def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -
 
 
 def checked_settings(task: Any, heads: tuple[str, ...]) -> None:
-    """Raise ValueError for numbers of examples, layers, an inverse temperature or a seed that make no sense."""
+    """Raise ValueError for invalid numbers of examples, layers, inverse temperature or seed."""
     for name in ("examples", "test_examples"):
         positive_integer(name, getattr(task, name))
     seed_number("seed", task.seed)

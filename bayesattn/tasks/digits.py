@@ -1,4 +1,4 @@
-"""Which digit is it? Ten classes of images, read patch by patch."""
+"""Classification of images of digits in ten classes, read patch by patch."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,28 +13,28 @@ from bayesattn.tasks.dataset import TokenDataset, checked_settings
 from bayesattn.tasks.images import DIGITS, load_images
 
 SIDE = 8
-"""Pixels of a side of scikit-learn's digits."""
+"""Side of scikit-learn's digits in pixels."""
 
 
 @dataclass(frozen=True)
 class Digits:
     """Scikit-learn's 1,797 digits of 8 x 8 pixels (Alpaydin and Kaynak 1998), a token for each patch.
 
-    A token has its patch's pixels twice, in a slot of its own, which says where it is, and in one that all patches share,
-    which says what it looks like; a constant is the last of N_0 = 64 + patch^2 + 1 features. Pixels are less their mean over
-    the training images, and scaled to a mean square of 1.
+    A token contains the pixels of its patch twice: in a slot for this patch only, which encodes the position, and in a slot
+    shared by all patches, which encodes the appearance. The last of the N_0 = 64 + patch^2 + 1 features is a constant. The
+    mean over the training images is subtracted from the pixels, which are then scaled to a mean square of 1.
 
     Args:
-        examples: P, training images.
-        test_examples: test images, others than those.
-        patch: pixels of a patch's side: 1, 2, 4 or 8.
-        layers: heads of each layer: "similar" attends to patches that look like the asking one, "ink" to patches with much
-            ink, "uniform" evenly, "random" has random weights.
+        examples: P, number of training images.
+        test_examples: number of test images, distinct from the training images.
+        patch: side of a patch in pixels: 1, 2, 4 or 8.
+        layers: heads of each layer: "similar" attends to patches similar to the query's patch, "ink" to patches with much
+            ink, "uniform" uniformly, "random" has random weights.
         inverse_temperature: factor on all attention logits.
-        seed: of the choice of images and of random heads.
+        seed: seed of the choice of images and of random heads.
 
     Raises:
-        ValueError: a size, strength or head name that makes no sense, more images than there are.
+        ValueError: an invalid size, strength or head name, or more images than there are.
     """
 
     HEADS: ClassVar[tuple[str, ...]] = ("similar", "ink", "uniform", "random")
@@ -92,7 +92,7 @@ class Digits:
         return np.concatenate([placed, patches, np.ones((count, tokens, 1))], axis=2)
 
     def _head(self, name: str, rng: np.random.Generator) -> Float[np.ndarray, "feature feature"]:
-        """W of a head, key on the left: logits x_key^T W x_query."""
+        """Matrix W of a head, with the key on the left: logits x_key^T W x_query."""
         shared, features = self.patch**2, SIDE**2 + self.patch**2 + 1
         weights, slot = np.zeros((features, features)), slice(-1 - shared, -1)
         if name == "similar":

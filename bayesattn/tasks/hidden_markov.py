@@ -1,4 +1,4 @@
-"""Telling sticky hidden Markov chains from restless ones (THEORY section 6)."""
+"""Classification of hidden Markov chains by their tendency to stay in a state (THEORY section 6)."""
 
 import itertools
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ HEADS = ("same_token", "uniform", "random", "blank")
 
 @dataclass(frozen=True)
 class HiddenMarkov:
-    """Two-state hidden Markov chains seen through noise: +1 if the chain tends to stay in its state, -1 if to leave it.
+    """Two-state hidden Markov chains observed with noise: label +1 if a chain tends to stay in its state, -1 if to leave it.
 
-    A token is v_+ or v_- plus Gaussian noise, |v|^2 = dimension; a beginning-of-sequence token comes first and one-hot
-    positions are appended, so N_0 = dimension + tokens + 1. Half of the examples are of each class.
+    A token is v_+ or v_- plus Gaussian noise, |v|^2 = dimension. A beginning-of-sequence token precedes the chain, and
+    one-hot positions are appended, so N_0 = dimension + tokens + 1. Half of the examples belong to each class.
 
     Args:
-        examples: P, training chains (even).
-        test_examples: test chains (even).
+        examples: P, number of training chains (even).
+        test_examples: number of test chains (even).
         tokens: length of a chain.
         dimension: D, features of a token (even).
-        stay_probability: probability of class +1 to stay in its state at a step; class -1 stays with 1 minus it.
+        stay_probability: probability that a chain of class +1 stays in its state at a step; 1 minus that for class -1.
         noise_difference: standard deviation of the noise along v_+ - v_-; it disturbs the attention.
         noise_sum: standard deviation along v_+ + v_-.
-        noise_orthogonal: sigma_perp, standard deviation in each of the other D - 2 directions.
+        noise_orthogonal: sigma_perp, standard deviation along each of the other D - 2 directions.
         layers: heads of each layer: "same_token" attends to the previous token if the states agree, else to the
-            beginning; "uniform" and "blank" attend evenly; "random" has random weights.
+            beginning; "uniform" and "blank" attend uniformly; "random" has random weights.
         inverse_temperature: factor on all attention logits.
-        seed: of chains, noise and random heads.
+        seed: seed of chains, noise and random heads.
 
     Raises:
-        ValueError: a size, strength or head name that makes no sense.
+        ValueError: an invalid size, strength or head name.
     """
 
     examples: int = 100
@@ -68,7 +68,7 @@ class HiddenMarkov:
         """Chains, labels and heads; the same for the same seed.
 
         Raises:
-            ValueError: chains or heads that memory cannot hold.
+            ValueError: chains or heads too large for the memory.
         """
         features, heads = self.dimension + self.tokens + 1, sum(map(len, self.layers))
         chains = (self.examples + self.test_examples) * (self.tokens + 1)
@@ -80,7 +80,7 @@ class HiddenMarkov:
         return TokenDataset(inputs, labels, test_inputs, test_labels, weights, self.layers, self._path_groups())
 
     def _path_groups(self) -> dict[str, tuple[int, ...]]:
-        """The "good" paths see whether states repeat; "denoising" ones average tokens, and so the noise."""
+        """Groups of paths: "good" paths detect whether states repeat, "denoising" paths average tokens and so noise."""
         good, denoising = [], []
         for path, (first, *later) in enumerate(itertools.product(*self.layers)):
             if "random" in later or "same_token" in later:
@@ -90,7 +90,7 @@ class HiddenMarkov:
         return groups if good and denoising else {}
 
     def _directions(self) -> tuple[Float[np.ndarray, " dimension"], Float[np.ndarray, " dimension"]]:
-        """v_+ and v_-."""
+        """Directions v_+ and v_-."""
         first_half = np.arange(self.dimension) < self.dimension // 2
         return np.sqrt(2.0) * first_half, np.sqrt(2.0) * ~first_half
 
@@ -117,7 +117,7 @@ class HiddenMarkov:
         return scaled
 
     def _head(self, name: str, rng: np.random.Generator) -> Float[np.ndarray, "feature feature"]:
-        """W of a head, key on the left: logits x_key^T W x_query."""
+        """Matrix W of a head, with the key on the left: logits x_key^T W x_query."""
         positions, features = self.tokens + 1, self.dimension
         weights = np.zeros((features + positions, features + positions))
         if name == "same_token":

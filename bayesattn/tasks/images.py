@@ -17,11 +17,11 @@ from bayesattn._util.checks import positive_integer, require_memory, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import user_path
-from bayesattn._util.input_files import MOST_MEMBERS, decoding, members
+from bayesattn._util.input_files import MOST_ZIP_MEMBERS, decoding, members
 
 OMNIGLOT_ADDRESS = "https://raw.githubusercontent.com/brendenlake/omniglot/master/python/"
 OMNIGLOT = {
-    # SHA-256 of the authors' files; MD5, as PyTorch's torchvision knows them, of the two large ones.
+    # SHA-256 of the authors' files; for the two large ones MD5, as in PyTorch's torchvision.
     "images_background": "md5:68d2efa1b9178cc56df9314c21c6e718",
     "images_evaluation": "md5:6b91aef0f799c5bb55b94e3f2daec811",
     "images_background_small1": "sha256:f38eb80f801274ac2b4dff5b24289016bfaba4a7d5bb50deebf27104ad6cb8a4",
@@ -30,17 +30,17 @@ OMNIGLOT = {
 PREFIX = "omniglot:"
 DIGITS = "digits"
 FEWEST_CLASSES, FEWEST_IMAGES = 2, 2
-MOST_PIXELS = 2**24
-"""Of one image: 4096 x 4096."""
-MOST_PIXELS_TOGETHER = 2**31
-MOST_BYTES = 2**30
-"""Of all image files of a folder or zip together, unzipped."""
+MOST_PIXELS_PER_IMAGE = 2**24
+"""Largest number of pixels of one image, 4096 x 4096."""
+MOST_PIXELS = 2**31
+MOST_IMAGE_BYTES = 2**30
+"""Largest size in bytes of all image files of a folder or zip together, uncompressed."""
 
 
 class Images(NamedTuple):
-    """Square images, 0 where there is no ink and 1 at full ink, with the class of each and the names of the classes.
+    """Square images, from 0 without ink to 1 with full ink, with the class of each image and the names of the classes.
 
-    Classes with the same `groups` entry belong together: characters of one alphabet; a digit is a group of its own.
+    Classes with the same `groups` entry belong together, as characters of one alphabet; each digit is its own group.
     """
 
     pixels: Float[np.ndarray, "image side side"]
@@ -49,18 +49,18 @@ class Images(NamedTuple):
 
     @property
     def groups(self) -> list[str]:
-        """Alphabet of each class, or the digit."""
+        """Group of each class: its alphabet, or the digit."""
         return [name.split("/")[0] for name in self.names]
 
     def choose(self, chosen: Sequence[int]) -> "Images":
-        """Some of the classes, numbered anew in the order given."""
+        """Images of the chosen classes, renumbered in the given order."""
         number = {old: new for new, old in enumerate(chosen)}
         kept = np.isin(self.classes, list(chosen))
         classes = np.array([number[old] for old in self.classes[kept]], int)
         return Images(self.pixels[kept], classes, tuple(self.names[old] for old in chosen))
 
     def turned(self) -> "Images":
-        """Each class four times over, turned by 0, 90, 180 and 270 degrees: turned characters are further classes."""
+        """Images rotated by 0, 90, 180 and 270 degrees, where rotated classes count as further classes."""
         turns = [np.rot90(self.pixels, turn, axes=(1, 2)) for turn in range(4)]
         classes = [self.classes + turn * len(self.names) for turn in range(4)]
         names = [f"{name} turned {90 * turn}" if turn else name for turn in range(4) for name in self.names]
@@ -71,15 +71,15 @@ def load_images(source: str | Path, side: int = 32) -> Images:
     """Images by name or from disk.
 
     Args:
-        source: "digits", scikit-learn's; "omniglot:images_background_small1" and the like, downloaded from the authors'
-            repository; or a folder or zip of ALPHABET/CHARACTER/*.png, as Omniglot comes, dark ink on white, which
-            transparent parts show as well. "NAME[3-7]" takes the classes numbered 3 to 7 only.
-        side: pixels of a side to which images are scaled.
+        source: "digits" of scikit-learn; a name such as "omniglot:images_background_small1", downloaded from the authors'
+            repository; or a folder or zip of ALPHABET/CHARACTER/*.png in the layout of Omniglot, with dark ink on white,
+            where transparent parts count as white. "NAME[3-7]" selects classes 3 to 7 only.
+        side: side in pixels to which images are scaled.
 
     Raises:
-        FileNotFoundError: no such folder or zip.
-        ValueError: an unknown name, a zip or folder with other or too much contents, an image that cannot be read, is too
-            large or has one colour alone, fewer than two classes, a class with fewer than two images.
+        FileNotFoundError: the folder or zip does not exist.
+        ValueError: an unknown name, a zip or folder with other or too many files, an image that is unreadable, too large or
+            of a single colour, fewer than two classes, a class with fewer than two images.
         ImportError: the extra "images" is not installed.
     """
     require("images", "a task of images")
@@ -110,7 +110,7 @@ def is_named(source: str) -> bool:
 
 
 def _split(source: str) -> tuple[str, tuple[int, int] | None]:
-    """Name, and first and last class if they are given."""
+    """Name of a source, and its first and last class if given."""
     match = re.fullmatch(r"(.+)\[(\d{1,9})-(\d{1,9})\]", source)
     return (match[1], (int(match[2]), int(match[3]))) if match else (source, None)
 
@@ -120,13 +120,13 @@ def _digits(side: int) -> Images:
 
     stored: Any = load_digits()
     require_memory(f"digits at side = {side}", 8 * len(stored.images) * side**2)
-    # 8 x 8 pixels of 0 to 16.
+    # 8 x 8 pixels with values from 0 to 16.
     pixels = _scaled(stored.images.astype(np.float32) / 16, side)
     return Images(pixels, stored.target.astype(int), tuple(str(digit) for digit in range(10)))
 
 
 def _scaled(ink: Float[np.ndarray, "image row column"], side: int) -> Float[np.ndarray, "image side side"]:
-    """Images scaled, all rows and then all columns at once: image by image takes three times as long."""
+    """Images scaled to a side, first all rows and then all columns at once, three times as fast as image by image."""
     from PIL import Image
 
     for _ in range(2):
@@ -138,10 +138,10 @@ def _scaled(ink: Float[np.ndarray, "image row column"], side: int) -> Float[np.n
 
 
 def _located(source: str) -> Path:
-    """The folder or zip, downloaded if it is one of Omniglot's by name."""
+    """Path of a folder or zip, downloaded for a name of Omniglot."""
     if not source.startswith(PREFIX):
         path = user_path("images", source)
-        if not os.path.exists(path):  # False also for a name that is too long for a file.
+        if not os.path.exists(path):  # Also False for a name too long for a file.
             raise FileNotFoundError(
                 f"images must be {DIGITS!r}, {PREFIX!r} and the name of a file of Omniglot's, or a folder or zip,"
                 f" got {shown(source)}, which is not there"
@@ -160,8 +160,8 @@ def _located(source: str) -> Path:
 
 
 def _read(path: Path, side: int) -> Images:
-    """Images of a folder or zip, classes in the order of their names."""
-    pixels, names, seen = [], [], 0
+    """Images of a folder or zip, with classes in the order of their names."""
+    pixels, names, pixels_read = [], [], 0
     files = _files(path)
     require_memory(f"images of {path} at side = {side}", 8 * len(files) * side**2)
     for name, read in files:
@@ -170,8 +170,8 @@ def _read(path: Path, side: int) -> Images:
             raise BayesattnError(f"{path} must hold ALPHABET/CHARACTER/*.png, as Omniglot does, got {name!r}")
         with decoding(f"{name} in {path} must be an image, got a file that cannot be read"):
             ink = _ink(read())
-        if (seen := seen + ink.size) > MOST_PIXELS_TOGETHER:
-            raise BayesattnError(f"{path} must hold at most {MOST_PIXELS_TOGETHER} pixels, got more by {name}")
+        if (pixels_read := pixels_read + ink.size) > MOST_PIXELS:
+            raise BayesattnError(f"{path} must hold at most {MOST_PIXELS} pixels, got more by {name}")
         if ink.min() == ink.max():
             raise BayesattnError(f"{name} in {path} must show something, got an image of one colour alone")
         pixels.append(_scaled(ink[None], side)[0])
@@ -186,12 +186,14 @@ def _ink(content: bytes) -> Float[np.ndarray, "row column"]:
     """Darkness of each pixel of a PNG file on white paper."""
     from PIL import Image
 
-    # Other formats have readers that run programs (EPS).
+    # The readers of other formats may run programs (EPS).
     with Image.open(io.BytesIO(content), formats=["PNG"]) as image:
-        if image.width * image.height > MOST_PIXELS:
-            raise BayesattnError(f"it has {image.width} x {image.height} pixels, expected at most {MOST_PIXELS}")
+        if image.width * image.height > MOST_PIXELS_PER_IMAGE:
+            raise BayesattnError(
+                f"it has {image.width} x {image.height} pixels, expected at most {MOST_PIXELS_PER_IMAGE}"
+            )
         if image.mode.startswith("I"):
-            # 16 bits of grey, which Pillow cuts off at 255 where it converts them; one grey may stand for transparency.
+            # 16-bit grey, which Pillow would clip at 255 when converting; one grey value may mean transparency.
             grey = np.asarray(image, np.float32)
             clear = image.info.get("transparency")
             return np.where(grey == clear, np.float32(0), 1 - grey / 65535) if clear is not None else 1 - grey / 65535
@@ -208,16 +210,16 @@ def _files(path: Path) -> list[tuple[str, Callable[[], bytes]]]:
         if path.is_dir():
             files = sorted(file for file in path.rglob("*") if _is_image(file.name) and file.is_file())
             size = sum(file.stat().st_size for file in files)
-            if size > MOST_BYTES or len(files) > MOST_MEMBERS:
+            if size > MOST_IMAGE_BYTES or len(files) > MOST_ZIP_MEMBERS:
                 raise BayesattnError(f"it holds {len(files)} images of {size / 2**30:.3g} GiB, expected at most 1 GiB")
-            # Names begin with that of the folder, as those in a zip of it do.
+            # Names begin with the name of the folder, as in a zip of the folder.
             folder = PurePosixPath(path.name)
             return [((folder / file.relative_to(path).as_posix()).as_posix(), file.read_bytes) for file in files]
         if not path.is_file():
             raise BayesattnError("it is no regular file")
         packed = zipfile.ZipFile(path)
-        held = [member for member in members(packed, MOST_BYTES) if _is_image(member.filename)]
-        return [(member.filename, partial(packed.read, member)) for member in sorted(held, key=lambda m: m.filename)]
+        images = [member for member in members(packed, MOST_IMAGE_BYTES) if _is_image(member.filename)]
+        return [(member.filename, partial(packed.read, member)) for member in sorted(images, key=lambda m: m.filename)]
 
 
 def _is_image(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""One-shot image classification: is the query of the first image's class or of the second's? (THEORY section 7)"""
+"""One-shot image classification: is the query in the class of the first or of the second image? (THEORY section 7)"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,15 +14,15 @@ from bayesattn._util.input_files import read_arrays
 from bayesattn.tasks.dataset import TokenDataset
 from bayesattn.tasks.images import Images, load_images
 
-SHOWN = 3
-"""Images of an episode: one of each class, and the query."""
+IMAGES_PER_EPISODE = 3
+"""Number of images of an episode: one of each of two classes, and the query."""
 VALIDATION_SHARE = 0.15
-"""Share of the training classes that are held out for validation."""
+"""Share of the training classes reserved for validation."""
 LONGEST_PERIOD = 10_000.0
 
 
 class Episodes(NamedTuple):
-    """Numbers of the images of each episode (first class, second class, query); +1 if the query is of the first class."""
+    """Indices of the images of each episode (first class, second class, query); label +1 if the query is of the first."""
 
     shown: Int[np.ndarray, "episode 3"]
     labels: Float[np.ndarray, " episode"]
@@ -30,31 +30,31 @@ class Episodes(NamedTuple):
 
 @dataclass(frozen=True)
 class OneShot:
-    """Episodes of two labelled images and a query, seen by heads whose queries and keys were trained.
+    """Episodes of two labelled images and a query, with heads whose queries and keys are trained.
 
-    Each image is cut into patches, which become tokens: a random projection of the patch, plus an embedding of the image's
-    label (first class, second class, unknown), plus sinusoidal positions; N_0 = width, and T = 3 (side / patch)^2 tokens.
-    Test episodes show classes of groups (alphabets, digits) that training never saw; part of the training classes is
-    held out for validation.
+    Each image is cut into patches. The token of a patch is a random projection of the patch, plus an embedding of the
+    image's label (first class, second class, unknown), plus sinusoidal positions; N_0 = width, and there are
+    T = 3 (side / patch)^2 tokens. The classes of test episodes are from groups (alphabets, digits) without training
+    classes. A part of the training classes is reserved for validation.
 
     Args:
-        train_images: source of training classes, as `bayesattn.tasks.images.load_images` takes it.
-        test_images: source of test classes; groups that are among the training ones are left out.
-        examples: P, training episodes (even).
-        test_examples: test episodes (even).
-        validation_examples: validation episodes (even).
-        side: pixels of an image's side.
-        patch: pixels of a patch's side; divides `side`.
+        train_images: source of training classes, as for `bayesattn.tasks.images.load_images`.
+        test_images: source of test classes; groups that have training classes are excluded.
+        examples: P, number of training episodes (even).
+        test_examples: number of test episodes (even).
+        validation_examples: number of validation episodes (even).
+        side: side of an image in pixels.
+        patch: side of a patch in pixels; divides `side`.
         width: N_0, features of a token (even).
         key_width: G, features of queries and keys.
         heads: H_l of each layer.
-        turned: whether turned training images count as further classes.
-        attention: .safetensors or .npz file of queries and keys, "Q_1", "K_1", .. of shape (H_l, G, N_0): what
-            `bayesattn.tasks.training` writes, or your own.
-        seed: of episodes, projection and label embedding.
+        turned: whether rotated training images count as further classes.
+        attention: .safetensors or .npz file of queries and keys "Q_1", "K_1", .. of shape (H_l, G, N_0), written by
+            `bayesattn.tasks.training` or by the user.
+        seed: seed of episodes, projection and label embedding.
 
     Raises:
-        ValueError: a size that makes no sense.
+        ValueError: an invalid size.
     """
 
     train_images: str = "digits[0-6]"
@@ -87,12 +87,12 @@ class OneShot:
 
     @property
     def tokens(self) -> int:
-        """T, tokens of an episode."""
-        return SHOWN * (self.side // self.patch) ** 2
+        """Number T of tokens of an episode."""
+        return IMAGES_PER_EPISODE * (self.side // self.patch) ** 2
 
     @cached_property
     def classes(self) -> dict[str, Images]:
-        """Images of "train", "validation" and "test" classes, pixels shifted and scaled to those of training images."""
+        """Images of "train", "validation" and "test" classes, with pixels standardised by those of training images."""
         known, unseen = load_images(self.train_images, self.side), load_images(self.test_images, self.side)
         fresh = [number for number, group in enumerate(unseen.groups) if group not in set(known.groups)]
         if len(fresh) < 2:
@@ -121,15 +121,15 @@ class OneShot:
 
     @cached_property
     def embedding(self) -> dict[str, np.ndarray]:
-        """What turns patches into tokens: `projection` (pixel, N_0), and `offsets` (T, N_0) of labels and positions."""
+        """Embedding of patches as tokens: `projection` (pixel, N_0), and `offsets` (T, N_0) of labels and positions."""
         rng, pixels = self._generator("embedding"), self.patch**2
         require_memory("embedding of the patches", 8 * self.width * (pixels + self.tokens))
         projection = rng.normal(size=(pixels, self.width)) / np.sqrt(pixels)
-        labels = rng.normal(size=(SHOWN, self.width)).repeat(self.tokens // SHOWN, axis=0)
+        labels = rng.normal(size=(IMAGES_PER_EPISODE, self.width)).repeat(self.tokens // IMAGES_PER_EPISODE, axis=0)
         return {"projection": projection, "offsets": labels + sinusoidal_positions(self.tokens, self.width)}
 
     def episodes(self, images: Images, count: int, rng: np.random.Generator) -> Episodes:
-        """Episodes, half of each label: two classes, an image of each, and another image of one of them as the query."""
+        """Random episodes, half of each label: an image of each of two classes, and another image of one as the query."""
         order = np.argsort(images.classes, kind="stable")
         first_members = np.searchsorted(images.classes[order], np.arange(len(images.names)))
         sizes = np.bincount(images.classes, minlength=len(images.names))
@@ -146,13 +146,13 @@ class OneShot:
         return Episodes(order[shown], labels)
 
     def patches(self, images: Images) -> Float[np.ndarray, "image patch pixel"]:
-        """Pixels of each patch of each image, patches in reading order."""
+        """Pixels of the patches of each image, in reading order."""
         count, grid = len(images.pixels), self.side // self.patch
         cut = images.pixels.reshape(count, grid, self.patch, grid, self.patch).transpose(0, 1, 3, 2, 4)
         return cut.reshape(count, grid**2, self.patch**2)
 
     def inputs(self, images: Images, episodes: Episodes) -> Float[np.ndarray, "episode token feature"]:
-        """Tokens x of episodes."""
+        """Tokens x of the episodes."""
         require_memory("tokens of the episodes", 8 * len(episodes.labels) * self.tokens * self.width)
         return embedded(self.patches(images)[episodes.shown], **self.embedding)
 
@@ -166,7 +166,7 @@ class OneShot:
         """Training, test and validation episodes, and the heads of `attention`; the same for the same seed.
 
         Raises:
-            ValueError: no attention given, or one that does not fit.
+            ValueError: no attention, or an attention that does not fit.
         """
         if self.attention is None:
             raise BayesattnError(
@@ -205,11 +205,11 @@ def sinusoidal_positions(tokens: int, width: int) -> Float[np.ndarray, "token fe
 
 
 def load_heads(file: str | Path, heads: tuple[int, ...], width: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Queries and keys of each layer from a .safetensors or .npz file, as `bayesattn.attention.path_inputs` takes them.
+    """Queries and keys of each layer from a .safetensors or .npz file, as for `bayesattn.attention.path_inputs`.
 
     Raises:
-        FileNotFoundError: no such file.
-        ValueError: a file that cannot be read, an array that is missing or whose shape does not fit.
+        FileNotFoundError: the file does not exist.
+        ValueError: an unreadable file, a missing array, or an array whose shape does not fit.
     """
     arrays, _ = read_arrays("task.attention", file)
     layers = []

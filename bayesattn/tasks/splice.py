@@ -1,4 +1,4 @@
-"""Is there a splice junction, and of which kind? Three classes of DNA sequences."""
+"""Classification of DNA sequences by splice junctions: donor, acceptor or neither."""
 
 import csv
 from dataclasses import dataclass
@@ -15,33 +15,34 @@ from bayesattn.tasks.dataset import TokenDataset, checked_settings
 
 CLASSES = ("donor", "acceptor", "neither")
 SHARES = (0.25, 0.25, 0.5)
-"""Of the classes, nearly as in the sequences that were counted."""
+"""Probabilities of the classes, close to those in the real sequences."""
 COUNTS = Path(__file__).parent / "splice.csv"
 TOKENS, NUCLEOTIDES = 60, 4
 WINDOW = range(23, 37)
-"""Positions, of 60, that tokens tell apart: those about the junction, which is between 29 and 30."""
+"""Positions, of 60, that tokens distinguish: those around the junction between 29 and 30."""
 
 
 @dataclass(frozen=True)
 class Splice:
-    """Made sequences of 60 nucleotides, each position drawn on its own, from its law in donors, acceptors and neither.
+    """Synthetic sequences of 60 nucleotides, with independent positions and their distributions in each class.
 
-    The laws are counted in 3,186 primate sequences (Noordewier, Towell and Shavlik 1991; see splice.csv); real positions are
-    not independent. For made ones Bayes' rule is known, and no classifier does better (`probabilities`).
+    The distributions for donors, acceptors and neither are estimated from 3,186 primate sequences (Noordewier, Towell and
+    Shavlik 1991; see splice.csv), in which positions are not independent. For synthetic sequences the Bayes-optimal
+    classifier is known (`probabilities`).
 
-    A token is one-hot over its nucleotide and its place: one of 14 positions about the junction, left or right of them;
-    N_0 = 64.
+    A token is one-hot over pairs of nucleotide and place. The place is one of 14 positions around the junction, left of
+    them, or right of them; N_0 = 64.
 
     Args:
-        examples: P, training sequences.
-        test_examples: test sequences.
-        layers: heads of each layer: "junction" attends to the four positions about the junction, "same" to tokens of the
-            asking token's nucleotide, "next" to the next place, "uniform" evenly, "random" has random weights.
+        examples: P, number of training sequences.
+        test_examples: number of test sequences.
+        layers: heads of each layer: "junction" attends to the four positions around the junction, "same" to tokens with the
+            query's nucleotide, "next" to the next place, "uniform" uniformly, "random" has random weights.
         inverse_temperature: factor on all attention logits.
-        seed: of sequences and random heads.
+        seed: seed of sequences and random heads.
 
     Raises:
-        ValueError: a size, strength or head name that makes no sense.
+        ValueError: an invalid size, strength or head name.
     """
 
     HEADS: ClassVar[tuple[str, ...]] = ("junction", "same", "next", "uniform", "random")
@@ -59,7 +60,7 @@ class Splice:
         """Sequences, their classes and heads; the same for the same seed.
 
         Raises:
-            ValueError: sequences that memory cannot hold.
+            ValueError: sequences too large for the memory.
         """
         features = NUCLEOTIDES * (len(WINDOW) + 2)
         require_memory("sequences of these sizes", 8 * (self.examples + self.test_examples) * TOKENS * features)
@@ -73,7 +74,7 @@ class Splice:
 
     @staticmethod
     def probabilities(nucleotides: Int[np.ndarray, "example position"]) -> Float[np.ndarray, "example output"]:
-        """Of the classes given a made sequence of nucleotides 0 to 3 (A, C, G, T), by Bayes' rule."""
+        """Probabilities of the classes given a synthetic sequence of nucleotides 0 to 3 (A, C, G, T), by Bayes' rule."""
         logs = np.log(_laws())[:, np.arange(TOKENS), nucleotides].sum(-1).T + np.log(SHARES)
         chances = np.exp(logs - logs.max(1, keepdims=True))
         return chances / chances.sum(1, keepdims=True)
@@ -87,12 +88,12 @@ class Splice:
         classes = rng.choice(len(CLASSES), count, p=SHARES)
         below = np.cumsum(_laws(), axis=2)[classes, :, :-1]
         nucleotides = (rng.random((count, TOKENS, 1)) > below).sum(2)
-        # Mean squares of 1.
+        # Scaled to a mean square of 1.
         tokens = np.sqrt(NUCLEOTIDES * (len(WINDOW) + 2)) * np.eye(NUCLEOTIDES * (len(WINDOW) + 2))
         return tokens[NUCLEOTIDES * _places() + nucleotides], one_hot(classes, names=range(len(CLASSES))).labels
 
     def _head(self, name: str, rng: np.random.Generator) -> Float[np.ndarray, "feature feature"]:
-        """W of a head, key on the left: logits x_key^T W x_query, of tokens of squared length N_0."""
+        """Matrix W of a head, with the key on the left: logits x_key^T W x_query, for tokens of squared length N_0."""
         places, alike = len(WINDOW) + 2, np.zeros((NUCLEOTIDES, NUCLEOTIDES))
         features = NUCLEOTIDES * places
         by_place = np.zeros((places, places))
@@ -110,7 +111,7 @@ class Splice:
 
 @cache
 def _laws() -> Float[np.ndarray, "output position nucleotide"]:
-    """Probability of each nucleotide at each position in each class, each counted once more than it was seen."""
+    """Probability of each nucleotide at each position in each class, from counts plus 1."""
     with COUNTS.open() as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     counts = np.array([[float(row[letter]) for letter in "ACGT"] for row in rows]).reshape(len(CLASSES), TOKENS, -1) + 1
@@ -119,5 +120,5 @@ def _laws() -> Float[np.ndarray, "output position nucleotide"]:
 
 @cache
 def _places() -> Int[np.ndarray, " position"]:
-    """Place of each position: 0 left of the window, then its positions one by one, then right of it."""
+    """Place of each position: 0 left of the window, 1 to 14 in the window, and 15 right of it."""
     return np.clip(np.arange(TOKENS) - WINDOW.start + 1, 0, len(WINDOW) + 1)

@@ -1,8 +1,8 @@
-"""Gradient descent on the one-shot task: where queries and keys come from, and the network whose heads are pruned.
+"""Gradient descent on the one-shot task, which gives queries and keys, and the network whose heads are pruned.
 
-The network is the one whose posterior is sampled (THEORY section 1): attention of each layer is a function of the bare
-tokens, and the output goes through path inputs. All its weights, queries and keys are learnt on the mean squared error of
-labels +1 and -1, each batch made of new episodes.
+The network is the one whose posterior is sampled (THEORY section 1): the attention of each layer is a function of the
+tokens, and the output is computed from path inputs. All weights, queries and keys minimise the mean squared error of labels
++1 and -1, with new episodes in each batch.
 """
 
 import dataclasses
@@ -40,31 +40,31 @@ from bayesattn.tasks.images import is_named
 from bayesattn.tasks.one_shot import OneShot, embedded
 from bayesattn.theory.predictor import right
 
-BLOCK = 50
+STEPS_PER_BLOCK = 50
 """Steps between two calls of the progress callback."""
-TRAINED_BY = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
-"""Fields of a task on which training depends, besides the training images themselves."""
+FIELDS_OF_TRAINING = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
+"""Fields of a task on which training depends, besides the training images."""
 TRAINING_VERSION = 1
-"""Raise it when training gives other weights beyond rounding: networks of another version are trained again."""
+"""To be raised when training gives other weights beyond rounding: networks of other versions are trained again."""
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
-"""Libraries whose versions decide the last bits of trained weights."""
+"""Libraries whose versions affect the last bits of trained weights."""
 FOLDER = Path(__file__).parent / "trained"
-"""Networks that come with the package, as `compact` leaves them."""
-CHECKPOINT_BLOCKS = 10
+"""Folder of the trained networks in the package, compacted by `compact`."""
+BLOCKS_PER_CHECKPOINT = 10
 """Blocks between two checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """Settings of the optimiser: Adam (Kingma & Ba 2015) with a cosine schedule after a linear rise.
+    """Settings of the optimiser: Adam (Kingma & Ba 2015) with a cosine schedule after a linear warm-up.
 
     Args:
-        steps: gradient steps.
-        batch: episodes of each step.
-        learning_rate: greatest learning rate.
+        steps: number of gradient steps.
+        batch: number of episodes of each step.
+        learning_rate: largest learning rate.
         width: N_1 = .. = N_a of the trained network.
-        weight_decay: shrinks weights by this times the learning rate at each step (Loshchilov & Hutter 2019); 0 for none.
-        seed: of initial weights and episodes.
+        weight_decay: weights shrink by this times the learning rate at each step (Loshchilov & Hutter 2019); 0: none.
+        seed: seed of initial weights and episodes.
 
     Raises:
         ValueError: a count below 1, a learning rate that is not above 0, a weight decay below 0.
@@ -87,7 +87,7 @@ class Training:
 
 
 class Progress(NamedTuple):
-    """What a progress callback is told: steps done, all steps, mean loss and accuracy on the last block's batches."""
+    """Argument of a progress callback: steps done, steps in total, mean loss and accuracy on the last block's batches."""
 
     done: int
     total: int
@@ -96,7 +96,7 @@ class Progress(NamedTuple):
 
 
 def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
-    """V_0, V_l, a from a prior of variance 1; queries equal to keys, so that tokens attend to those that are like them."""
+    """Initial V_0, V_l, a from a prior of variance 1, and queries equal to keys, so that tokens attend to similar ones."""
     shapes: dict[str, tuple[int, ...]] = {"V_0": (width, task.width), "a": (width,)}
     for layer, count in enumerate(task.heads, 1):
         shapes |= {f"V_{layer}": (count, width, width), f"Q_{layer}": (count, task.key_width, task.width)}
@@ -105,19 +105,19 @@ def initial_weights(key: Key[Array, ""], task: OneShot, width: int) -> Weights:
         name: jax.random.normal(subkey, shape, jnp.float32)
         for subkey, (name, shape) in zip(keys, shapes.items(), strict=True)
     }
-    # Logits of order 1.
+    # Scaled to logits of order 1.
     queries = {name: value / float(np.sqrt(task.width)) for name, value in drawn.items() if name[0] == "Q"}
     return drawn | queries | {name.replace("Q", "K"): value for name, value in queries.items()}
 
 
 def values_of(weights: PlainMapping) -> Weights:
-    """All weights but queries and keys."""
+    """All weights except queries and keys."""
     return {name: jnp.asarray(value) for name, value in weights.items() if name[0] not in "QK"}
 
 
 @with_own_settings
 def output(weights: Weights, tokens: Float[Array, "episode token feature"]) -> Float[Array, " episode"]:
-    """f of the network on tokens."""
+    """Output f of the network on tokens."""
     depth = sum(name.startswith("Q_") for name in weights)
     heads = tuple((weights[f"Q_{layer}"], weights[f"K_{layer}"]) for layer in range(1, depth + 1))
     return network(values_of(weights), attention.traced_path_inputs(tokens, heads, "mean", "softmax"))
@@ -133,23 +133,23 @@ def train(
 ) -> dict[str, np.ndarray]:
     """Train the network and write its weights to a .safetensors file.
 
-    Training that was interrupted goes on from its last checkpoint, `out` with ".checkpoint" added, and ends with the
-    same weights as one that was not; the checkpoint is removed at the end.
+    Interrupted training continues from its last checkpoint, `out` with ".checkpoint" appended, and ends with the same
+    weights as uninterrupted training. The checkpoint is removed at the end.
 
     Args:
-        task: whose training classes are seen.
+        task: task with the training classes.
         training: settings of the optimiser.
-        out: the file, which must not be there yet.
-        progress: called every 50 steps.
-        small: write what `compact` makes of the weights, a tenth of their bytes.
+        out: the file, which must not exist yet.
+        progress: function called every 50 steps.
+        small: write the weights compacted by `compact`, in a tenth of the bytes.
 
     Returns:
         V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,), Q_l and K_l (H_l, G, N_0).
 
     Raises:
-        FileExistsError: there is such a file.
-        BlockingIOError: another process is training to it.
-        ValueError: a file of another ending, a checkpoint of other settings or code; one that cannot be read is ignored.
+        FileExistsError: the file exists.
+        BlockingIOError: another process is training to the same file.
+        ValueError: a file name with another ending, a checkpoint of other settings or code; an unreadable one is ignored.
         FloatingPointError: the loss is not finite.
     """
     out = user_path("out", out)
@@ -169,7 +169,7 @@ def _require_new(out: Path) -> None:
 
 @contextmanager
 def _locked(out: Path, timeout: float) -> Iterator[None]:
-    """Let one process at a time train to a file; nothing of the lock is left once the file is there."""
+    """Context in which only one process trains to a file; the lock file is removed when the file exists."""
     file = out.with_name(out.name + ".lock")
     lock = filelock.FileLock(file)
     try:
@@ -180,7 +180,7 @@ def _locked(out: Path, timeout: float) -> Iterator[None]:
         ) from None
     try:
         yield
-        file.unlink(missing_ok=True)  # Who waits for it finds the weights.
+        file.unlink(missing_ok=True)  # A process that waits for the lock finds the weights.
     finally:
         lock.release()
 
@@ -201,7 +201,7 @@ def _train(
     data = jnp.asarray(task.patches(images), jnp.float32), embedding
 
     while done < training.steps:
-        count = min(BLOCK, training.steps - done)
+        count = min(STEPS_PER_BLOCK, training.steps - done)
         rng = np.random.default_rng([training.seed, done])
         episodes = task.episodes(images, count * training.batch, rng)
         shape = (count, training.batch)
@@ -218,7 +218,7 @@ def _train(
             )
         if progress is not None:
             progress(Progress(done, training.steps, float(losses.mean()), float(hits.mean())))
-        if done % (BLOCK * CHECKPOINT_BLOCKS) == 0 and done < training.steps:
+        if done % (STEPS_PER_BLOCK * BLOCKS_PER_CHECKPOINT) == 0 and done < training.steps:
             _write(checkpoint, _named(state), about | {"done": str(done)})
     trained = {name: np.asarray(value) for name, value in state[0].items()}
     _write(out, compact(trained) if small else trained, about)
@@ -228,7 +228,7 @@ def _train(
 
 @lru_cache(maxsize=8)
 def _compiled(learning_rate: float, steps: int, weight_decay: float) -> tuple[Callable, Callable]:
-    """First state of the optimiser, and some steps of it: compiled once for all networks of one shape."""
+    """Functions for the initial state and for a block of steps, compiled once for all networks of one shape."""
     import optax
 
     schedule = optax.warmup_cosine_decay_schedule(0.0, learning_rate, steps // 20, steps)
@@ -261,11 +261,11 @@ def accuracy(task: OneShot, weights: PlainMapping, part: str) -> float:
 
 
 def compact(weights: PlainMapping) -> dict[str, np.ndarray]:
-    """Queries and keys in half precision, and what pruning asks of all other weights.
+    """Queries and keys in half precision, and the quantities that pruning needs of all other weights.
 
     Returns:
-        Q_l and K_l (H_l, G, N_0), "readout" (Pi, N_0), by which the network is linear in its path inputs, and "magnitude_l"
-        (H_l,), the norms of the values of each head.
+        Q_l and K_l (H_l, G, N_0); "readout" (Pi, N_0), the coefficients of the path inputs in the output; and "magnitude_l"
+        (H_l,), the norm of the values of each head.
     """
     heads = {name: np.asarray(value, np.float16) for name, value in weights.items() if name[0] in "QK"}
     norms = {
@@ -277,7 +277,7 @@ def compact(weights: PlainMapping) -> dict[str, np.ndarray]:
 
 
 def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
-    """All weights of the network whose attention a file holds, or what `compact` left; None if there is attention alone."""
+    """Weights in a file of attention, complete or compacted by `compact`; None if it contains only queries and keys."""
     if file is None or user_path("file", file).suffix != ".safetensors":
         return None
     weights, _ = read_arrays("task.attention", file)
@@ -285,9 +285,9 @@ def weights_of(file: str | Path | None) -> dict[str, np.ndarray] | None:
 
 
 def cached(task: OneShot, training: Training, progress: Callable[[Progress], None] | None = None) -> Path:
-    """The file of weights that `train` writes for a task: one that comes with the package, or in the user's cache folder.
+    """File of weights written by `train` for a task, in the package or in the user's cache folder.
 
-    Trained now unless it is there.
+    The network is trained now if there is no such file.
     """
     if (ready := _ready(task, training)) is not None:
         return ready
@@ -301,19 +301,19 @@ def cached(task: OneShot, training: Training, progress: Callable[[Progress], Non
 
 
 def is_cached(task: OneShot, training: Training) -> bool:
-    """Whether `cached` finds the weights without training."""
+    """Whether `cached` returns the weights without training."""
     return _ready(task, training) is not None or _is_trained(_cache_file(task, training), description(task, training))
 
 
 def _ready(task: OneShot, training: Training) -> Path | None:
-    """The file that comes with the package for a task on images of a known name, whatever code trained it."""
+    """File in the package for a task on images of a known name, regardless of the code that trained it; else None."""
     if not is_named(task.train_images):
         return None
     wanted = _settings(task, training)
     for file in sorted(FOLDER.glob("*.safetensors")):
         try:
             about = read_arrays("weights", file)[1]
-        except (ValueError, OSError):  # One that is damaged is of no use to any task.
+        except (ValueError, OSError):  # A damaged file is skipped.
             continue
         if all(about.get(name) == value for name, value in wanted.items()):
             return file
@@ -322,7 +322,7 @@ def _ready(task: OneShot, training: Training) -> Path | None:
 
 @contextmanager
 def untrained(task: OneShot, training: Training) -> Iterator[Path]:
-    """A file, for the time being, of the weights that training begins with."""
+    """Context with a temporary file of the initial weights of training."""
     with tempfile.TemporaryDirectory() as folder:
         weights = initial_weights(first_key(training.seed), task, training.width)
         _write(Path(folder) / "untrained.safetensors", {name: np.asarray(value) for name, value in weights.items()}, {})
@@ -336,7 +336,7 @@ def _cache_file(task: OneShot, training: Training) -> Path:
 
 
 def _is_trained(file: Path, about: Mapping[str, str]) -> bool:
-    """Whether a file holds the weights of a description; one that is damaged is trained again."""
+    """Whether a file contains the weights with a description; False for a damaged file, which is trained again."""
     try:
         return read_arrays("weights", file)[1] == about
     except (OSError, ValueError):
@@ -344,16 +344,19 @@ def _is_trained(file: Path, about: Mapping[str, str]) -> bool:
 
 
 def description(task: OneShot, training: Training) -> dict[str, str]:
-    """What a file of weights says about itself: all that they depend on, as JSON."""
+    """Description stored in a file of weights: everything on which they depend, as JSON."""
     images = task.classes["train"]
-    # The images, not where they lay: another file may come to have the same name.
+    # The images instead of their path, because another file may have the same name later.
     digest = hashlib.sha256(images.pixels.tobytes() + images.classes.tobytes()).hexdigest()
     versions = {"training": TRAINING_VERSION} | {name: version(name) for name in LIBRARIES}
     return _settings(task, training) | {"images": digest, "versions": json.dumps(versions, sort_keys=True)}
 
 
 def _settings(task: OneShot, training: Training) -> dict[str, str]:
-    about = {"task": {name: getattr(task, name) for name in TRAINED_BY}, "training": dataclasses.asdict(training)}
+    about = {
+        "task": {name: getattr(task, name) for name in FIELDS_OF_TRAINING},
+        "training": dataclasses.asdict(training),
+    }
     if is_named(task.train_images):
         about["task"]["train_images"] = task.train_images
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
@@ -364,7 +367,7 @@ def _named(state: Any) -> dict[str, np.ndarray]:
 
 
 def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[Any, int]:
-    """State and steps done of a checkpoint; of one that cannot be read, those of the start, for all is drawn from seeds."""
+    """State and steps done of a checkpoint, or those of the start if it is unreadable, as all is drawn from seeds."""
     leaves, tree = jax.tree.flatten(like)
     try:
         arrays, metadata = read_arrays("checkpoint of the training", checkpoint)

@@ -1,4 +1,4 @@
-"""The action whose minimum is the order parameter at large width (THEORY section 4)."""
+"""Action, whose minimum is the order parameter at large width (THEORY section 4)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -19,7 +19,7 @@ from bayesattn.theory.arguments import gaussian_density
 
 
 class Action(NamedTuple):
-    """Energy and entropy, twice the exponents of likelihood and prior, and U_a; numbers, but for U_a of several outputs."""
+    """Energy and entropy (twice the exponents of likelihood and prior), and U_a, a matrix if there are several outputs."""
 
     energy: Float[Array, ""]
     entropy: Float[Array, ""]
@@ -28,26 +28,26 @@ class Action(NamedTuple):
 
 @with_own_settings
 def action(order_parameters: Sequence[Any], model: Checked, *, temperature: Checked = None) -> Action:
-    """Energy and entropy at any order parameters, the scalar one of the readout eliminated in closed form.
+    """Energy and entropy at any order parameters, with the readout's U_a eliminated in closed form.
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
-    with u_l the partial trace of U_l over its heads (THEORY section 4). U_a of m outputs is a matrix, which enters by its
-    trace and log determinant. Where a layer has a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is over the
-    blocks of its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1).
+    with u_l the partial trace of U_l over its heads (THEORY section 4). For m outputs, U_a is a matrix, which enters
+    through its trace and log determinant. In a layer with a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is
+    over the blocks of its heads, and log det U_l is that of their covariance given the first block (EXTENSIONS section 1).
 
-    JAX can trace and differentiate it in the order parameters and the temperature. The gradient in U_l is the symmetric one,
-    by whose product with a symmetric change the action changes.
+    JAX can trace and differentiate the action in the order parameters and the temperature. The gradient in U_l is
+    symmetric: its product with a symmetric change of U_l is the change of the action.
 
     Args:
-        order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows, with skips and m outputs
-            as many as `arch.order_parameter_sizes`.
+        order_parameters: (U_1, .., U_L), symmetric positive definite; U_l has H_l x .. x H_L rows or, with skips and m
+            outputs, as many as `arch.order_parameter_sizes`.
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
         temperature: T, variance of the likelihood, by default the model's.
 
     Raises:
-        ValueError: no model, or one of classes; wrong shapes, entries that are not finite, matrices that are not symmetric
-            positive definite, or whose block of a skip is not that of the layer above.
+        ValueError: not a model, or a model of classes; wrong shapes, entries that are not finite, matrices that are not
+            symmetric positive definite, or whose block of a skip does not match the layer above.
     """
     density, arch = gaussian_density(model, temperature), model.architecture
     checked = checked_order_parameters(order_parameters, arch)
@@ -57,7 +57,7 @@ def action(order_parameters: Sequence[Any], model: Checked, *, temperature: Chec
 
 
 def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*outputs"]:
-    """U_a as users see it: a number where there is one output."""
+    """U_a in user-facing form: a number if there is one output."""
     return matrix[0, 0] if len(matrix) == 1 else matrix
 
 
@@ -101,12 +101,12 @@ def scalar_order_parameter(
 ) -> Float[Array, "output output"]:
     """U_a that minimises the entropy given U_L without a skip: the positive root of a quadratic equation.
 
-    N_a/s_a^2 U_a^2 + (N_L H_L - N_a) U_a - N_L u_L / s_L^2 = 0 with u_L the partial trace of U_L over its heads: U_a has the
-    eigenvectors of u_L.
+    N_a/s_a^2 U_a^2 + (N_L H_L - N_a) U_a - N_L u_L / s_L^2 = 0 with u_L the partial trace of U_L over its heads; U_a
+    has the eigenvectors of u_L.
     """
     outputs = len(top) // heads
     values, vectors = jnp.linalg.eigh(_partial_trace(top, outputs))
-    # Solved without cancellation in either sign.
+    # No cancellation for either sign of the linear coefficient.
     quadratic = readout_width / readout_variance
     half_linear = (top_width * heads - readout_width) / 2
     constant = top_width * values / top_variance
@@ -116,7 +116,7 @@ def scalar_order_parameter(
 
 
 def _partial_trace(matrix: Array, size: int) -> Float[Array, "row row"]:
-    """Sum of the blocks of so many rows on the diagonal."""
+    """Sum of the diagonal blocks with `size` rows."""
     blocks = len(matrix) // size
     return jnp.einsum("hihj->ij", matrix.reshape(blocks, size, blocks, size))
 

@@ -1,18 +1,18 @@
-"""Evidence by annealing: particles of the collapsed posterior are cooled from the prior, or bridged from a mixture.
+"""Evidence by annealing: particles of the collapsed posterior, cooled from the prior or bridged from a mixture.
 
-Sequential Monte Carlo in the temperature T of the likelihood itself, which is infinite for the prior, so that one run passes
-through every T that is wanted. It lags behind where the posterior moves to a place of which hot particles know nothing.
-`bridge` begins at a mixture that covers the posterior, and passes to it at one temperature, along the geometric path: of one
-step, which is importance sampling, where the mixture is near enough.
+`anneal` is sequential Monte Carlo in the temperature T of the likelihood itself, which is infinite for the prior, so
+one run passes through every T that is requested. It lags behind if the posterior moves to a region that hot particles
+have not reached. `bridge` begins at a mixture that covers the posterior, and moves to the posterior at one temperature
+along the geometric path; if the mixture is close enough, it takes a single step, which is importance sampling.
 
-Islands of particles do not mix, and each gives an unbiased estimate of p(Y): their scatter is the error. They share the
-temperatures, the metric and the step size, which are chosen from all of them.
+Islands of particles do not mix, and each gives an unbiased estimate of p(Y): the scatter of the islands gives the
+error. The islands share the temperatures, the metric and the step size, which are chosen from all of them.
 
-From one temperature to the next every island reweighs its particles by the ratio of likelihoods, draws a few of them by
-weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the way (waste-free, Dau and Chopin 2022).
+From one temperature to the next, each island reweights its particles by the ratio of likelihoods, resamples a few of them
+by weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the way (waste-free, Dau and Chopin 2022).
 
-BlackJAX has pieces of this (`blackjax.smc`), which do not fit: they have one population, whose error is not known from one
-run, and a ladder in the exponent of the likelihood, which passes through no other temperature than the last.
+Parts of BlackJAX (`blackjax.smc`) do the same but do not fit: they have one population, so that a single run does not
+give the error, and a ladder in the exponent of the likelihood, which passes through no temperature but the last.
 """
 
 import itertools
@@ -34,29 +34,29 @@ from bayesattn.theory.problem import Problem, Shapes, potential
 
 ISLANDS = 8
 MOVES = 8
-"""Moves of each particle drawn, all of whose states are kept."""
+"""Moves of each resampled particle; all states on the way are kept."""
 PARTICLES = 128
-"""Of each island, where the likelihood is cheap."""
+"""Particles of each island, if the likelihood is cheap."""
 FEWEST_PARTICLES = 32
-WORK = 1e10
-"""Operations that the likelihoods of all particles may take, roughly, where they are more than the fewest."""
-STEP = 0.7
+MOST_OPERATIONS = 1e10
+"""Approximate limit on the operations of the likelihoods of all particles, unless there are `FEWEST_PARTICLES`."""
+LOG_WEIGHT_DEVIATION = 0.7
 """Standard deviation of the log weights from one temperature to the next."""
-LEAST_SHARE = 0.3
+LEAST_EFFECTIVE_SHARE = 0.3
 """Effective share of the particles below which a step is made shorter."""
-SHORTENED = 1.5
-"""By which a step on a bridge is."""
-ACCEPTANCE = 0.8
-TRAJECTORY = 1.5
+STEP_DIVISOR = 1.5
+"""Factor by which a step of a bridge is made shorter."""
+TARGET_ACCEPTANCE = 0.8
+TRAJECTORY_LENGTH = 1.5
 """Length of a Hamiltonian trajectory in standard deviations: about a quarter of a period."""
-MOST_LEAPS = 16
+MOST_LEAPFROG_STEPS = 16
 
 Points = Float[Array | np.ndarray, "particle coordinate"]
 Numbers = Float[Array | np.ndarray, " particle"]
 
 
 class Annealed(NamedTuple):
-    """log p(Y) at a temperature and its standard error; particles of all islands and their weights, whose sum is 1."""
+    """log p(Y) at a temperature, its standard error, and the particles of all islands with weights that sum to 1."""
 
     log_evidence: float
     error: float
@@ -78,10 +78,11 @@ def anneal(
     best: float = -np.inf,
     within: float = np.inf,
 ) -> dict[float, Annealed]:
-    """log p(Y) at each temperature, with the standard error that the scatter of islands has; raises Singular.
+    """log p(Y) at each temperature, with the standard error from the scatter of the islands; raises Singular.
 
-    `particles` of each island are as many as `WORK` allows by default. Where log p(Y) is further than `within` below `best`
-    and the greatest found so far, and falls as T does, annealing ends without the colder temperatures.
+    By default each island has as many `particles` as `MOST_OPERATIONS` allows. Annealing ends without the colder
+    temperatures if log p(Y) is more than `within` below the larger of `best` and the largest estimate so far, and
+    decreases as T does.
     """
     wanted = sorted(set(temperatures), reverse=True)
     size = sum(shape.size for shape in shapes)
@@ -93,14 +94,18 @@ def anneal(
     estimates, signs = {}, mirrored(shapes, problem.order)
     nowhere = mixture([Component(0.0, np.zeros(size), np.eye(size))], signs)
     for level in watched(itertools.count(), "annealing"):
-        cold = wanted[0] if hot == np.inf else max(wanted[0], hot * np.exp(-STEP / max(np.std(slopes), 1e-3)))
+        cold = (
+            wanted[0]
+            if hot == np.inf
+            else max(wanted[0], hot * np.exp(-LOG_WEIGHT_DEVIATION / max(np.std(slopes), 1e-3)))
+        )
         log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
-        while _effective_share(log_weights) < LEAST_SHARE:
+        while _effective_share(log_weights) < LEAST_EFFECTIVE_SHARE:
             cold = 4 * cold if hot == np.inf else np.sqrt(hot * cold)
             log_weights = _log_likelihoods(points, cold, problem, shapes)[0] - before
         by_island = log_weights.reshape(ISLANDS, -1)
         log_evidence += special.logsumexp(by_island, axis=1) - np.log(count)
-        # Of independent particles: what the scatter may not be below, were it small by chance.
+        # Variance for independent particles: a lower bound, in case the scatter is small by chance.
         variance += (1 / _effective_share(log_weights) - 1) / len(points)
         if cold == wanted[0]:
             weights = special.softmax(by_island, axis=1).ravel() / ISLANDS
@@ -128,12 +133,12 @@ def bridge(
     key: Key[Array, ""],
     particles: int | None = None,
     *,
-    least_share: float = LEAST_SHARE,
+    least_share: float = LEAST_EFFECTIVE_SHARE,
 ) -> Annealed:
     """log p(Y) by annealing from a mixture to the posterior, along the geometric path between their densities.
 
-    Steps are so short that the effective share of the particles stays above `least_share`. Arguments otherwise as for
-    `anneal`. A point whose K + T I is singular has no weight.
+    Steps are short enough to keep the effective share of the particles at `least_share` or above. Other arguments as
+    for `anneal`. A point with a singular K + T I has no weight.
     """
     count = _usual_particles(problem) if particles is None else particles
     start_key, resampling_key, moving_key = jax.random.split(key, 3)
@@ -145,7 +150,7 @@ def bridge(
         log_ratios = np.where(np.isfinite(log_ratios), log_ratios, -np.inf)
         part = left
         while _effective_share(part * log_ratios) < least_share:
-            part /= SHORTENED
+            part /= STEP_DIVISOR
         left = 0.0 if part == left else left - part
         by_island = (part * log_ratios).reshape(ISLANDS, -1)
         log_evidence += special.logsumexp(by_island, axis=1) - np.log(count)
@@ -162,7 +167,7 @@ def bridge(
 
 @partial(jax.jit, static_argnames="shapes")
 def _log_ratios(points: Points, start: Mixture, problem: Problem, shapes: Shapes) -> Numbers:
-    """log of prior density times likelihood, over that of the mixture."""
+    """Log ratio of prior density times likelihood to the density of the mixture."""
     return jax.lax.map(lambda point: -potential(point, problem, shapes) - start.log_density(point), points)
 
 
@@ -174,11 +179,11 @@ def prior_draws(key: Key[Array, ""], count: int, problem: Problem, shapes: Shape
 def _usual_particles(problem: Problem) -> int:
     examples, features, paths = problem.likelihood.features.shape
     work = 2 * examples**3 + examples**2 * paths * min(features, paths)
-    return int(np.clip(WORK / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
+    return int(np.clip(MOST_OPERATIONS / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 
 
 def _mean(log_evidence: np.ndarray, variance: float) -> tuple[float, float]:
-    """Of the islands' estimates, with Student's factor for the few that they are."""
+    """Log of the mean of the islands' estimates and its error, with Student's factor for a small number of islands."""
     mean = special.logsumexp(log_evidence) - np.log(ISLANDS)
     scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(ISLANDS)
     student = special.stdtrit(ISLANDS - 1, special.ndtr(1.0))
@@ -191,25 +196,25 @@ def _effective_share(log_weights: np.ndarray) -> float:
 
 
 def spanning_of(points: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Lower triangular L with L L^T the covariance of weighted points, shrunk to its diagonal where they are few."""
+    """Lower triangular L with L L^T the covariance of weighted points, shrunk towards its diagonal if they are few."""
     covariance = np.atleast_2d(np.cov(points.T, aweights=weights))
     shrinkage = points.shape[1] / (points.shape[1] + 1 / np.sum(weights**2))
     return np.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
 
 
 def systematic(key: Key[Array, ""], weights: np.ndarray, count: int) -> np.ndarray:
-    """Numbers of `count` particles of each island, drawn by weight, one after the other."""
+    """Indices of `count` particles of each island by systematic resampling, one island after the other."""
     start = np.asarray(jax.random.uniform(key, (len(weights), 1)))
     heights = (np.arange(count) + start) / count
     chosen = [np.searchsorted(np.cumsum(row), height) for row, height in zip(weights, heights, strict=True)]
-    # A sum of weights may round to less than 1.
+    # The sum of the weights may round to less than 1.
     return np.concatenate(
         [island * weights.shape[1] + np.minimum(row, weights.shape[1] - 1) for island, row in enumerate(chosen)]
     )
 
 
 def _log_likelihoods(points: np.ndarray, temperature: float, problem: Problem, shapes: Shapes):
-    """log p(Y | point) and its derivative by log T, for each point; raises Singular if one is not known."""
+    """log p(Y | point) and its derivative in log T, for each point; raises Singular if a value is unknown."""
     values, slopes = jax.device_get(_likelihoods(points, problem.at(temperature), shapes))
     if not np.isfinite(values).all():
         raise Singular
@@ -234,17 +239,17 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
         log_density, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
         return jnp.where(is_singular(likelihood, factor), jnp.nan, log_density), slope
 
-    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
+    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
     return jax.lax.map(one, points)
 
 
 def _moved(
     keys, points: Points, metric, step, target: tuple, shapes: Shapes
 ) -> tuple[Float[np.ndarray, "moved coordinate"], float]:
-    """States of Hamiltonian chains from points, and a step size that is nearer to the acceptance that is wanted."""
-    leaps = int(np.clip(np.ceil(TRAJECTORY / step), 1, MOST_LEAPS))
+    """States of Hamiltonian chains from points, and a step size adapted towards the target acceptance."""
+    leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
     moved, accepted = jax.device_get(_move(keys, points, metric, step, leaps, *target, shapes))
-    return moved.reshape(-1, points.shape[1]), step * np.exp(accepted.mean() - ACCEPTANCE)
+    return moved.reshape(-1, points.shape[1]), step * np.exp(accepted.mean() - TARGET_ACCEPTANCE)
 
 
 @partial(jax.jit, static_argnames="shapes")
@@ -253,7 +258,7 @@ def _move(
 ) -> tuple[Float[Array, "particle move coordinate"], Float[Array, "particle move"]]:
     """States of a Hamiltonian chain from each point, and the probabilities that its moves are accepted.
 
-    Their density is that of the posterior to the power of `share` times that of a mixture to the power of 1 - share.
+    The target is the density of the posterior to the power `share` times the density of a mixture to the power 1 - `share`.
     """
 
     @jax.value_and_grad
@@ -262,13 +267,13 @@ def _move(
         rest = jax.lax.cond(share < 1, start.log_density, lambda _: 0.0, point)
         return share * potential(point, problem, shapes) - (1 - share) * rest
 
-    def chain(begun):
-        key, centre = begun
+    def chain(key_and_point):
+        key, centre = key_and_point
 
         def move(state, key):
             momentum_key, length_key, accept_key = jax.random.split(key, 3)
             momentum = jax.random.normal(momentum_key, centre.shape)
-            # Steps of different lengths, so that no trajectory closes on itself.
+            # Random step lengths, so that no trajectory is periodic.
             length = step * jax.random.uniform(length_key, minval=0.6, maxval=1.2)
 
             def leap(_, inside):
@@ -279,8 +284,8 @@ def _move(
                 return (position, momentum - length * value[1] / 2), value
 
             (position, turned), value = jax.lax.fori_loop(0, leaps, leap, ((state[0], momentum), state[1]))
-            lost = value[0] - state[1][0] + (turned @ turned - momentum @ momentum) / 2
-            probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(lost), lost, jnp.inf), 0))
+            energy_error = value[0] - state[1][0] + (turned @ turned - momentum @ momentum) / 2
+            probability = jnp.exp(-jnp.maximum(jnp.where(jnp.isfinite(energy_error), energy_error, jnp.inf), 0))
             accepted = jax.random.uniform(accept_key) < probability
             state = jax.tree.map(partial(jnp.where, accepted), (position, value), state)
             return state, (state[0], probability)

@@ -1,4 +1,4 @@
-"""Arguments that theory functions have in common: a model with Gaussian labels, and numbers that JAX does not trace."""
+"""Checks of arguments that theory functions share: a model with Gaussian labels, and numbers that JAX does not trace."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 
 
 def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianProcess:
-    """The Gaussian density of a model's labels given U, at the model's temperature or at another.
+    """Gaussian density of a model's labels given U, at the model's temperature or at another.
 
-    Raises ValueError for anything but a model, a model whose labels are classes, and a temperature that is not above 0.
+    Raises ValueError if `model` is not a model, if its labels are classes, or if the temperature is not above 0.
     """
     require_model(model)
     model.require_gaussian()
@@ -22,13 +22,13 @@ def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianPro
 
 
 def require_model(model: Checked) -> None:
-    """Raise ValueError unless `model` is a `bayesattn.Model`; the theory cannot import the class, which is built on it."""
+    """Raise ValueError unless `model` is a `bayesattn.Model`, which the theory cannot import because it is built on it."""
     if not isinstance(getattr(model, "architecture", None), Architecture):
         raise BayesattnError(f"model must be a bayesattn.Model, got {type(model).__name__}")
 
 
 def refuse_traced(function: str, **arguments: Any) -> None:
-    """Raise ValueError if JAX traces an argument of a function whose search stops by the numbers."""
+    """Raise ValueError if JAX traces an argument of a function whose search depends on its values."""
     for name, value in arguments.items():
         if any(map(is_traced, jax.tree.leaves(value))):
             raise BayesattnError(

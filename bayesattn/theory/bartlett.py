@@ -1,21 +1,22 @@
 """Coordinates of the order parameters: Bartlett factors of each layer (THEORY section 3).
 
 U_l = F_l F_l^T with F_l = (I_{H_l} (x) s_l F_{l+1}) B_l / sqrt(N_l), where B_l is lower triangular; the readout is a
-last layer with one head for each output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l, where rows keep
-their own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1) F_l begins with the rows
-[sqrt(H_l) rho_l F_{l+1}, 0], and B_l = [G_l, B'_l] with as many columns of normal variables G_l as F_{l+1} has, and B'_l
-lower triangular. The prior of the B's factorises over entries, so these coordinates serve the saddle point, its finite-width
-correction and the collapsed posterior alike.
+last layer with one head per output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l if rows keep their
+own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1), F_l begins with the rows
+[sqrt(H_l) rho_l F_{l+1}, 0], and B_l = [G_l, B'_l], where G_l has as many columns of normal variables as F_{l+1} has
+columns, and B'_l is lower triangular. The prior of the B's factorises over entries, so these coordinates serve the
+saddle point, its finite-width correction and the collapsed posterior alike.
 
-A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of B's diagonal (that of B'), then all
-other entries row by row. Where a width N_l is below the number of rows, U_l is singular: B_l is trapezoidal, its columns
-beyond N_l absent, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
+A point is one flat vector: layer 1 first, readout last; in each layer the logarithms of the diagonal of B (with a skip,
+of B'), then all other entries row by row. If a width N_l is below the number of rows, U_l is singular: B_l is
+trapezoidal, without the columns beyond N_l, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
 
-Two things keep the space of U in one piece where a layer is narrow. A diagonal entry of one degree of freedom, which its
-last column has, takes either sign, as a standard normal: the density of its size does not vanish at 0, where U is continuous
-up to a sign of the rest of the column, but the logarithm of its size ends. And the rows of B_l may come in any order, for
-its law does not depend on it: a weak row before strong ones makes them wind about an axis that the weak one sets, so rows
-come in the order of a pivoted Cholesky factor of U_l at the saddle point, strong ones first.
+If a layer is narrow, two conventions keep the space of U connected. First, a diagonal entry with one degree of freedom,
+which occurs in the last column, takes either sign, as a standard normal: the density of its absolute value does not
+vanish at 0, where U is continuous up to a sign of the rest of the column, but the logarithm of its absolute value would
+end there. Second, the rows of B_l may have any order, because its distribution does not depend on the order. A weak row
+before strong rows makes them wind about an axis set by the weak row, so rows have the order of a pivoted Cholesky
+factor of U_l at the saddle point, strong rows first.
 """
 
 from collections.abc import Sequence
@@ -30,58 +31,58 @@ from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.architecture import Architecture
 
-FREE = 4
+AMPLE_DEGREES_OF_FREEDOM = 4
 """Degrees of freedom from which a column of B hardly ever comes near 0, so that the order of rows does not matter."""
 
 Point = Float[Array, " coordinate"]
 Order = Int[Array, " row_of_any_layer"] | None
-"""Of each layer, one after the other, the numbers of its rows in the order in which B_l has them; None for their own."""
+"""Row indices of each layer, one layer after the other, in the order that rows have in B_l; None for their own order."""
 Skips = Sequence[Any]
-"""rho_l of each layer whose shape has a skip, None of others."""
+"""rho_l of each layer whose shape has a skip, None for other layers."""
 
 
 class LayerShape(NamedTuple):
     """Shape of one Bartlett factor: `heads` of the layer, `rows` = heads x columns of the layer above, `columns`.
 
-    `freedom` are the degrees of freedom of the last column, or `FREE` if there are more; `skip` says whether the layer has a
-    skip connection.
+    `freedom` is the number of degrees of freedom of the last column, but at most `AMPLE_DEGREES_OF_FREEDOM`; `skip`
+    says whether the layer has a skip connection.
     """
 
     heads: int
     rows: int
     columns: int
-    freedom: int = FREE
+    freedom: int = AMPLE_DEGREES_OF_FREEDOM
     skip: bool = False
 
     @property
     def copied(self) -> int:
-        """Columns of the layer above that a skip copies, in which all entries of B are normal."""
+        """Number of columns of the layer above that a skip copies, in which all entries of B are normal."""
         return self.rows // self.heads if self.skip else 0
 
     @property
     def diagonal(self) -> int:
-        """Entries on the diagonal of B, or of B' beside the copied columns."""
+        """Number of entries on the diagonal of B, or of B' beside the copied columns."""
         return self.columns - self.copied
 
     @property
     def logs(self) -> int:
-        """Diagonal entries whose logarithm is a coordinate: all, but for one that takes either sign.
+        """Number of diagonal entries whose logarithm is a coordinate: all except one that takes either sign.
 
-        An only entry, such as the readout's, scales all of U, and its sign turns nothing round.
+        A single entry, such as the readout's, scales all of U, so its sign does not matter.
         """
         return self.diagonal - (self.freedom == 1 and self.rows > 1)
 
     @property
     def below(self) -> tuple[np.ndarray, np.ndarray]:
-        """Row and column indices of the entries below the diagonal, the copied columns among them."""
+        """Row and column indices of the entries below the diagonal, including the copied columns."""
         rows, columns = np.nonzero(np.arange(self.columns) - self.copied < np.arange(self.rows)[:, None])
         return rows, columns
 
     @property
     def places(self) -> np.ndarray:
-        """Which coordinate each entry of B is; those above the diagonal the one after the last, a zero.
+        """Index of the coordinate of each entry of B; above the diagonal, the index after the last one, which is a zero.
 
-        To gather entries compiles in less time than to scatter coordinates.
+        Gathering entries compiles faster than scattering coordinates.
         """
         places = np.full((self.rows, self.columns), self.size)
         diagonal = np.arange(self.diagonal)
@@ -103,17 +104,25 @@ def layer_shapes(arch: Architecture, full: bool = False) -> tuple[LayerShape, ..
         rows, copied = count * columns, columns if skip else 0
         columns = copied + rows if full else min(copied + rows, width)
         wide = full or columns == copied
-        shapes.append(LayerShape(count, rows, columns, FREE if wide else min(width - columns + 1, FREE), skip))
+        shapes.append(
+            LayerShape(
+                count,
+                rows,
+                columns,
+                AMPLE_DEGREES_OF_FREEDOM if wide else min(width - columns + 1, AMPLE_DEGREES_OF_FREEDOM),
+                skip,
+            )
+        )
     return tuple(reversed(shapes))
 
 
 def narrow(shapes: tuple[LayerShape, ...]) -> bool:
     """Whether a column has so few degrees of freedom that the order of rows matters."""
-    return any(shape.freedom < FREE for shape in shapes)
+    return any(shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes)
 
 
 def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) -> list[tuple[Array, Array]]:
-    """(diagonal as `LayerShape.logs` has it, entries below the diagonal) of each layer."""
+    """Diagonal, in the form that `LayerShape.logs` describes, and entries below the diagonal, of each layer."""
     parts, start = [], 0
     for shape in shapes:
         middle, end = start + shape.diagonal, start + shape.size
@@ -127,7 +136,7 @@ def unwhiten(
 ) -> Float[Array, " coordinate"]:
     """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there.
 
-    An entry of either sign is 0 there.
+    An entry that takes either sign is 0 there.
     """
     parts = []
     for shape, width, (diagonal, below) in zip(shapes, widths, split(whitened, shapes), strict=True):
@@ -138,7 +147,7 @@ def unwhiten(
 
 @partial(jax.jit, static_argnames="shapes")
 def stretched(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) -> tuple[Array, Array]:
-    """Coordinates where whitened ones are 0, and the factors by which these are stretched."""
+    """Coordinates at which the whitened ones are 0, and the factors from whitened coordinates to these."""
     zeros = jnp.zeros(sum(shape.size for shape in shapes))
     origin = unwhiten(zeros, shapes, widths)
     return origin, unwhiten(zeros + 1, shapes, widths) - origin
@@ -147,7 +156,7 @@ def stretched(shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]) ->
 def bartlett_factors(
     point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], order: Order = None
 ) -> list[Float[Array, "row column"]]:
-    """B_1, .., B_L, B_a at a point, their rows as those of (I_{H_l} (x) F_{l+1})'s columns."""
+    """B_1, .., B_L, B_a at a point, with rows in the order of the columns of (I_{H_l} (x) F_{l+1})."""
     result, start = [], 0
     for shape, (coordinates, below) in zip(shapes, split(point, shapes), strict=True):
         diagonal = [jnp.exp(coordinates[: shape.logs]), coordinates[shape.logs :]]
@@ -166,9 +175,9 @@ def cholesky_factors(
     order: Order = None,
     skips: Skips = (),
 ) -> list[Float[Array, "row column"]]:
-    """F_1, .., F_L, F_a at a point whose entries are those of B (with the logarithm of its diagonal).
+    """F_1, .., F_L, F_a at a point, whose entries are those of B (with the logarithm of its diagonal).
 
-    They are lower triangular where rows keep their own order and no layer is skipped.
+    They are lower triangular if rows keep their own order and no layer has a skip.
     """
     factor = jnp.ones((1, 1))
     factors = []
@@ -184,7 +193,7 @@ def cholesky_factors(
 
 
 def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, layer: int) -> Array:
-    """Rows of the skip, if the layer has one, before those of the heads."""
+    """Rows of the heads, after those of the skip if the layer has one."""
     if not shape.skip:
         return of_heads
     of_skip = jnp.sqrt(float(shape.heads)) * skips[layer] * above
@@ -205,10 +214,10 @@ def narrowed(
     variances: Float[Array, " layer_and_input"],
     skips: Skips = (),
 ) -> tuple[Float[Array, " kept_coordinate"], Order]:
-    """Point of shapes with fewer columns whose U_l are close to those of a point of `shapes`, and the order of its rows.
+    """Point of `fewer`, shapes with fewer columns, whose U_l are close to those of `point`, and the order of its rows.
 
-    Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} found above; where a
-    layer is narrow, its rows come in the order of a pivoted Cholesky factor.
+    Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} computed above.
+    If a layer is narrow, rows have the order of a pivoted Cholesky factor.
     """
     factor, parts, orders = np.ones((1, 1)), [], []
     factors = jax.jit(cholesky_factors, static_argnames="shapes")(point, shapes, widths, variances, skips=skips)
@@ -217,7 +226,7 @@ def narrowed(
         shape = fewer[layer]
         mixing = np.kron(np.eye(shape.heads), factor) * np.sqrt(variances[layer + 1] / widths[layer])
         bartlett = np.linalg.lstsq(mixing, targets[layer][-len(mixing) :], rcond=None)[0]
-        # Columns of the layer above in terms of those that were kept of it.
+        # Columns of the layer above in terms of its kept columns.
         turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0]) if shape.skip else None
         lower, diagonal, order = _narrowed_layer(bartlett, turned, shape, narrow(fewer))
         factor = np.asarray(_with_skip(jnp.asarray(mixing[:, order] @ lower), jnp.asarray(factor), shape, skips, layer))
@@ -231,15 +240,16 @@ def _narrowed_layer(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """B_l of `shape` close to `bartlett`, the diagonal of its triangular part, and the order of its rows.
 
-    Its first columns are a skip's, where columns of the layer above are `turned` ones of those that were kept of it.
+    Its first columns are those of a skip, if there is one; `turned` expresses the columns of the layer above in terms
+    of its kept columns.
     """
     copied = np.zeros((shape.rows, 0))
     if turned is not None:
-        seen, rest = np.split(bartlett, [turned.shape[1]], axis=1)
-        copied = seen @ turned.T
-        bartlett = np.concatenate([seen - copied @ turned, rest], axis=1)
+        of_skip, rest = np.split(bartlett, [turned.shape[1]], axis=1)
+        copied = of_skip @ turned.T
+        bartlett = np.concatenate([of_skip - copied @ turned, rest], axis=1)
     left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
-    # B B^T determines U; of its factors the triangular one is wanted.
+    # B B^T determines U, so its triangular factor can replace B.
     kept = (left * singular)[:, : shape.diagonal].T
     *_, order = scipy.linalg.qr(kept, pivoting=True) if pivoted else (np.arange(shape.rows),)
     lower = np.linalg.qr(kept[:, order])[1].T
@@ -252,8 +262,8 @@ def log_prior(
 ) -> Float[Array, ""]:
     """Normalised log prior density of a point: B_ii^2 ~ chi^2(N_l - i), all other entries standard normal.
 
-    Columns i count those that a skip copies. THEORY section 3, with the Jacobian of the logarithm of the diagonal; an entry
-    that takes either sign is normal.
+    The index i counts the columns that a skip copies, too. THEORY section 3, with the Jacobian of the logarithm of the
+    diagonal; an entry that takes either sign is normal.
     """
     total = jnp.zeros(())
     for shape, width, (diagonal, below) in zip(shapes, widths, split(point, shapes), strict=True):
@@ -268,9 +278,9 @@ def log_prior(
 def sample_prior(
     key: Key[Array, ""], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, " coordinate"]:
-    """A prior draw of a point."""
+    """Draw of a point from the prior."""
     diagonal_keys, normal_keys = jax.vmap(jax.random.split)(jax.random.split(key, len(shapes))).swapaxes(0, 1)
-    # One program of the gamma law, which takes long to compile, for all layers: what a short one lacks is drawn as well.
+    # One gamma program for all layers, because it takes long to compile; short layers ignore surplus draws.
     first = jnp.asarray(widths) - jnp.array([shape.copied for shape in shapes])
     freedom = first[:, None] - jnp.arange(max(shape.logs for shape in shapes))
     drawn = jax.vmap(jax.random.gamma)(diagonal_keys, jnp.maximum(freedom, 1) / 2)
@@ -283,10 +293,10 @@ def sample_prior(
 
 
 def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
-    """Signs of the coordinates, one row for each combination of signs of columns that take either, that leave U as it is.
+    """Signs of the coordinates that leave U unchanged, one row per combination of signs of columns that take either sign.
 
-    Where such a column of F_l changes its sign, the rows of B_{l-1} that it meets do, and the columns whose diagonals are
-    there, and those that a skip copies, down to layer 1. The first row is ones.
+    If such a column of F_l changes its sign, so do the rows of B_{l-1} that it multiplies, the columns whose diagonals
+    are in these rows, and the columns that a skip copies, down to layer 1. The first row is ones.
     """
     images, last = np.ones((1, sum(shape.size for shape in shapes))), len(shapes)
     for turned in range(last):
@@ -309,9 +319,9 @@ def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
 
 
 def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Point:
-    """Point of the same U's with rows in their own order and diagonals above 0, from the readout down by QR.
+    """Point with the same U_l, but rows in their own order and diagonals above 0, by QR from the readout down.
 
-    B_l B_l^T keeps its U_l; the rotation that makes B_l triangular turns the rows that B_{l-1} has for each head.
+    B_l B_l^T keeps its U_l; the rotation that makes B_l triangular rotates the rows of each head in B_{l-1}.
     """
     turn, parts = jnp.ones((1, 1)), []
     for shape, bartlett in zip(reversed(shapes), reversed(bartletts), strict=True):
@@ -322,7 +332,7 @@ def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Poin
         lower, turned_next = upper.T * signs, orthogonal.T * signs[:, None]
         diagonal = jnp.diag(lower)
         if shape.skip:
-            # The copied columns turn with those of the layer above.
+            # The copied columns rotate with those of the layer above.
             lower = jnp.concatenate([turned[:, : shape.copied] @ turn.T, lower], axis=1)
             turned_next = jax.scipy.linalg.block_diag(turn, turned_next)
         turn = turned_next

@@ -1,4 +1,4 @@
-"""What the theory of a model will cost, told before it is solved: form of the likelihood, memory, seconds."""
+"""Estimated cost of the theory of a model before it is solved: form of the likelihood, memory, seconds."""
 
 import time
 from typing import NamedTuple
@@ -14,21 +14,22 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import layer_shapes, narrow
 from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
-from bayesattn.theory.saddle_point import MOST_FOR_HESSIAN, whitened_action
+from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, whitened_action
 
 NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 700, 60
-"""That a search of a minimum is taken to need by the Hessian, by gradients, and by gradients where another goes on."""
-EXPANSIONS = 8
-"""Hessians that the expansion to first order in 1/N costs as much as."""
-COMPILATION = 8.0
-"""Seconds, on one core; less where compiled programs are kept."""
+"""Assumed Newton steps of a search, gradients of one without the Hessian, and of a rough one that another continues."""
+HESSIANS_PER_EXPANSION = 8
+"""Number of Hessians that cost as much as the expansion to first order in 1/N."""
+COMPILATION_SECONDS = 8.0
+"""Seconds of compilation on one core; less if compiled programs are cached."""
 
 
 class Cost(NamedTuple):
-    """What a model costs.
+    """Cost of a model.
 
-    The form of its likelihood, the coordinates of its order parameters, how their minimum is searched for ("Hessian" or
-    "gradients"), seconds of a gradient, as measured here, about how many seconds the theory takes, and bytes at the least.
+    The form of its likelihood, the number of coordinates of its order parameters, how their minimum is searched
+    for ("Hessian" or "gradients"), measured seconds of a gradient, approximate seconds of the theory, and a lower
+    bound on bytes.
     """
 
     form: str
@@ -40,42 +41,44 @@ class Cost(NamedTuple):
 
 
 def cost(likelihood: GaussianProcess, arch: Architecture) -> Cost:
-    """What the saddle point costs, and the expansion to first order in 1/N where there is one.
+    """Cost of the saddle point, and of the expansion to first order in 1/N if there is one.
 
-    Seconds are told from the time of a gradient, which is measured, and from numbers of operations: they are rough.
+    Seconds are rough estimates from the measured time of a gradient and from numbers of operations.
     """
     shapes, likelihood = layer_shapes(arch, full=True), compressed(likelihood, arch)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
-    newton = size <= MOST_FOR_HESSIAN
+    newton = size <= MOST_COORDINATES_FOR_HESSIAN
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
     if not too_many(shapes):
-        seconds += EXPANSIONS * hessian
-    held = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
-    return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION + seconds, held)
+        seconds += HESSIANS_PER_EXPANSION * hessian
+    memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
+    return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION_SECONDS + seconds, memory)
 
 
 def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
-    """What it costs to prepare collapsed chains, as roughly; its gradient is that of the chains."""
+    """Equally rough cost of preparing collapsed chains; its gradient is that of the chains."""
     shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
     seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
-    held = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
-    return Cost(form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION + seconds, held)
+    memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
+    return Cost(
+        form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION_SECONDS + seconds, memory
+    )
 
 
 def _sizes(likelihood: GaussianProcess) -> tuple[int, int, int]:
-    """Labels, features, and paths of all outputs."""
+    """Number of labels, of features, and of paths times outputs."""
     _, features, paths = likelihood.features.shape
     return likelihood.labels.size, features, paths * likelihood.outputs
 
 
 def seconds_of(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
-    """Of a gradient, as measured, and of a Hessian by numbers of operations."""
+    """Seconds of a gradient, measured, and of a Hessian, from numbers of operations."""
     examples, features, paths = _sizes(likelihood)
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
@@ -88,7 +91,7 @@ def seconds_of(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) 
 
 
 def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Shapes, outputs: int = 1) -> int:
-    """Of the data as they are held, what an energy takes, and the curvature where it is needed whole.
+    """Bytes of the data in memory, of an energy, and of the curvature if all of it is needed.
 
     `examples` counts labels and `paths` rows of U, of all outputs.
     """
@@ -105,12 +108,12 @@ def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Sh
 
 
 def _entries(examples: int, paths: int, columns: int) -> int:
-    """Of F or U, in whichever the energy is expanded."""
+    """Number of entries of F or U, in whichever the energy is expanded."""
     return paths * (columns if expands_in_factor(examples, paths, columns) else paths)
 
 
 def _seconds_of_gradient(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> float:
-    """Of the action, the least of three."""
+    """Seconds of a gradient of the action, the least of three measurements."""
     problem, point = problem_of(likelihood, arch), jnp.zeros(sum(shape.size for shape in shapes))
 
     def timed() -> float:

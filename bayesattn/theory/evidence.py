@@ -1,9 +1,10 @@
 """Evidence: log p(Y | architecture, temperature), at finite width and exactly in the GP limit.
 
-Where every layer is wide, importance sampling from a Student distribution with the Laplace mode and covariance, as long as
-the Pareto k of its weights says that they can be trusted (Vehtari et al. 2024) and searches find no other mode. Elsewhere
-annealing (`bayesattn.theory.annealing`): from the prior, and with up to 40 coordinates from two mixtures fitted to draws.
-Annealing from the prior alone lags behind where the mode lies far out in the prior's tail, and its islands agree on it.
+If every layer is wide, the method is importance sampling from a Student distribution with the Laplace mode and
+covariance, provided that the Pareto k of the weights shows that they are reliable (Vehtari et al. 2024) and that
+searches find no other mode. Otherwise the method is annealing (`bayesattn.theory.annealing`): from the prior and, with
+up to 40 coordinates, from two mixtures fitted to draws. Annealing from the prior alone lags behind if the mode lies far
+out in the prior's tail, and its islands then agree with each other all the same.
 """
 
 from collections.abc import Sequence
@@ -27,45 +28,48 @@ from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
-from bayesattn.theory.bartlett import FREE, layer_shapes, mirrored, narrow, narrowed, stretched
-from bayesattn.theory.mixture import COMPONENTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
+from bayesattn.theory.bartlett import AMPLE_DEGREES_OF_FREEDOM, layer_shapes, mirrored, narrow, narrowed, stretched
+from bayesattn.theory.mixture import COMPONENT_COUNTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
 from bayesattn.theory.saddle_point import NotConverged, gp_order_parameter, likely_cause, rough_saddle_point
 from bayesattn.theory.whitening import Whitening
 
-RELIABLE = 0.3
+LARGEST_RELIABLE_ERROR = 0.3
 """Largest error, in nats, of a reliable evidence."""
-ENOUGH = 0.05
+TARGET_ERROR = 0.05
 """Error, in nats, at which importance sampling stops."""
-BLOCK, BLOCKS = 512, 8
-"""Draws of importance sampling between two looks at their weights, and the most such blocks."""
-MOST_PARETO = 0.7
-FAR = 30.0
-"""Nats below the greatest evidence at which a choice of temperature follows it no further, odds of 1e13."""
-SEARCHES = (8, 128), (40, 32)
-"""Most coordinates, and searches of modes for each bridge: 128 miss one that one in twenty ends in once in 700 times."""
-LARGEST_BRIDGED = SEARCHES[-1][0]
-"""Most coordinates for bridges, whose searches take minutes where there are hundreds."""
-SEARCHES_GIVEN_UP = 4
-"""Searches of modes at a temperature that annealing gives up."""
-FURTHER = 3 * 2**0.5
-"""Scale of starts further out: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
-CLOUD = 0.3
+BLOCK_DRAWS, MOST_BLOCKS = 512, 8
+"""Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
+LARGEST_PARETO_K = 0.7
+NEGLIGIBLE_LOG_ODDS = 30.0
+"""Nats below the largest evidence at which a choice of temperature stops: odds of 1e13."""
+BRIDGE_SEARCHES = (8, 128), (40, 32)
+"""Most coordinates, and searches for modes per bridge.
+
+128 searches miss a mode in which one in twenty ends only once in 700 times.
+"""
+MOST_BRIDGED_COORDINATES = BRIDGE_SEARCHES[-1][0]
+"""Most coordinates for bridges, whose searches take minutes with hundreds of coordinates."""
+SEARCHES_PER_DROPPED_TEMPERATURE = 4
+"""Searches for modes at a temperature that annealing drops."""
+DISTANT_START_SCALE = 3 * 2**0.5
+"""Scale of distant starts: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
+PARTICLE_SHARE = 0.3
 """Share of a proposal that covers annealed particles."""
-SHARES = 0.3, 0.8, 0.9, 0.9
-"""Least effective shares of the particles on bridges, one after the other."""
-ENOUGH_OF_BRIDGES = 0.1
-"""Error, in nats, at which no bridge follows."""
-MOST_ERRORS = 3
-"""Combined errors by which two bridges may differ."""
+LEAST_BRIDGE_SHARES = 0.3, 0.8, 0.9, 0.9
+"""Least effective shares of the particles on successive bridges."""
+BRIDGE_TARGET_ERROR = 0.1
+"""Error, in nats, at which no further bridge is made."""
+MOST_COMBINED_ERRORS = 3
+"""Largest difference between two bridges, in combined errors."""
 
 
 class Evidence(NamedTuple):
-    """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both can be relied on.
+    """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both are reliable.
 
-    Not reliable are errors above 0.3, which understate themselves, and estimates of two routes that differ. Annealing with
-    more than 40 coordinates has one route alone, from the prior, which can miss a mode far out in the prior's tail.
+    Errors above 0.3 are underestimates, so they are unreliable, and so are two routes with different estimates. Annealing
+    with more than 40 coordinates has only one route, from the prior, which can miss a mode far out in the prior's tail.
     """
 
     log_evidence: float
@@ -94,13 +98,13 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
         temperature: T, variance of the likelihood, by default the model's.
 
     Raises:
-        ValueError: no model, or one of classes; a temperature that is not above 0.
-        NotConverged: K + T I is singular in float64, which is not looked at where JAX traces the temperature.
+        ValueError: not a model, or a model of classes; a temperature that is not above 0.
+        NotConverged: K + T I is singular in float64; not checked if JAX traces the temperature.
     """
     density, arch = gaussian_density(model, temperature), model.architecture
     if not is_traced(density.temperature):
         density = compressed(density, arch)
-    log_evidence, singular = _of_gp(density, gp_order_parameter(arch))
+    log_evidence, singular = _gp_log_density(density, gp_order_parameter(arch))
     if is_traced(log_evidence):
         return log_evidence
     if singular:
@@ -110,7 +114,7 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
 
 
 @jax.jit
-def _of_gp(likelihood: GaussianProcess, order_parameter: Checked) -> tuple[Float[Array, ""], Array]:
+def _gp_log_density(likelihood: GaussianProcess, order_parameter: Checked) -> tuple[Float[Array, ""], Array]:
     """Log density of the labels, and whether it is lost in rounding."""
     singular = is_singular(likelihood, jnp.sqrt(order_parameter))
     return likelihood.log_density_of(order_parameter), singular
@@ -118,24 +122,25 @@ def _of_gp(likelihood: GaussianProcess, order_parameter: Checked) -> tuple[Float
 
 @with_own_settings
 def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, particles: int | None = None) -> Evidence:
-    """log p(Y) at finite width, by importance sampling where that can be trusted and by annealing elsewhere.
+    """log p(Y) at finite width, by importance sampling if it is reliable and by annealing otherwise.
 
-    The error is that of sampling. Smoothed weights, a stop that looks at them, and temperatures chosen along the way bias
-    both estimates of p(Y) a little, which the error leaves out. Annealing takes 8 islands of particles, whose scatter is its
-    error: from the prior, then from two mixtures about the modes that searches from the annealed particles and from prior
-    draws end in. It is reliable where the two agree within 3 errors and annealing from the prior has not found more. With
-    more than 40 coordinates there are no such mixtures, and the scatter of the islands from the prior decides alone.
+    The error is that of sampling. Smoothed weights, a stopping rule that depends on them, and temperatures chosen along
+    the way bias both estimates of p(Y) slightly, which the error does not include. Annealing uses 8 islands of
+    particles, whose scatter is its error: from the prior, then from two mixtures about the modes that searches from the
+    annealed particles and from prior draws end in. It is reliable if the two agree within 3 errors and annealing from
+    the prior has not found more. With more than 40 coordinates there are no such mixtures, and the scatter of the
+    islands from the prior alone decides.
 
     Args:
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
         temperature: T, variance of the likelihood, by default the model's.
-        seed: of the draws.
-        particles: of each island, a multiple of 8; asks for annealing. By default 128, and as few as 32 where there are
-            many examples. The error falls as their square root.
+        seed: seed of the draws.
+        particles: particles of each island, a multiple of 8; setting it requires annealing. By default 128, or down to
+            32 with many examples. The error decreases as their square root.
 
     Raises:
-        ValueError: no model, or one of classes; a temperature that is not above 0 or that JAX traces, particles that are no
-            multiple of 8.
+        ValueError: not a model, or a model of classes; a temperature that is not above 0 or that JAX traces, particles
+            that are not a multiple of 8.
         NotConverged: K + T I is singular in float64.
     """
     refuse_traced("evidence", temperature=temperature)
@@ -147,9 +152,9 @@ def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, part
 def evidences(
     model: Checked, temperatures: Sequence[Checked], *, seed: int = 0, particles: int | None = None
 ) -> list[Evidence]:
-    """`evidence` at each of several temperatures, those that need annealing in one run.
+    """`evidence` at each of several temperatures, with one run for all that need annealing.
 
-    So their errors are not independent of each other. Arguments and errors otherwise as for `evidence`; also raises
+    Their errors are therefore not independent of each other. Other arguments and errors as for `evidence`; also raises
     ValueError if there is no temperature.
     """
     checked = _checked(temperatures)
@@ -161,13 +166,13 @@ def evidences(
 def competing(
     model: Checked, temperatures: Sequence[Checked], *, seed: int = 0, particles: int | None = None
 ) -> list[Evidence | None]:
-    """`evidences` for a choice among temperatures, None for those too cold to compete.
+    """`evidences` for a choice among temperatures, None for temperatures too cold to compete.
 
-    Annealing, whose cost is in the coldest temperatures, ends where log p(Y) is 30 nats below the greatest and still falls.
-    That it might rise again is not excluded. Arguments and errors as for `evidences`.
+    Annealing, whose cost is in the coldest temperatures, ends once log p(Y) is 30 nats below the largest value and
+    still falls. A later rise is not excluded. Arguments and errors as for `evidences`.
     """
     checked = _checked(temperatures)
-    estimates = _estimates(model, checked, seed, particles, within=FAR)
+    estimates = _estimates(model, checked, seed, particles, within=NEGLIGIBLE_LOG_ODDS)
     return [estimates.get(temperature) for temperature in checked]
 
 
@@ -185,7 +190,7 @@ def _estimates(
     particles: int | None = None,
     within: float = np.inf,
 ) -> dict[float, Evidence]:
-    """Evidences by temperature, without those that annealing has given up."""
+    """Evidences by temperature, without the temperatures that annealing has dropped."""
     likelihood, arch = gaussian_density(model), model.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise BayesattnError(f"particles must be a multiple of {MOVES}, got {particles}")
@@ -195,15 +200,15 @@ def _estimates(
     posterior = digest(arch.table, np.asarray(model.path_inputs, float), np.asarray(model.labels, float))
     key = stream(seed_number("seed", seed), "evidence", posterior)
     estimates = {}
-    # Rows that matter in another order, and columns of either sign, are more than one mode.
-    if particles is None and not any(shape.rows > 1 and shape.freedom < FREE for shape in shapes):
+    # Rows whose order matters, and columns of either sign, give more than one mode.
+    if particles is None and not any(shape.rows > 1 and shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes):
         for temperature in set(temperatures):
             estimates[temperature] = _by_importance(likelihood.at(temperature), arch, shapes, key)
     estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
     if left := [temperature for temperature in temperatures if temperature not in estimates]:
         best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
         ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
-        bridged = sum(shape.size for shape in shapes) <= LARGEST_BRIDGED
+        bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
         for bound in (within, np.inf):
             try:
                 annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=bound)
@@ -216,13 +221,13 @@ def _estimates(
                     estimates[hot] = _by_bridges(estimate, ordered.at(hot), shapes, there, particles)
                 else:
                     value, error = estimate.log_evidence, estimate.error
-                    estimates[hot] = Evidence(value, error, "annealing", error <= RELIABLE)
+                    estimates[hot] = Evidence(value, error, "annealing", error <= LARGEST_RELIABLE_ERROR)
             if not bridged:
                 break
             best = max(best, *(estimate.log_evidence for estimate in estimates.values()))
-            # Annealing lags behind: what it gives up may have a mode that it does not know of.
+            # Annealing lags behind, so a temperature that it drops may have a mode that it has not found.
             left = [cold for cold in left if cold not in annealed]
-            starts = np.asarray(prior_draws(branch(key, "given up"), SEARCHES_GIVEN_UP, ordered, shapes))
+            starts = np.asarray(prior_draws(branch(key, "given up"), SEARCHES_PER_DROPPED_TEMPERATURE, ordered, shapes))
             left = [cold for cold in left if _greatest_mass(ordered.at(cold), shapes, starts) > best - within]
             if not left:
                 break
@@ -230,88 +235,90 @@ def _estimates(
 
 
 def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> float:
-    """log of the greatest Laplace mass of the modes that searches find."""
+    """Log of the largest Laplace mass of the modes that searches find."""
     return max((basin.log_mass for basin in basins(problem, shapes, starts)), default=-np.inf)
 
 
 def _by_bridges(
     annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
-    """By two bridges, which are to agree: from where annealed particles are and fall to, and from where prior draws do.
+    """Evidence from two bridges that must agree: one from annealed particles and their modes, one from modes of prior draws.
 
-    Each is fitted to the draws that it had before, and its steps are made shorter, until both know log p(Y) and agree.
+    Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and agree.
     """
     first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
-    few = next(count for most, count in SEARCHES if annealed.points.shape[1] <= most)
+    few = next(count for most, count in BRIDGE_SEARCHES if annealed.points.shape[1] <= most)
     signs = mirrored(shapes, problem.order)
     chosen = annealed.points[systematic(chosen_key, annealed.weights[None], few // 2)]
     drawn = prior_draws(prior_key, few // 2, problem, shapes)
-    # Prior draws alone do not fall to every mode: half of the searches begin further out than these reach.
+    # Searches from prior draws alone do not reach every mode, so half of the searches start further out.
     origin, stretch = stretched(shapes, problem.widths)
-    further = origin + FURTHER * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
+    further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
     routes: list[tuple[Any, Any]] = [
         (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
         (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
     ]
-    found = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
+    result = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
     if not all(components for _, components in routes):
-        return found
+        return result
     covers = [(key, components, components) for key, components in routes]
-    for turn, share in enumerate(SHARES):
+    for turn, share in enumerate(LEAST_BRIDGE_SHARES):
         bridges = [
             bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, least_share=share)
             for key, _, cover in covers
         ]
-        found = _agreed(bridges, annealed)
-        if turn and found.reliable and found.error <= ENOUGH_OF_BRIDGES:
+        result = _agreed(bridges, annealed)
+        if turn and result.reliable and result.error <= BRIDGE_TARGET_ERROR:
             break
         covers = [
             (key, first, refitted(first, np.asarray(crossed.points), np.asarray(crossed.weights), signs))
             for (key, first, _), crossed in zip(covers, bridges, strict=True)
         ]
-    return found
+    return result
 
 
-def _covering(found: list[Basin], cloud: Annealed | None = None) -> list[Component] | None:
-    """Components about minima, by half as heavy as their masses and by half all alike, and one about annealed particles."""
-    if not found:
+def _covering(minima: list[Basin], particles: Annealed | None = None) -> list[Component] | None:
+    """Components about minima, weighted half by mass, half equally, and one about annealed particles; None if no minima."""
+    if not minima:
         return None
-    most = COMPONENTS[-1] // 2 - 1
-    kept = [basin for basin in found if basin.log_mass > found[0].log_mass - FAR][:most]
+    most = COMPONENT_COUNTS[-1] // 2 - 1
+    kept = [basin for basin in minima if basin.log_mass > minima[0].log_mass - NEGLIGIBLE_LOG_ODDS][:most]
     shares = (special.softmax([basin.log_mass for basin in kept]) + 1 / len(kept)) / 2
-    of_cloud = 0.0 if cloud is None else CLOUD
+    particle_share = 0.0 if particles is None else PARTICLE_SHARE
     components = [
-        Component(np.log((1 - of_cloud) * share), basin.centre, basin.scale)
+        Component(np.log((1 - particle_share) * share), basin.centre, basin.scale)
         for share, basin in zip(shares, kept, strict=True)
     ]
-    if cloud is not None:
-        centre = cloud.weights @ cloud.points
-        components.append(Component(np.log(CLOUD), centre, spanning_of(cloud.points, cloud.weights)))
+    if particles is not None:
+        centre = particles.weights @ particles.points
+        components.append(Component(np.log(PARTICLE_SHARE), centre, spanning_of(particles.points, particles.weights)))
     return components
 
 
 def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
-    """Of bridges that agree their mean, of others the greatest estimate, which is not reliable.
+    """Mean of the bridges if they agree; otherwise the largest estimate, which is not reliable.
 
-    An unbiased estimate is hardly ever far too great, but too small if it misses a mode. So annealing from the prior speaks
-    against a bridge where it finds more, and where it finds less against itself.
+    An unbiased estimate is hardly ever far too large, but it is too small if it misses a mode. So annealing from the
+    prior contradicts a bridge if it finds more; if it finds less, it is itself in doubt.
     """
     greatest = max([*routes, annealed], key=lambda route: route.log_evidence)
     agreed = [
         route
         for route in routes
-        if greatest.log_evidence - route.log_evidence <= MOST_ERRORS * np.hypot(greatest.error, route.error)
+        if greatest.log_evidence - route.log_evidence <= MOST_COMBINED_ERRORS * np.hypot(greatest.error, route.error)
     ]
     if len(agreed) < 2:
         return Evidence(greatest.log_evidence, greatest.error, "annealing", False)
     errors = np.array([route.error for route in agreed])
     shares = errors**-2 / np.sum(errors**-2)
     mean: Any = special.logsumexp([route.log_evidence for route in agreed], b=shares)
-    return Evidence(float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= RELIABLE))
+    return Evidence(
+        float(mean), float(np.sum(errors**-2) ** -0.5), "annealing", bool(max(errors) <= LARGEST_RELIABLE_ERROR)
+    )
 
 
 def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
-    """The problem with rows in the order that the saddle point tells, where a layer is narrow."""
+    """Problem with rows in the order of the saddle point, if a layer is narrow."""
     problem = problem_of(likelihood, arch)
     saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
@@ -321,23 +328,23 @@ def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) ->
 
 
 def _by_importance(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
-    """By Pareto smoothed weights, in as many blocks of draws as they need; not reliable where there is no mode."""
+    """Evidence by Pareto-smoothed weights, in as many blocks of draws as needed; not reliable if no mode is found."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:
         mode, problem = find_mode(likelihood, arch)
     except NotConverged:
         return unknown
     result, log_weights = unknown, np.empty(0)
-    for block in range(BLOCKS):
+    for block in range(MOST_BLOCKS):
         block_key = branch(key, "importance sampling", repr(float(likelihood.temperature)), str(block))
-        drawn = _log_weights(block_key, mode.whitening, problem, shapes, BLOCK)
+        drawn = _log_weights(block_key, mode.whitening, problem, shapes, BLOCK_DRAWS)
         log_weights = np.append(log_weights, drawn)
         smoothed, pareto = _smoothed(log_weights)
         total = special.logsumexp(smoothed)
         error = float(np.sqrt(np.sum(np.exp(2 * (smoothed - total))) - 1 / len(smoothed)))
-        reliable = bool(pareto <= MOST_PARETO and error <= RELIABLE)
+        reliable = bool(pareto <= LARGEST_PARETO_K and error <= LARGEST_RELIABLE_ERROR)
         result = Evidence(float(total - np.log(len(smoothed))), error, "importance sampling", reliable)
-        if reliable and error <= ENOUGH:
+        if reliable and error <= TARGET_ERROR:
             break
     if result.reliable and not is_only_mode(mode, problem, shapes, branch(key, "other modes")):
         return result._replace(reliable=False)
@@ -345,20 +352,20 @@ def _by_importance(likelihood: GaussianProcess, arch: Architecture, shapes: Shap
 
 
 def _smoothed(log_weights: Float[np.ndarray, " draw"]) -> tuple[Float[np.ndarray, " draw"], float]:
-    """Pareto smoothed log weights and Pareto k, which is infinite where hardly a draw has weight."""
+    """Pareto-smoothed log weights and Pareto k, which is infinite if fewer than half of the draws have weight."""
     if np.mean(np.isfinite(log_weights)) < 0.5:
         return log_weights, np.inf
-    from arviz_stats.base import array_stats  # which imports Matplotlib
+    from arviz_stats.base import array_stats  # imports Matplotlib
 
     smoothed, pareto = array_stats.psislw(-log_weights)
-    # They come normalised; weights outside the tail stay what they are, such as the median.
+    # The smoothed weights are normalised; weights outside the tail, such as the median, should not change.
     median = np.argsort(log_weights)[len(log_weights) // 2]
     return smoothed + (log_weights[median] - smoothed[median]), float(pareto)
 
 
 @partial(jax.jit, static_argnames=("shapes", "draws"))
 def _log_weights(key, whitening: Whitening, problem: Problem, shapes: Shapes, draws: int) -> Float[Array, " draw"]:
-    # With many coordinates a Student's radius scatters more than the posterior's, unless its degrees of freedom grow too.
+    # With many coordinates, a Student's radius varies more than the posterior's, unless its degrees of freedom grow too.
     size = len(whitening.centre)
     freedom = max(DEGREES_OF_FREEDOM, size)
     normal_key, chi_key = jax.random.split(key)
@@ -373,6 +380,6 @@ def _log_weights(key, whitening: Whitening, problem: Problem, shapes: Shapes, dr
         - whitening.log_volume()
     )
     log_density = jax.lax.map(lambda z: -potential(whitening.point(z), problem, shapes), students)
-    # A proposal too far out for its Cholesky factor has no weight.
+    # A draw too far out for its Cholesky factor has no weight.
     log_density = jnp.where(jnp.isfinite(log_density), log_density, -jnp.inf)
     return log_density - log_proposal

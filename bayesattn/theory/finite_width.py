@@ -1,18 +1,18 @@
-"""The exact law of the order parameter to first order in 1/N.
+"""Exact distribution of the order parameter to first order in 1/N.
 
-The expansion of a posterior mean is known (Lindley 1980); Bartlett coordinates for it and the choice between
-two centres were worked out for this project. With V minus the log posterior density of a point of
+The expansion of a posterior mean is known (Lindley 1980); its form in Bartlett coordinates and the choice between two
+centres were worked out for this project. With V minus the log posterior density of a point of
 `bayesattn.theory.bartlett`, c a centre, S the inverse of V's Hessian there and T3 its third derivative,
 
     E[g] = g(c) + grad g . shift + tr(Hess g S) / 2,   shift = -S (grad V + T3 : S / 2),   Cov[g] = grad g S grad g^T,
 
-up to relative errors O(1/N^2) of the mean. There are two centres. The mode of V in Bartlett coordinates keeps the shapes of
-the chi-squared laws, but those have N, N - 1, N - 2, .. degrees of freedom, which treats path suffixes unequally and fails
-where a layer is hardly wider than their number, let alone narrower. About the saddle point all of V that does not grow with
-N counts as a perturbation, so that every path is treated alike.
+up to relative errors O(1/N^2) of the mean. There are two centres. The mode of V in Bartlett coordinates keeps the
+shapes of the chi-squared distributions, but those have N, N - 1, N - 2, .. degrees of freedom, which treats path
+suffixes unequally and fails if a layer is hardly wider than their number, or narrower. About the saddle point, all of V
+that does not grow with N counts as a perturbation, so every path is treated alike.
 
-The predictor depends on the point through U alone. With dU_c the derivatives of U along columns c that span S, its mean is
-g(U(c)) + Dg[E[U] - U(c)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
+The predictor depends on the point only through U. With dU_c the derivatives of U along columns c that span S, its mean
+is g(U(c)) + Dg[E[U] - U(c)] + sum_c D^2 g[dU_c, dU_c] / 2, and the derivatives of g are known in closed form.
 """
 
 from functools import partial
@@ -34,16 +34,17 @@ from bayesattn.theory.arguments import gaussian_density, refuse_traced
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import Mode, find_mode, spanning
 from bayesattn.theory.problem import Point, Problem, Shapes, local_potential, problem_of, refuse_many
-from bayesattn.theory.saddle_point import SHOWN, NotConverged, likely_cause, saddle_point
+from bayesattn.theory.saddle_point import NUMBERS_SHOWN, NotConverged, likely_cause, saddle_point
 from bayesattn.theory.whitening import Whitening
 
-POINTS = {"mode": "mode", "saddle": "saddle point"}
-WIDE = 2
-"""Times a layer must be wider than the number of its path suffixes for an expansion about the mode.
+CENTRE_NAMES = {"mode": "mode", "saddle": "saddle point"}
+LEAST_WIDTH_RATIO = 2
+"""Least ratio of a layer's width to the number of its path suffixes for an expansion about the mode.
 
-And than half the square of that number: degrees of freedom N, N - 1, .. fall short of N by as much in all. Of 18 rows at N =
-40, two layers with three outputs, the last were off by 8 % about the mode, and not seen to be about the saddle point. A skip
-is one more way, although it only copies: the columns that it copies are degrees of freedom that the others lack.
+The width must also be at least half the square of that number, because degrees of freedom N, N - 1, .. fall short of N
+by as much in all. With 18 rows at N = 40 (two layers, three outputs), the last entries were off by 8 % about the mode,
+without a visible error about the saddle point. A skip is one more way although it only copies: the columns that it
+copies are degrees of freedom that the others lack.
 """
 
 
@@ -57,9 +58,9 @@ class Moments(NamedTuple):
 class FiniteWidth(NamedTuple):
     """Posterior mean of the entries of U, and the predictor, with their corrections of order 1/N; and the variance of U.
 
-    `order_parameter_variance` is the leading order, 1/N, without a correction: its relative error is of order 1/N, 11 to
-    23 % at N = 20. `prediction` is None without test examples; its variance is the mean of variances plus the variance of
-    means. `about` is the centre of the expansion.
+    `order_parameter_variance` is the leading order, 1/N, without a correction: its relative error is of order 1/N, 11
+    to 23 % at N = 20. `prediction` is None without test examples; its variance is the mean of variances plus the
+    variance of means. `about` is the centre of the expansion.
     """
 
     order_parameter: Float[Array, "path path"]
@@ -73,14 +74,14 @@ class FiniteWidth(NamedTuple):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         own, deviation = np.diag(self.order_parameter), np.sqrt(np.diag(self.order_parameter_variance))
-        greatest = np.argsort(-own, kind="stable")[:SHOWN]
+        greatest = np.argsort(-own, kind="stable")[:NUMBERS_SHOWN]
         entries = ", ".join(f"{own[row]:.4g} (row {row + 1}, deviation {deviation[row]:.2g})" for row in greatest)
-        which = "greatest" if len(own) > SHOWN else "all"
+        which = "greatest" if len(own) > NUMBERS_SHOWN else "all"
         rows = {"U": f"{len(own)} x {len(own)}; {which} entries on its diagonal: {entries}"}
         if self.prediction is not None:
             means = np.asarray(self.prediction.mean)
             rows["prediction"] = f"of {len(means)} examples, means {np.min(means):.3g} to {np.max(means):.3g}"
-        return f"FiniteWidth: to first order in 1/N, about the {POINTS[self.about]}", rows
+        return f"FiniteWidth: to first order in 1/N, about the {CENTRE_NAMES[self.about]}", rows
 
 
 @with_own_settings
@@ -96,17 +97,17 @@ def finite_width(
 
     Args:
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
-        test_path_inputs: xi of shape (P_test, Pi, N_0) at which the predictor is wanted, by default those of the model.
-        about: "mode" or "saddle", the centre of the expansion; by default the saddle point where a layer is narrower than
-            twice the number of its path suffixes, H_l .. H_L, or than half the square of that number. Outputs multiply it,
-            and a skip counts as a head.
-        variances: whether its variances are wanted too, which cost most; NaN otherwise.
-        max_steps: most Newton steps to the mode.
+        test_path_inputs: xi of shape (P_test, Pi, N_0) for the predictor, by default those of the model.
+        about: "mode" or "saddle", the centre of the expansion; by default the saddle point if a layer is narrower than
+            twice the number of its path suffixes, H_l .. H_L, or than half the square of that number. Outputs multiply
+            it, and a skip counts as a head.
+        variances: whether to compute the predictor's variances, which cost most; otherwise they are NaN.
+        max_steps: most Newton steps to the mode or the saddle point.
 
     Raises:
-        ValueError: no model, or one of classes; wrong shapes, entries that are not finite or that JAX traces, too many
-            coordinates, another centre.
-        NotConverged: the mode was not found.
+        ValueError: not a model, or a model of classes; wrong shapes, entries that are not finite or that JAX traces,
+            too many coordinates, another centre.
+        NotConverged: the mode or the saddle point was not found.
     """
     density, arch = gaussian_density(model), model.architecture
     refuse_traced("finite_width", test_path_inputs=test_path_inputs)
@@ -138,9 +139,9 @@ def finite_width(
 
 
 def usual_centre(arch: Architecture) -> str:
-    """Centre of the expansion where none is asked for."""
+    """Default centre of the expansion."""
     full = layer_shapes(arch, full=True)
-    least = (max(WIDE * shape.columns, shape.columns**2 / 2) for shape in full)
+    least = (max(LEAST_WIDTH_RATIO * shape.columns, shape.columns**2 / 2) for shape in full)
     wide = all(width >= rows for width, rows in zip(arch.widths, least, strict=True))
     return "mode" if wide else "saddle"
 
@@ -167,10 +168,10 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
         return problem.order_parameter(point, shapes)
 
     def along(column: Point):
-        """First and second derivative at the mode."""
+        """First and second derivative along a column at the mode."""
         return jax.jvp(lambda p: jax.jvp(order_parameter, (p,), (column,))[1], (mode.point,), (column,))
 
-    # Of V at the saddle point only the prior's degrees of freedom have a gradient; Hessian and T3 have none of them.
+    # At the saddle point, only the prior's degrees of freedom contribute to V's gradient; they are not in Hessian and T3.
     shift = -covariance @ (gradient + third / 2)
     value, shifted = jax.jvp(order_parameter, (mode.point,), (shift,))
     slopes, curvatures = jax.vmap(along)(scale.T)
@@ -181,10 +182,11 @@ def _moments(mode: Mode, problem: Problem, shapes: Shapes) -> Moments:
 def _predictor(
     mode: Mode, moments: Moments, problem: Problem, test_features, shapes: Shapes, variances: bool
 ) -> Prediction:
-    """By A = K(U) + T I = L L^T, Z = L^{-1} X with X the scaled path inputs, v = X^T A^{-1} Y.
+    """Predictor from A = K(U) + T I = L L^T, Z = L^{-1} X with X the scaled path inputs, and v = X^T A^{-1} Y.
 
-    The mean is x . r with the readout r = U v, whose derivatives along D are r' = D v - U u and r'' = 2 (U Z^T Z D u - D u),
-    u = Z^T Z D v. The variance is x . U x - |Z U x|^2; with R = x - Z^T Z U x its derivatives are R . D R and -2 |Z D R|^2.
+    The mean is x . r with the readout r = U v, whose derivatives along D are r' = D v - U u and r'' = 2 (U Z^T Z D u
+    - D u), u = Z^T Z D v. The variance is x . U x - |Z U x|^2; with R = x - Z^T Z U x its derivatives are R . D R
+    and -2 |Z D R|^2.
     """
     factor = problem.factor(mode.point, shapes)
     at, change = factor @ factor.T, moments.mean - factor @ factor.T

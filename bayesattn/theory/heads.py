@@ -1,4 +1,4 @@
-"""How much each head matters (THEORY section 5)."""
+"""Importance of each head and correlations of paths (THEORY section 5)."""
 
 import numpy as np
 from jaxtyping import Float
@@ -11,21 +11,22 @@ from bayesattn.architecture import Architecture
 def head_scores(order_parameter: Checked, arch: Architecture) -> list[np.ndarray]:
     """Score of each head: sum of |U^{pi pi'}| over pairs in which pi or pi' uses it, divided by the largest score.
 
-    A skip is the first way through its layer, and has a score too; of several outputs, all their pairs count.
+    A skip is the first way through its layer and also has a score; with several outputs, all pairs of outputs count.
 
     Examples:
-        Two layers of two heads, the path of both first heads alone at work:
+        Two layers of two heads, with weight only on the path of the two first heads:
 
         >>> arch = Architecture(heads=(2, 2), widths=(5, 5, 5), variances=(1.0, 1.0, 1.0, 1.0))
         >>> [scores.tolist() for scores in head_scores(np.diag([1.0, 0.0, 0.0, 0.0]), arch)]
         [[1.0, 0.0], [1.0, 0.0]]
 
     Args:
-        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) of m outputs: one, or many draws of it.
+        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) for m outputs: one, or many draws of it.
         arch: the network.
 
     Returns:
-        One array of shape (.., H_l), with a skip (.., H_l + 1), per layer, first layer first; the largest score of all is 1.
+        One array per layer, first layer first, of shape (.., H_l), or (.., H_l + 1) with a skip; the largest
+        score of all is 1.
 
     Raises:
         ValueError: wrong shape, entries that are not finite, or U = 0.
@@ -50,9 +51,9 @@ def path_correlations(order_parameter: Checked) -> Float[np.ndarray, "*draws row
     [[1.0, 0.5], [0.5, 1.0]]
 
     Args:
-        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) of m outputs.
+        order_parameter: U of shape (.., Pi, Pi), or (.., Pi m, Pi m) for m outputs.
 
-    Raises ValueError for matrices that are not square, entries that are not finite, or diagonal ones below 0.
+    Raises ValueError for matrices that are not square, entries that are not finite, or diagonal entries below 0.
     """
     matrix = _order_parameters(
         order_parameter, np.shape(order_parameter)[-1] if np.ndim(order_parameter) > 1 else "paths"

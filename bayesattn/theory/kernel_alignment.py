@@ -32,7 +32,7 @@ def alignment(kernel: Checked, labels: Checked) -> Float[Array, " example"]:
 def kernel_target_alignment(kernel: Checked, labels: Checked) -> float:
     """Y^T K Y / (|K|_F |Y|^2), the cosine between K and Y Y^T (Cristianini et al. 2001; THEORY section 5).
 
-    It is the mean of the squares of `alignment`, weighed by the eigenvalues over the root of the sum of their squares.
+    It is the sum of the squares of `alignment`, weighted by the eigenvalues over the root of the sum of their squares.
 
     Args:
         kernel: symmetric, shape (P, P).

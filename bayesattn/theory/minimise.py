@@ -1,4 +1,4 @@
-"""Minimum of a smooth function to a gradient at rounding error: by its Hessian, or in thousands of dimensions without."""
+"""Minimum of a smooth function to a gradient at rounding error, with its Hessian or, in high dimensions, without."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,13 +13,14 @@ from scipy import optimize
 from bayesattn._util.checks import Checked
 
 SMALLEST_CURVATURE = 1e-10
-"""Least curvature along an eigenvector that a step trusts, relative to the largest."""
+"""Smallest curvature along an eigenvector that a step uses, relative to the largest."""
 ARMIJO = 1e-4
+"""Share of the predicted decrease that a step must achieve."""
 MOST_HALVINGS = 40
 ROUNDING = 1e-12
 """Relative rise of the function that may be rounding."""
-LEAST_DIGITS = 1e-6
-"""The same where K + T I is nearly singular (`bayesattn.kernels.conditionals.LEAST_PIVOT`)."""
+SINGULAR_ROUNDING = 1e-6
+"""The same if K + T I is nearly singular (`bayesattn.kernels.conditionals.LEAST_PIVOT`)."""
 
 
 class Local(NamedTuple):
@@ -31,7 +32,7 @@ class Local(NamedTuple):
 
 
 class Minimum(NamedTuple):
-    """Where the search ended, the function there, its largest slope (infinite if not a number), the steps."""
+    """End of a search: the point, the function there, its largest slope (infinite unless finite), and the steps taken."""
 
     point: Float[Array, " coordinate"]
     local: Local
@@ -46,11 +47,12 @@ def minimum(
     max_steps: int,
     tolerance: float = 1e-11,
 ) -> Minimum:
-    """Newton's method with a line search, along -|H|^{-1} g so that saddles are left (Dauphin et al. 2014).
+    """Newton's method with a line search, along -|H|^{-1} g so that it leaves saddles (Dauphin et al. 2014).
 
-    Differences of the function drown in rounding near its minimum; the gradient's do not. So a step counts that does not
-    raise the function by more than rounding or, where none does so, lowers the gradient; and the search ends when the
-    gradient reaches `tolerance`, no step is left, or the gradient stops falling where the function no longer does.
+    Near the minimum, differences of the function are lost in rounding, but those of the gradient are not. So a step is
+    accepted if it does not raise the function by more than rounding or, if no step does that, if it lowers the
+    gradient. The search ends when the gradient reaches `tolerance`, after `max_steps` steps, or when the gradient stops
+    decreasing where the function no longer decreases.
     """
 
     def size(at: Local) -> Array:
@@ -74,31 +76,31 @@ def minimum(
             return (halvings < MOST_HALVINGS) & ~(value <= at.value + ARMIJO * length * fall + slack)
 
         halvings, length = jax.lax.while_loop(too_long, lambda s: (s[0] + 1, s[1] / 2), (0, jnp.ones(())))
-        # Where no part of the step lowers the function, or none could by more than rounding, the gradient decides.
+        # If no part of the step lowers the function, or none could by more than rounding, the gradient decides.
         lost = halvings == MOST_HALVINGS
         new_point = point + jnp.where(lost, 1.0, length) * direction
         new = local(new_point)
-        as_low = new.value <= at.value + LEAST_DIGITS * (1 + jnp.abs(at.value))
+        as_low = new.value <= at.value + SINGULAR_ROUNDING * (1 + jnp.abs(at.value))
         stuck = (step >= 0) & (lost | (-fall < slack)) & ~(as_low & (size(new) < size(at)))
         kept = jax.tree.map(lambda ours, theirs: jnp.where(stuck, ours, theirs), (point, at), (new_point, new))
         return step + 1, *kept, stuck
 
-    # Step -1 goes nowhere: it evaluates the start, so that `local`, which is most of the program, is compiled once.
+    # Step -1 only evaluates the start, so that `local`, which is most of the program, is compiled once.
     nowhere = Local(jnp.array(jnp.inf), jnp.zeros_like(start), jnp.eye(len(start)))
     steps, point, at, _ = jax.lax.while_loop(go_on, newton_step, (jnp.array(-1), start, nowhere, jnp.array(False)))
     return Minimum(point, at, jnp.where(jnp.isfinite(size(at)), size(at), jnp.inf), steps)
 
 
-PAIRS_KEPT = 50
-"""Steps that L-BFGS remembers."""
-STEPS_EACH = 10
-"""Steps of L-BFGS that count as one of Newton's."""
-CONJUGATE_TOLERANCE, MOST_CONJUGATE = 1e-2, 300
-"""Relative residual and steps of conjugate gradients for a Newton step."""
+LBFGS_MEMORY = 50
+"""Number of steps that L-BFGS remembers."""
+LBFGS_STEPS_PER_NEWTON_STEP = 10
+"""Number of L-BFGS steps that count as one Newton step."""
+CONJUGATE_TOLERANCE, MOST_CONJUGATE_STEPS = 1e-2, 300
+"""Relative residual, and most steps, of conjugate gradients for a Newton step."""
 
 
 class Found(NamedTuple):
-    """Where a search without the Hessian ended, the function and its largest slope there, and the gradients that it took."""
+    """End of a search without the Hessian: the point, the function and its largest slope there, and the gradients used."""
 
     point: Float[Array, " coordinate"]
     value: float
@@ -114,14 +116,14 @@ def minimum_by_gradients(
     max_steps: int,
     tolerance: float,
 ) -> Found:
-    """L-BFGS until the function drowns in rounding, then Newton's steps as long as they bring the gradient down.
+    """L-BFGS until the function is lost in rounding, then Newton steps as long as they decrease the gradient.
 
     Args:
-        function: of a module, called with a point, the data and the shapes.
-        data: arrays that the function takes besides.
-        shapes: what its compiled program depends on.
-        start: of the search.
-        max_steps: most Newton steps, each of which counts as `STEPS_EACH` of L-BFGS.
+        function: module-level function of a point, the data and the shapes.
+        data: further arrays that are arguments of the function.
+        shapes: static argument, on which the compiled program depends.
+        start: start of the search.
+        max_steps: most Newton steps, each of which counts as `LBFGS_STEPS_PER_NEWTON_STEP` L-BFGS steps.
         tolerance: largest slope at which the search ends, relative to that at the start.
     """
 
@@ -130,7 +132,11 @@ def minimum_by_gradients(
         return float(value), np.asarray(gradient)
 
     tolerance *= max(np.max(np.abs(numbers(start)[1])), 1e-3)
-    options = {"maxcor": PAIRS_KEPT, "maxiter": STEPS_EACH * max_steps, "maxfun": 2 * STEPS_EACH * max_steps}
+    options = {
+        "maxcor": LBFGS_MEMORY,
+        "maxiter": LBFGS_STEPS_PER_NEWTON_STEP * max_steps,
+        "maxfun": 2 * LBFGS_STEPS_PER_NEWTON_STEP * max_steps,
+    }
     rough = optimize.minimize(
         numbers, start, jac=True, method="L-BFGS-B", options=options | {"ftol": 0.0, "gtol": tolerance, "maxls": 40}
     )
@@ -152,7 +158,7 @@ def minimum_by_gradients(
 
 @partial(jax.jit, static_argnums=(0, 1))
 def value_and_gradient(function, shapes, point, data):
-    """Of such a function."""
+    """Value and gradient of a function as in `minimum_by_gradients`."""
     return jax.value_and_grad(function)(point, *data, shapes)
 
 
@@ -160,10 +166,10 @@ def value_and_gradient(function, shapes, point, data):
 def _newton_direction(function, shapes, point, gradient, data):
     """-H^{-1} g by conjugate gradients."""
     curved = jax.linearize(lambda p: jax.grad(function)(p, *data, shapes), point)[1]
-    return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE)[0]
+    return jax.scipy.sparse.linalg.cg(curved, -gradient, tol=CONJUGATE_TOLERANCE, maxiter=MOST_CONJUGATE_STEPS)[0]
 
 
 @partial(jax.jit, static_argnums=(0, 1))
 def hessian_times(function, shapes, direction, point, data):
-    """Product of the Hessian of such a function with a vector."""
+    """Product of the Hessian of a function as in `minimum_by_gradients` with a vector."""
     return jax.jvp(lambda p: jax.grad(function)(p, *data, shapes), (point,), (direction,))[1]

@@ -17,7 +17,7 @@ from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, stretched, unwhiten
 from bayesattn.theory.minimise import (
-    STEPS_EACH,
+    LBFGS_STEPS_PER_NEWTON_STEP,
     Found,
     Local,
     hessian_times,
@@ -28,8 +28,8 @@ from bayesattn.theory.minimise import (
 from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, local_potential, potential, problem_of
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
-    MOST_FOR_HESSIAN,
-    ROUGH,
+    MOST_COORDINATES_FOR_HESSIAN,
+    ROUGH_GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
     NotConverged,
     likely_cause,
@@ -37,22 +37,22 @@ from bayesattn.theory.saddle_point import (
 )
 from bayesattn.theory.whitening import Whitening
 
-LEADING, LANCZOS_TOLERANCE = 100, 1e-3
-"""Directions of greatest curvature that whitening knows then, and the relative error of their curvatures."""
-SEARCHES, MOST_SEARCHED, NEGLIGIBLE = 4, 200, 5.0
-"""Searches of another mode, the most coordinates with which they are made, and nats below which it does not matter."""
-SAME = 0.3
+LEADING_DIRECTIONS, LANCZOS_TOLERANCE = 100, 1e-3
+"""Directions of largest curvature that whitening uses with many coordinates, and the relative error of their curvatures."""
+MODE_SEARCHES, MOST_COORDINATES_SEARCHED, NEGLIGIBLE_LOG_MASS = 4, 200, 5.0
+"""Searches for another mode, the most coordinates for which they are made, and nats below which a mode is negligible."""
+SAME_MINIMUM_DISTANCE = 0.3
 """Laplace standard deviations within which two searches have ended in the same minimum."""
-CURVED, FLAT = 1e-4, 0.05
-"""Step of the differences that tell a curvature, and the least that counts, in the same coordinates."""
+DIFFERENCE_STEP, LEAST_CURVATURE = 1e-4, 0.05
+"""Step of finite differences for a curvature, and the least curvature that counts, in whitened coordinates."""
 PRIOR_CURVATURE = 0.5
-"""Of minus the log prior density, in the coordinates in which that of the entropy, twice as much, is 1."""
+"""Curvature of minus the log prior density, in coordinates in which that of the entropy, twice as much, is 1."""
 
 
 class Mode(NamedTuple):
     """Mode of the collapsed posterior and its Laplace covariance, V at the mode, and its relative gradient.
 
-    Or another centre of the expansion, the saddle point, with V left out (NaN).
+    Also used for another centre of the expansion, the saddle point, without V (NaN).
     """
 
     whitening: Whitening
@@ -61,7 +61,7 @@ class Mode(NamedTuple):
 
     @property
     def point(self) -> Point:
-        """The mode."""
+        """The mode itself."""
         return self.whitening.centre
 
 
@@ -70,9 +70,9 @@ def find_mode(
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
-    The search starts at `start`, such as the saddle point's, without the columns that a narrow layer lacks, or at the GP
-    limit; where a layer is narrow, always at the saddle point, which tells the order of its rows. Raises NotConverged if the
-    mode was not found.
+    The search starts at `start`, such as the saddle point, without the columns that a narrow layer lacks, or at the GP
+    limit. If a layer is narrow, it always starts at the saddle point, which determines the order of its rows. Raises
+    NotConverged if the mode was not found.
     """
     likelihood = compressed(likelihood, arch)
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
@@ -88,11 +88,11 @@ def find_mode(
     if size > MOST_COORDINATES:
         mode = _mode_of_many(problem, start, shapes, max_steps)
     else:
-        if size > MOST_FOR_HESSIAN:
+        if size > MOST_COORDINATES_FOR_HESSIAN:
             origin, stretch = stretched(shapes, problem.widths)
-            start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, ROUGH).point
+            start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, ROUGH_GRADIENT_TOLERANCE).point
         mode = _mode(problem, start, shapes, max_steps)
-    # The gradient of a density of N degrees of freedom, in units of 1 / sqrt(N), is rounded by this much.
+    # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
     widest = max(arch.widths)
     rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
     if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
@@ -105,7 +105,7 @@ def find_mode(
 
 
 class Basin(NamedTuple):
-    """A minimum of V, the scale of its Laplace covariance, and the log of the mass that a Gaussian of that has."""
+    """Minimum of V, scale of its Laplace covariance, and log mass of a Gaussian with this covariance."""
 
     centre: np.ndarray
     scale: np.ndarray
@@ -113,9 +113,10 @@ class Basin(NamedTuple):
 
 
 def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 200) -> list[Basin]:
-    """Minima of V that searches by gradients from several points end in, one of its images each, greatest mass first.
+    """Minima of V at the ends of gradient searches from several points, one image of each, largest mass first.
 
-    They need not be at rest: a proposal is made of them. Curvatures are differences of gradients, and no less than `FLAT`.
+    The searches need not converge fully, because the minima only define a proposal. Curvatures are differences of
+    gradients, and at least `LEAST_CURVATURE`.
     """
     origin, stretch = (np.asarray(each) for each in stretched(shapes, problem.widths))
     data, signs = (problem, origin, stretch), mirrored(shapes, problem.order)
@@ -124,48 +125,50 @@ def basins(problem: Problem, shapes: Shapes, starts: Checked, max_steps: int = 2
         value, gradient = jax.device_get(value_and_gradient(_whitened_potential, shapes, whitened, data))
         return (float(value), gradient) if np.isfinite(value) else (np.inf, np.zeros_like(whitened))
 
-    found: list[Basin] = []
-    options = {"maxiter": STEPS_EACH * max_steps, "maxls": 40, "ftol": 1e-8, "gtol": 1e-3}
+    minima: list[Basin] = []
+    options = {"maxiter": LBFGS_STEPS_PER_NEWTON_STEP * max_steps, "maxls": 40, "ftol": 1e-8, "gtol": 1e-3}
     for start in starts:
         end = optimize.minimize(numbers, (start - origin) / stretch, jac=True, method="L-BFGS-B", options=options)
         centre = origin + stretch * end.x
-        apart = (np.linalg.solve(basin.scale, (signs * centre - basin.centre).T) for basin in found)
-        known = (np.linalg.norm(each, axis=0).min() < SAME for each in apart)
-        if not np.isfinite(end.fun) or any(known):
+        apart = (np.linalg.solve(basin.scale, (signs * centre - basin.centre).T) for basin in minima)
+        repeats = (np.linalg.norm(each, axis=0).min() < SAME_MINIMUM_DISTANCE for each in apart)
+        if not np.isfinite(end.fun) or any(repeats):
             continue
-        steps = CURVED * np.eye(len(centre))
-        slopes = np.array([numbers(end.x + step)[1] - numbers(end.x - step)[1] for step in steps]) / (2 * CURVED)
+        steps = DIFFERENCE_STEP * np.eye(len(centre))
+        slopes = np.array([numbers(end.x + step)[1] - numbers(end.x - step)[1] for step in steps]) / (
+            2 * DIFFERENCE_STEP
+        )
         if not np.isfinite(slopes).all():
             continue
         curvatures, directions = np.linalg.eigh((slopes + slopes.T) / 2)
-        lengths = 1 / np.sqrt(np.maximum(np.abs(curvatures), FLAT))
+        lengths = 1 / np.sqrt(np.maximum(np.abs(curvatures), LEAST_CURVATURE))
         log_volume = np.sum(np.log(lengths * np.sqrt(2 * np.pi) * stretch))
-        found.append(Basin(centre, stretch[:, None] * directions * lengths, float(log_volume - end.fun)))
-    return sorted(found, key=lambda basin: -basin.log_mass)
+        minima.append(Basin(centre, stretch[:, None] * directions * lengths, float(log_volume - end.fun)))
+    return sorted(minima, key=lambda basin: -basin.log_mass)
 
 
 def is_only_mode(mode: Mode, problem: Problem, shapes: Shapes, key: Key[Array, ""]) -> bool:
-    """Whether searches from points as far apart as prior draws end in this mode, or in others of hardly any Laplace mass.
+    """Whether searches from points as far apart as prior draws end in this mode, or in others of negligible Laplace mass.
 
-    With many coordinates, where a search costs as much as all else, it is taken for granted.
+    With many coordinates, with which a search costs as much as everything else, the mode is assumed to be the only one.
     """
     size = len(mode.point)
-    if size > MOST_SEARCHED:
+    if size > MOST_COORDINATES_SEARCHED:
         return True
     origin, stretch = stretched(shapes, problem.widths)
     prior_scale = stretch / np.sqrt(PRIOR_CURVATURE)
     own = mode.whitening.log_volume() - mode.potential
-    for start in origin + prior_scale * jax.random.normal(key, (SEARCHES, size)):
+    for start in origin + prior_scale * jax.random.normal(key, (MODE_SEARCHES, size)):
         other = _mode(problem, start, shapes, 200)
         mass = other.whitening.log_volume() - other.potential
-        apart = jnp.linalg.norm(mode.whitening.whitened(other.point)) > SAME
-        if jnp.isfinite(other.gradient_norm) & apart & (mass > own - NEGLIGIBLE):
+        apart = jnp.linalg.norm(mode.whitening.whitened(other.point)) > SAME_MINIMUM_DISTANCE
+        if jnp.isfinite(other.gradient_norm) & apart & (mass > own - NEGLIGIBLE_LOG_MASS):
             return False
     return True
 
 
 def _by_gradients(problem: Problem, start: Point, shapes: Shapes, max_steps: int, tolerance: float) -> Found:
-    """The minimum of V, or a point as near to it as the tolerance says, in whitened coordinates."""
+    """Minimum of V, or a point as near to it as the tolerance says, in whitened coordinates."""
     origin, stretch = stretched(shapes, problem.widths)
     begin = np.asarray((start - origin) / stretch)
     return minimum_by_gradients(_whitened_potential, (problem, origin, stretch), shapes, begin, max_steps, tolerance)
@@ -189,26 +192,26 @@ def _mode(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mod
 
 
 def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int) -> Mode:
-    """The same without the curvature in all pairs of entries of U.
+    """Mode without the curvature in all pairs of entries of U.
 
-    Of the Laplace covariance only the directions that the data know most of are had, by Lanczos' method; in all others it is
-    the prior's.
+    The Laplace covariance is computed only in the best-determined directions, by Lanczos' method; in all others it
+    is the prior's.
     """
     (origin, stretch), size = stretched(shapes, problem.widths), len(start)
     data = problem, origin, stretch
-    # Twice at most: the slope at the start, which the tolerance is relative to, may be far greater than at the mode.
+    # Twice at most: the tolerance is relative to the slope at the start, which may be far larger than at the mode.
     for _ in range(2):
-        found = _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10)
-        whitening = _leading(found.point, size, data, shapes)
-        mode = _mode_at(found.point, whitening, found.value, found.gradient, *data, shapes)
-        if mode.gradient_norm <= GRADIENT_TOLERANCE or found.iterations >= STEPS_EACH * max_steps:
+        end = _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10)
+        whitening = _leading(end.point, size, data, shapes)
+        mode = _mode_at(end.point, whitening, end.value, end.gradient, *data, shapes)
+        if mode.gradient_norm <= GRADIENT_TOLERANCE or end.iterations >= LBFGS_STEPS_PER_NEWTON_STEP * max_steps:
             break
         start = mode.whitening.centre
     return mode
 
 
 def _leading(point: Checked, size: int, data: tuple[Any, ...], shapes: Shapes) -> Whitening:
-    """Whitening along the directions of greatest curvature at a point, by the prior in all others."""
+    """Whitening by the directions of largest curvature at a point, and by the prior in all other directions."""
     _, origin, stretch = data
 
     def times(direction: np.ndarray) -> np.ndarray:
@@ -216,7 +219,7 @@ def _leading(point: Checked, size: int, data: tuple[Any, ...], shapes: Shapes) -
 
     curved: Any = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     options: Any = {"which": "LA", "tol": LANCZOS_TOLERANCE, "v0": np.ones(size)}
-    curvatures, directions = eigsh(curved, min(LEADING, size // 4), **options)
+    curvatures, directions = eigsh(curved, min(LEADING_DIRECTIONS, size // 4), **options)
     shrinks = np.sqrt(PRIOR_CURVATURE / curvatures)
     return Whitening(origin, stretch / np.sqrt(PRIOR_CURVATURE), jnp.asarray(directions), jnp.asarray(shrinks))
 
@@ -227,16 +230,16 @@ def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Poin
 
 @partial(jax.jit, static_argnames="shapes")
 def _mode_at(best, whitening, value, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
-    """The mode where V has such a value and largest slope, with its whitening, which is centred here."""
+    """Mode at a point with this value and largest slope of V, and with its whitening, which is centred here."""
     point = origin + stretch * best
     slope = stretch * jax.grad(lambda p: problem.likelihood.energy(problem.factor(p, shapes)))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
-    # A Hessian that is not positive definite has no Cholesky factor, and the point is no mode.
+    # A Hessian that is not positive definite has no Cholesky factor, and the point is not a mode.
     singular = is_singular(problem.likelihood, problem.factor(point, shapes))
     norm = jnp.where(jnp.isfinite(whitening.log_volume()) & ~singular, norm, jnp.inf)
     return Mode(whitening._replace(centre=point), jnp.asarray(value), norm)
 
 
 def spanning(hessian: Float[Array, "coordinate coordinate"]) -> Float[Array, "coordinate coordinate"]:
-    """Columns that span S = H^-1: those of L^-T, where H = L L^T."""
+    """Columns that span S = H^-1: those of L^-T, with H = L L^T."""
     return jax.scipy.linalg.solve_triangular(jnp.linalg.cholesky(hessian), jnp.eye(len(hessian)), lower=True).T

@@ -1,4 +1,4 @@
-"""The predictor given an order parameter (THEORY section 5)."""
+"""Predictor given an order parameter (THEORY section 5)."""
 
 from typing import Any
 
@@ -25,13 +25,13 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
     JAX can trace and differentiate it in the order parameter and the test inputs.
 
     Args:
-        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) of m outputs; mean and variance are then (P_test, m).
+        order_parameter: U of shape (Pi, Pi), or (Pi m, Pi m) for m outputs; mean and variance then have shape (P_test, m).
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
         test_path_inputs: xi of shape (P_test, Pi, N_0), by default those of the model.
 
     Raises:
-        ValueError: no model, or one of classes; no test inputs, wrong shapes, entries that are not finite, U that is not
-            symmetric.
+        ValueError: not a model, or a model of classes; no test inputs, wrong shapes, entries that are not finite, U
+            that is not symmetric.
     """
     density, arch = gaussian_density(model), model.architecture
     test = model.test_path_inputs if test_path_inputs is None else test_path_inputs
@@ -50,9 +50,9 @@ def _predict(order_parameter, likelihood: GaussianProcess, features) -> Predicti
 def right(outputs: Checked, labels: Checked) -> Any:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
-    Accuracy is its mean over examples (THEORY section 5). Of several outputs, whose labels have shape (P, m), it is whether
-    the greatest is that of the greatest label; of k that are equally great, each is a guess: 1/k. Outputs of all examples
-    may come in one row, those of the first example first.
+    Accuracy is the mean over examples (THEORY section 5). With several outputs, whose labels have shape (P, m), the
+    question is whether the largest output is at the largest label; if k outputs tie for the largest, each is a guess:
+    1/k. Outputs of all examples may be in one row, those of the first example first.
     """
     if np.ndim(labels) == 2:
         outputs = (
@@ -65,7 +65,7 @@ def right(outputs: Checked, labels: Checked) -> Any:
 
 
 def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarray, "draw label"]:
-    """f at path inputs (P, Pi, N_0) by each of several readouts, those of an example side by side."""
+    """f at path inputs (P, Pi, N_0) for each of several readouts, with the outputs of an example side by side."""
     by_output = readouts.reshape(len(readouts), path_inputs.shape[1], -1, path_inputs.shape[2])
     return np.einsum("dpcf,epf->dec", by_output, path_inputs, optimize=True).reshape(len(readouts), -1)
 
@@ -74,7 +74,7 @@ def outputs_at(readouts: np.ndarray, path_inputs: np.ndarray) -> Float[np.ndarra
 def readouts(
     order_parameters: Checked, model: Checked, temperature: Checked = None
 ) -> Float[Array, "draw row feature"]:
-    """Readout g of the mean predictor given each of many U, without checks: its mean of f is sum_pi g^pi . xi^pi.
+    """Readout g of the mean predictor given each of many U, without checks: the mean of f is sum_pi g^pi . xi^pi.
 
     g^pi = s_0^2 / (N_0 Pi) sum_pi' U^{pi pi'} sum_mu xi_mu^pi' ((K(U) + T I)^{-1} Y)_mu (THEORY section 5).
     """
@@ -86,5 +86,5 @@ def readouts(
 
 @jax.jit
 def _readouts(order_parameters, likelihood: GaussianProcess):
-    # One after the other: XLA's threads have been seen to wait for each other for ever in Cholesky factors of a batch.
+    # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
     return jax.lax.map(likelihood.readout_of, order_parameters)

@@ -1,4 +1,4 @@
-"""The posterior of a point in Bartlett coordinates: its prior, and the likelihood at the U it stands for."""
+"""Posterior of a point in Bartlett coordinates: its prior, and the likelihood at its U."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -19,11 +19,11 @@ from bayesattn.theory.minimise import Local
 Point = Float[Array, " coordinate"]
 Shapes = tuple[LayerShape, ...]
 MOST_COORDINATES = 3000
-"""For what needs their whole curvature: the rest of it takes paths^4 numbers, and minutes."""
+"""Most coordinates for what needs the full curvature, which takes paths^4 numbers, and minutes."""
 
 
 class Problem(NamedTuple):
-    """Arrays that the posterior of a point depends on, besides the shapes of its layers."""
+    """Arrays on which the posterior of a point depends, besides the shapes of its layers."""
 
     likelihood: GaussianProcess
     widths: Float[Array, " layer"]
@@ -36,7 +36,7 @@ class Problem(NamedTuple):
         return cholesky_factors(point, shapes, self.widths, self.variances, self.order, self.skips)
 
     def factor(self, point: Point, shapes: Shapes) -> Factor:
-        """F_1, of which U = F_1 F_1^T."""
+        """F_1, with U = F_1 F_1^T."""
         return self.factors(point, shapes)[0]
 
     def order_parameter(self, point: Point, shapes: Shapes) -> Float[Array, "path path"]:
@@ -45,12 +45,12 @@ class Problem(NamedTuple):
         return factor @ factor.T
 
     def at(self, temperature: float) -> "Problem":
-        """The same at another temperature."""
+        """The same problem at another temperature."""
         return self._replace(likelihood=self.likelihood.at(temperature))
 
 
 def problem_of(likelihood: GaussianProcess, arch: Architecture) -> Problem:
-    """The arrays of the posterior of a network."""
+    """Arrays of the posterior of a network."""
     return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
 
 
@@ -61,7 +61,7 @@ def too_many(shapes: Shapes) -> int:
 
 
 def refuse_many(what: str, shapes: Shapes, advice: str = "use fewer heads") -> None:
-    """Raise ValueError where there are more coordinates than `MOST_COORDINATES`, of what needs their whole curvature."""
+    """Raise ValueError if there are more than `MOST_COORDINATES` coordinates and `what` needs the full curvature."""
     if size := too_many(shapes):
         raise BayesattnError(
             f"arch must have at most {MOST_COORDINATES:,} coordinates of its order parameters for {what}, which needs the"
@@ -91,14 +91,14 @@ def with_derivatives(
 ) -> Callable[[Point], Local]:
     """Value, gradient and Hessian of weight x energy + rest, functions of a point.
 
-    Differentiating the energy's second-order expansion in U or F, whichever is cheaper, instead of the energy, leaves the
-    examples out of it.
+    They are derivatives of the energy's second-order expansion in U or F, whichever is cheaper, rather than of the
+    energy, so that the examples do not enter them.
 
     Args:
-        likelihood: of the labels.
-        factor: from a point to F, with U = F F^T.
-        weight: of the energy.
-        rest: from a point to a number that costs little.
+        likelihood: Gaussian process of the labels.
+        factor: function from a point to F, with U = F F^T.
+        weight: weight of the energy.
+        rest: function from a point to a number, which costs little.
     """
 
     def local(point: Point) -> Local:

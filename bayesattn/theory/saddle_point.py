@@ -1,4 +1,4 @@
-"""The order parameter at large width: minimum of the action (THEORY section 4)."""
+"""Order parameter at large width: minimum of the action (THEORY section 4)."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,29 +20,30 @@ from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
 from bayesattn.theory.action import number_or_matrix
 from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
-from bayesattn.theory.minimise import STEPS_EACH, minimum, minimum_by_gradients
+from bayesattn.theory.minimise import LBFGS_STEPS_PER_NEWTON_STEP, minimum, minimum_by_gradients
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
-ROUGH = 1e-3
-"""Such a gradient of one that another search begins at."""
-LARGE_LABELS = 1e3
-MOST_FOR_HESSIAN = 1000
-"""Beyond them the minimum is searched for by gradients, without the Hessian: from about 45 paths of two layers on."""
-SHOWN = 4
-"""Numbers that a saddle point shows of many."""
+ROUGH_GRADIENT_TOLERANCE = 1e-3
+"""Largest relative gradient of a point at which another search begins."""
+LARGE_LABEL_RATIO = 1e3
+"""Ratio of the labels' size to the size that the prior expects, above which labels are a likely cause of failure."""
+MOST_COORDINATES_FOR_HESSIAN = 1000
+"""Most coordinates of a search with the Hessian; beyond, from about 45 paths of two layers on, it uses gradients alone."""
+NUMBERS_SHOWN = 4
+"""Most numbers that the text of a saddle point shows."""
 SMALLEST_GRADIENT_SCALE = 1e-3
-"""Energies with smaller gradients (in coordinates of unit prior curvature) leave the prior as it is."""
+"""Smallest gradient (in coordinates of unit prior curvature) of an energy that changes the prior noticeably."""
 
 
 class SaddlePoint(NamedTuple):
     """Minimum of the action. With several networks or temperatures, every array has a leading batch axis.
 
-    `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or of
-    several outputs a matrix. `gradient_norm` is relative: the largest entry of the action's gradient over the largest entry
-    of the energy's, which the entropy's cancels at the minimum, in Bartlett coordinates in which the entropy has unit
-    curvature. `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
+    `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or
+    a matrix for several outputs. `gradient_norm` is relative: the largest entry of the action's gradient over the
+    largest entry of the energy's, which the entropy's cancels at the minimum, in Bartlett coordinates in which the
+    entropy has unit curvature. `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
     """
 
     order_parameter: Array
@@ -61,32 +62,35 @@ class SaddlePoint(NamedTuple):
     def _described(self) -> tuple[str, dict[str, str]]:
         if np.ndim(self.energy):
             reached = f"{int(np.sum(self.converged))} of {len(self.energy)} converged"
-            batch = {"energy": _some(self.energy), "entropy": _some(self.entropy)}
+            batch = {"energy": _shortened(self.energy), "entropy": _shortened(self.entropy)}
             return f"SaddlePoint of {len(self.energy)} networks: {reached}", batch
         own = np.diag(self.order_parameter)
-        greatest = np.argsort(-own, kind="stable")[:SHOWN]
+        greatest = np.argsort(-own, kind="stable")[:NUMBERS_SHOWN]
         outputs = len(np.atleast_2d(self.scalar_order_parameter))
         entries = ", ".join(f"{own[row]:.4g} ({_row_name(row, outputs)})" for row in greatest)
+        which = "greatest" if len(own) > NUMBERS_SHOWN else "all"
         rows = {
             "energy": f"{float(self.energy):.6g}, entropy {float(self.entropy):.6g}",
-            "U": f"{len(own)} x {len(own)}; {'greatest' if len(own) > SHOWN else 'all'} entries on its diagonal: {entries}",
+            "U": f"{len(own)} x {len(own)}; {which} entries on its diagonal: {entries}",
             "gradient": f"{float(self.gradient_norm):.1e} of the energy's, after {int(self.iterations)} steps",
         }
         return f"SaddlePoint: {'converged' if self.converged else 'NOT converged'}", rows
 
 
 def _row_name(row: int, outputs: int) -> str:
-    """What a row of U is of: a path, and an output where there are several, the output fastest."""
+    """Name of a row of U: a path, and an output if there are several, outputs fastest."""
     path = f"path {row // outputs + 1}"
     return path if outputs == 1 else f"{path}, output {row % outputs + 1}"
 
 
-def _some(values: Checked) -> str:
-    return ", ".join(f"{value:.6g}" for value in values[:SHOWN]) + (", .." if len(values) > SHOWN else "")
+def _shortened(values: Checked) -> str:
+    return ", ".join(f"{value:.6g}" for value in values[:NUMBERS_SHOWN]) + (
+        ", .." if len(values) > NUMBERS_SHOWN else ""
+    )
 
 
 class NotConverged(RuntimeError):
-    """The saddle-point solver stopped before its gradient was small enough; `.solution` holds where it stopped."""
+    """The search stopped before its gradient was small enough; `.solution` is the point at which it stopped."""
 
     def __init__(self, message: str, solution: Checked):
         super().__init__(message)
@@ -97,7 +101,7 @@ class NotConverged(RuntimeError):
 def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
     """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4), of shape (Pi m, Pi m).
 
-    A skip on the way of a path stands for H_l rho_l^2 in place of s_l^2 (EXTENSIONS section 1).
+    A skip on a path contributes H_l rho_l^2 in place of s_l^2 (EXTENSIONS section 1).
     """
     return jnp.diag(jnp.repeat(jnp.array(arch.path_variances), arch.outputs))
 
@@ -118,11 +122,11 @@ def solve(
         arch: another network, or several networks with the same heads, solved in one call; by default the model's.
         temperature: another T, or one T per network; several T may go with one network; by default the model's.
         max_steps: most Newton steps.
-        throw: raise NotConverged on failure; otherwise `.converged` says it.
+        throw: whether to raise NotConverged on failure; otherwise `.converged` is False.
 
     Raises:
-        ValueError: no model, or one of classes; networks of other heads, a temperature that is not above 0 or that JAX
-            traces.
+        ValueError: not a model, or a model of classes; networks with different heads, a temperature that is not above 0
+            or that JAX traces.
         NotConverged: the relative gradient stayed above 1e-8.
     """
     require_model(model)
@@ -166,15 +170,15 @@ def saddle_point(
 def rough_saddle_point(
     likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
-    """The same, of many coordinates only as near as another search needs that begins there."""
+    """`saddle_point`, but with many coordinates only as precise as a search needs that begins there."""
     shapes = layer_shapes(arch, full=True)
-    if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN:
+    if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
         return saddle_point(likelihood, arch, max_steps, throw)
-    return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH)
+    return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH_GRADIENT_TOLERANCE)
 
 
 def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
-    """With a leading batch axis."""
+    """Solutions with a leading batch axis."""
     stacked = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves)), *solutions)
     return stacked._replace(converged=np.asarray(stacked.converged))
 
@@ -186,13 +190,13 @@ def _solved(
     max_steps: int,
     throw: bool,
 ) -> list[SaddlePoint]:
-    """Of each network, by one program for any number of them; together every problem would wait for the slowest."""
+    """Solution of each network, one after the other by one program; in a batch, all would wait for the slowest."""
     likelihood = compressed(likelihood, networks[0])
     shapes = layer_shapes(networks[0], full=True)
-    search = _solve if sum(shape.size for shape in shapes) <= MOST_FOR_HESSIAN else _solve_large
+    search = _solve if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN else _solve_large
     problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
-    found = (search(problem, shapes, max_steps) for problem in problems)
-    solutions = [solution._replace(converged=bool(solution.converged)) for solution in found]
+    results = (search(problem, shapes, max_steps) for problem in problems)
+    solutions = [solution._replace(converged=bool(solution.converged)) for solution in results]
     if throw and not all(solution.converged for solution in solutions):
         failures = [number for number, solution in enumerate(solutions) if not solution.converged]
         worst = max(failures, key=lambda number: np.nan_to_num(float(solutions[number].gradient_norm), nan=np.inf))
@@ -207,7 +211,7 @@ def _solved(
 
 
 def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
-    """Why a search of the minimum may have failed, and what to do, judged in the GP limit."""
+    """Likely cause of a failed search for the minimum, and what to do, judged in the GP limit."""
     likelihood = compressed(likelihood, arch)
     residual, temperature = likelihood.residual or ResidualExamples(0, 0.0), float(likelihood.temperature)
     kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
@@ -221,7 +225,7 @@ def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
         )
     square = np.sum(np.square(likelihood.labels)) + residual.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
-    if excess > LARGE_LABELS:
+    if excess > LARGE_LABEL_RATIO:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
     return "raise max_steps or the temperature"
 
@@ -254,7 +258,7 @@ def _energy(whitened, problem: Problem, shapes) -> Float[Array, ""]:
 
 
 def whitened_action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
-    """Energy and entropy at a point of whitened coordinates."""
+    """Sum of energy and entropy at a point of whitened coordinates."""
     return _energy(whitened, problem, shapes) + _entropy(whitened, shapes, problem.widths, problem.variances)
 
 
@@ -273,20 +277,24 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
 
 
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
-    """The same without the curvature in all pairs of entries of U, which grows with the fourth power of their number."""
+    """Saddle point without the curvature in all pairs of entries of U, whose number grows as Pi^4."""
     point, taken = np.zeros(sum(shape.size for shape in shapes)), 0
-    # Twice at most: the slope at the start, which the tolerance is relative to, may be far greater than at the end.
+    # Twice at most: the tolerance is relative to the slope at the start, which may be far larger than at the end.
     for _ in range(2):
-        found = minimum_by_gradients(whitened_action, (problem,), shapes, point, max_steps, tolerance)
-        point, taken = found.point, taken + found.iterations
-        solution = _compiled_solution(point, found.gradient, taken, problem, shapes)
-        if solution.converged or tolerance == ROUGH or taken >= STEPS_EACH * max_steps:
+        end = minimum_by_gradients(whitened_action, (problem,), shapes, point, max_steps, tolerance)
+        point, taken = end.point, taken + end.iterations
+        solution = _compiled_solution(point, end.gradient, taken, problem, shapes)
+        if (
+            solution.converged
+            or tolerance == ROUGH_GRADIENT_TOLERANCE
+            or taken >= LBFGS_STEPS_PER_NEWTON_STEP * max_steps
+        ):
             break
     return solution
 
 
 def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:
-    """The solution at a point, whose largest slope is `gradient`."""
+    """Saddle point at a point of whitened coordinates, whose largest slope is `gradient`."""
     slope = jax.grad(_energy)(best, problem, shapes)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)), SMALLEST_GRADIENT_SCALE)
     point = unwhiten(best, shapes, problem.widths)

@@ -9,13 +9,13 @@ from bayesattn.theory.problem import Point
 
 
 class Whitening(NamedTuple):
-    """S^{1/2} as columns that span S, or as a scale of each coordinate, changed along a few directions if there are any.
+    """S^{1/2} as columns that span S, or as one scale per coordinate, modified along a few directions if there are any.
 
     Args:
         centre: the point of z = 0.
-        scale: S^{1/2} of shape (n, n), or of shape (n,) the scale of each coordinate.
-        directions: k orthonormal columns of shape (n, k), with a scale of each coordinate.
-        shrinks: of shape (k,), by which z is multiplied along them.
+        scale: S^{1/2} of shape (n, n), or one scale per coordinate, of shape (n,).
+        directions: k orthonormal columns of shape (n, k), with one scale per coordinate.
+        shrinks: shape (k,), by which z is multiplied along the directions.
     """
 
     centre: Point
@@ -24,13 +24,13 @@ class Whitening(NamedTuple):
     shrinks: Float[Array, " direction"] | None = None
 
     def point(self, whitened: Point) -> Point:
-        """The point of z."""
+        """Point at z."""
         if self.scale.ndim == 2:
             return self.centre + self.scale @ whitened
         return self.centre + self.scale * self._along(whitened, self.shrinks)
 
     def whitened(self, point: Point) -> Point:
-        """The z of a point."""
+        """z of a point."""
         if self.scale.ndim == 2:
             return jnp.linalg.solve(self.scale, point - self.centre)
         return self._along((point - self.centre) / self.scale, None if self.shrinks is None else 1 / self.shrinks)

@@ -21,14 +21,14 @@ def model():
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
     monkeypatch.setattr(store, "CHUNK_DRAWS", CHUNK)
 
 
 def complete(model, folder, job):
     """A complete run, in blocks of 20 draws and chunks of 40, not to be touched."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        patch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
         patch.setattr(store, "CHUNK_DRAWS", CHUNK)
         runs.sample(model, folder, **job)
         runs.overview(folder)

@@ -491,7 +491,7 @@ def test_names_are_text_of_a_report(name):
     overview["diagnostics"] = {"rhat": 1.0, "ess": 100.0, "divergences": 0}
     figure = report.EmbeddedFigure("data:", "data:", name, name)
     rows, tables = [{"entry of U": name}], {name: [{"head": name}]}
-    section = report.RunSection(name, name, overview, [name], name, True, rows, tables, [figure], {"model": name})
+    section = report.RunSection(name, name, overview, [name], name, True, rows, tables, name, [figure], {"model": name})
     page = report.page([section], [figure])
     assert page.count(str(jinja2.filters.do_forceescape(name))) >= 8
     assert "<script>" not in page

@@ -132,7 +132,7 @@ ALL = [*KINDS, "overwriting", "more draws", "damaged", "training"]
 
 
 def require_nothing_lost_at(name, model, tmp_path, monkeypatch, moments, kinds):
-    monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)
+    monkeypatch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
     made = case(name, model, tmp_path)
     count, whole = made.writes(tmp_path / "whole")
     assert whole is not None

@@ -143,8 +143,8 @@ def test_finite_softmax_error_tends_to_its_expansion():
 
 def test_quadrature_of_the_finite_law_has_converged(monkeypatch):
     found = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
-    monkeypatch.setattr(rates, "NODES", 800)
-    monkeypatch.setattr(rates, "STEP", 0.05)
+    monkeypatch.setattr(rates, "QUADRATURE_NODES", 800)
+    monkeypatch.setattr(rates, "LOG_TIME_STEP", 0.05)
     again = [rates.finite_softmax_error(n, n**-0.4, 2, 0.5, 0.8, 2) for n in (64, 4096)]
     np.testing.assert_allclose(found, again, rtol=1e-9)
 

@@ -12,7 +12,12 @@ from tests.posteriors import tiny_model, two_sample_z_score
 @pytest.fixture
 def few(monkeypatch):
     """A narrow network that counts as one of many coordinates."""
-    for name, value in {"MOST_FOR_HESSIAN": 10, "STEPS": 24, "LEAPS": 4, "BETWEEN": 3}.items():
+    for name, value in {
+        "MOST_COORDINATES_FOR_HESSIAN": 10,
+        "STEPS_PER_ROUND": 24,
+        "LEAPFROG_STEPS": 4,
+        "STEPS_BETWEEN_DRAWS": 3,
+    }.items():
         monkeypatch.setattr(curvature, name, value)
     model = tiny_model(heads=(2, 2), widths=(4, 4, 4), variances=(1.0, 0.8, 1.2, 1.1), examples=8)
     assert curvature.is_worthwhile(collapsed.structure(model))

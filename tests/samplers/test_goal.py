@@ -20,7 +20,7 @@ TARGET = 200
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def model():
 @pytest.fixture(scope="module")
 def whole(model):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(block_runner, "MOST_DRAWS", BLOCK)
+        patch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", BLOCK)
         return ba.sample(model, **JOB)
 
 

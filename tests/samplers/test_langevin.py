@@ -159,7 +159,7 @@ def test_adjusted_samplers_agree_on_the_reference_task(hidden_markov_model):
     ],
 )
 def test_a_resumed_run_has_the_same_bits(model, tmp_path, monkeypatch, name, parameterisation):
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", 10)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", 10)
     job = {"sampler": name, "parameterisation": parameterisation, "chains": 2, "warmup": 20, "draws": 30}
     job |= {"options": {"steps": 2} | ({"minibatch": 3} if name == "sgld" else {})}
     runs.sample(model, tmp_path / "whole", **job)

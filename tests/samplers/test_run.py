@@ -82,7 +82,7 @@ def test_token_and_path_draws_agree_on_two_layers():
 def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
     """Warm-up and draws, each full and part blocks of 50, against numpyro.infer.MCMC from the same state."""
     model = tiny_model()
-    monkeypatch.setattr(block_runner, "MOST_DRAWS", 50)
+    monkeypatch.setattr(block_runner, "MOST_DRAWS_PER_BLOCK", 50)
     job = Job(parameterisation="path", chains=1, warmup=60, draws=110, seed=5, keep=("weights",))
     settings = {field.name: getattr(job, field.name) for field in dataclasses.fields(job)}
     ours = ba.sample(model, **settings)["posterior"]

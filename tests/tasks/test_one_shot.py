@@ -106,8 +106,8 @@ def test_training_is_in_single_precision(trained):
 
 
 def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "BLOCK", 25)
-    monkeypatch.setattr(training, "CHECKPOINT_BLOCKS", 1)
+    monkeypatch.setattr(training, "STEPS_PER_BLOCK", 25)
+    monkeypatch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
     whole = training.train(task, FEW, tmp_path / "whole.safetensors")
 
     def stop(progress):

@@ -255,7 +255,7 @@ def test_a_minimum_far_from_the_start_is_found_either_way(two_layers, monkeypatc
     model = model_of(two_layers.path_inputs, labels, two_layers.arch, two_layers.temperature)
     few = ba.theory.solve(model, arch=networks)
     usual, _ = mode.find_mode(given, two_layers.arch)
-    monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
+    monkeypatch.setattr(saddle_point, "MOST_COORDINATES_FOR_HESSIAN", 0)
     monkeypatch.setattr(mode, "MOST_COORDINATES", 0)
     many = ba.theory.solve(model, arch=networks)
     assert relative_error(many.energy, few.energy) < 1e-9
@@ -267,7 +267,7 @@ def test_many_coordinates_have_the_minimum_of_few(two_layers, monkeypatch):
     """Found by gradients alone and by the whole Hessian; what needs all of that is refused where they are many."""
     networks, temperatures = [two_layers.arch, two_layers.arch.with_width(3)], [two_layers.temperature, 0.05]
     few = ba.theory.solve(two_layers.model, arch=networks, temperature=temperatures)
-    monkeypatch.setattr(saddle_point, "MOST_FOR_HESSIAN", 0)
+    monkeypatch.setattr(saddle_point, "MOST_COORDINATES_FOR_HESSIAN", 0)
     many = ba.theory.solve(two_layers.model, arch=networks, temperature=temperatures)
     assert relative_error(many.order_parameter, few.order_parameter) < 1e-7
     assert relative_error(many.energy, few.energy) < 1e-9
@@ -323,7 +323,7 @@ def test_the_mode_is_found_from_afar_by_gradients_first(two_layers, monkeypatch)
         usual, problem = mode.find_mode(given, arch)
         with monkeypatch.context() as changed:
             for module in (mode, saddle_point):
-                changed.setattr(module, "MOST_FOR_HESSIAN", 0)
+                changed.setattr(module, "MOST_COORDINATES_FOR_HESSIAN", 0)
             rough, other = mode.find_mode(given, arch)
         shapes = bartlett.layer_shapes(arch)
         ours, theirs = (of.order_parameter(at.point, shapes) for of, at in ((other, rough), (problem, usual)))

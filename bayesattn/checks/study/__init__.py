@@ -1,6 +1,6 @@
-"""Whole studies, each one call with one result: what `bayesattn validate`, `prune` and `calibrate` do and print.
+"""Complete studies, one call and one result each, behind `bayesattn validate`, `prune` and `calibrate`.
 
-Each result has a figure, and plain values for JSON.
+Each result has a figure and plain values for JSON.
 """
 
 from bayesattn.checks.study.calibration import CalibrationStudy, calibrate

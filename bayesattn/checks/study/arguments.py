@@ -1,4 +1,4 @@
-"""Arguments that all studies check in the same way."""
+"""Checks of arguments shared by all studies."""
 
 from bayesattn._util.checks import Checked, require_kind
 from bayesattn._util.errors import BayesattnError
@@ -7,20 +7,20 @@ from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.models import Model
 from bayesattn.samplers import Job
 
-MOST_SHOWN = 4
-"""Widths, or trained networks, whose results a study shows."""
+MOST_SHOWN_RESULTS = 4
+"""Largest number of widths, or of trained networks, whose results a study shows."""
 
 
 def checked_model(name: str, value: Checked) -> Model:
-    """A model; raises ValueError for anything else."""
+    """The value, a model; raises ValueError for anything else."""
     require_kind(name, value, Model)
     return value
 
 
 def with_watched_examples(model: Model) -> Model:
-    """The same posterior, with no test examples but those whose predictions diagnostics look at.
+    """Model of the same posterior, whose only test examples are those whose predictions are diagnosed.
 
-    All that is compared comes from draws of U.
+    All comparisons use draws of U, so the other test examples are not needed.
     """
     if model.test_path_inputs is None:
         return model
@@ -29,7 +29,7 @@ def with_watched_examples(model: Model) -> Model:
 
 
 def checked_job(settings: PlainMapping) -> Job:
-    """Settings of the sampler, which must keep what is compared."""
+    """Sampling job with these settings; raises ValueError unless it keeps U, which the theory predicts."""
     job = Job.of(**settings)
     if "order_parameter" not in job.keep:
         raise BayesattnError(f"keep must hold 'order_parameter', which theory speaks of, got {', '.join(job.keep)}")

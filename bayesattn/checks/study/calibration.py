@@ -1,4 +1,4 @@
-"""Do samplers draw from the posterior of a network? What `bayesattn calibrate` does and prints."""
+"""Calibration of samplers on networks, behind `bayesattn calibrate`."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class CalibrationStudy(Described):
-    """Whether samplers draw from posteriors.
+    """Calibration of samplers on networks.
 
     Args:
-        simulations: by name of the network, data sets simulated.
-        results: by name of the network and of the sampler, ranks and joint test.
+        simulations: number of simulated data sets, by name of the network.
+        results: ranks and joint test, by name of the network and of the sampler.
     """
 
     simulations: dict[str, int]
     results: dict[str, dict[str, tuple[Calibration, JointTest]]]
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        said = {True: HOLDS, False: DOES_NOT_HOLD, None: CANNOT_TELL}
+        verdicts = {True: HOLDS, False: DOES_NOT_HOLD, None: CANNOT_TELL}
         rows = {
             title: f"{self.simulations[title]} simulations; "
             + ", ".join(
-                f"{name}: ranks {calibration.VERDICTS[ranked.holds]}, joint law {said[joint.holds]}"
+                f"{name}: ranks {calibration.VERDICTS[ranked.holds]}, joint law {verdicts[joint.holds]}"
                 for name, (ranked, joint) in of.items()
             )
             for title, of in self.results.items()
         }
-        return f"CalibrationStudy: {said[self.holds]}", rows
+        return f"CalibrationStudy: {verdicts[self.holds]}", rows
 
     @property
     def holds(self) -> bool | None:
-        """Whether all do, at the level of `bayesattn.checks.calibration.LEVEL` together; None if that cannot be told."""
+        """Whether all tests hold, at the level `bayesattn.checks.calibration.LEVEL` together; None if undecided."""
         verdicts = [test.holds for of in self.results.values() for pair in of.values() for test in pair]
         return False if False in verdicts else None if None in verdicts else True
 
@@ -64,7 +64,7 @@ class CalibrationStudy(Described):
         )
 
     def to_dict(self) -> PlainDict:
-        """Plain values, for JSON: by name of the network."""
+        """Plain values by name of the network, for JSON."""
         return {
             title: {
                 "simulations": self.simulations[title],
@@ -90,19 +90,19 @@ def calibrate(
     """Simulation-based calibration and a joint test of each sampler on each network.
 
     Args:
-        networks: by name, a model, whose labels do not matter, and the number of data sets to simulate.
-        samplers: names of `bayesattn.samplers.SAMPLERS`, but for those with replicas, which no joint test serves.
-        draws: that a simulated value is ranked among.
+        networks: a model, whose labels are not used, and the number of data sets to simulate, by name.
+        samplers: names in `bayesattn.samplers.SAMPLERS`, except samplers with replicas, for which there is no joint test.
+        draws: number of draws among which a simulated value is ranked.
         thin: transitions between these draws.
-        chains: of the joint test.
-        seed: of everything.
-        progress: told the names of network and sampler, and the simulations done.
-        testing: told these names before the joint test, which follows.
+        chains: number of chains of the joint test.
+        seed: seed of all random numbers.
+        progress: function called with the names of network and sampler, and the number of simulations done.
+        testing: function called with these names before the joint test, which follows the simulations.
         settings: warmup, parameterisation, options and keep of `bayesattn.samplers.Job`.
 
     Raises:
         ValueError: no network or sampler, one sampler twice, too few simulations, draws or chains for a test that can fail,
-            settings that make no sense.
+            invalid settings.
     """
     _require_networks(networks)
     if isinstance(samplers, str) or not isinstance(samplers, Sequence) or not samplers:
@@ -119,15 +119,15 @@ def calibrate(
         job = checked_job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
         serving = [name for name, kind in PARAMETERISATIONS.items() if kind.simulates]
         one_of("parameterisation", job.parameterisation, serving)
-    # Ranks and joint test of each sampler on each network.
+    # The level is shared by two tests, ranks and joint test, of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
     results: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}
     for title, (model, count) in networks.items():
         simulated = calibration.simulate(model, count, seed)
         for name in samplers:
-            tell = progress and partial(progress, title, name)
+            report = progress and partial(progress, title, name)
             ranked = calibration.calibrate(
-                model, simulated, sampler=name, draws=draws, thin=thin, progress=tell, **settings
+                model, simulated, sampler=name, draws=draws, thin=thin, progress=report, **settings
             )
             if testing is not None:
                 testing(title, name)
@@ -136,7 +136,7 @@ def calibrate(
 
 
 def _require_networks(networks: Checked) -> None:
-    """Raise ValueError unless they are models and numbers of simulations by name."""
+    """Raise ValueError unless `networks` maps names to pairs of a model and a number of simulations."""
     wanted = "networks must be, by name, a model and a number of simulations"
     if not isinstance(networks, Mapping) or not networks:
         raise BayesattnError(f"{wanted}, got {shown(networks)}")

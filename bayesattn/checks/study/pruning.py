@@ -1,4 +1,4 @@
-"""Which heads of a network can go? What `bayesattn prune` does and prints."""
+"""Pruning of the heads of networks, behind `bayesattn prune`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, rounded
 from bayesattn.checks import pruning
 from bayesattn.checks.pruning import Comparison
-from bayesattn.checks.study.arguments import MOST_SHOWN, checked_job, checked_model, with_watched_examples
+from bayesattn.checks.study.arguments import MOST_SHOWN_RESULTS, checked_job, checked_model, with_watched_examples
 from bayesattn.checks.temperature import by_evidence, candidates
 from bayesattn.models import Model
 from bayesattn.samplers import Progress, sample
@@ -27,7 +27,7 @@ class PruningStudy(Described):
     """Heads removed from networks trained from several seeds, and from the posteriors of their values.
 
     Args:
-        comparisons: of each seed.
+        comparisons: comparison of scores and losses, for each seed.
     """
 
     comparisons: list[Comparison]
@@ -37,14 +37,14 @@ class PruningStudy(Described):
             network: "; ".join(
                 f"accuracy {100 * of.networks[network].accuracy:.3g} %,"
                 f" rank correlation {rounded(of.correlation(network, 'theory'), 0.1)}"
-                for of in self.comparisons[:MOST_SHOWN]
+                for of in self.comparisons[:MOST_SHOWN_RESULTS]
             )
             for network in self.comparisons[0].networks
         }
         return f"PruningStudy of {len(self.comparisons)} x {self.comparisons[0].model.name!r}", rows
 
     def figure(self) -> "Figure":
-        """Head scores against what is lost with each head, and accuracy as heads go."""
+        """Head scores against the accuracy lost without each head, and accuracy as heads are removed."""
         return plots.pruning_figure(self.comparisons)
 
     def to_dict(self) -> PlainDict:
@@ -62,20 +62,21 @@ def prune(
     progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
 ) -> PruningStudy:
-    """Score the heads of networks by theory and by draws, and remove them in that order and in others.
+    """Score the heads of networks by theory and by draws, and remove heads in the order of the scores and in other orders.
 
     Args:
-        models: a model and all weights of its trained network, or None, for each seed; made one after the other.
-        choose_temperature: take the temperature of greatest evidence instead of the model's, where there are validation
+        models: for each seed a model, and all weights of its trained network or None; an iterator is consumed lazily.
+        choose_temperature: use the temperature with the largest evidence instead of the model's, if there are validation
             examples.
-        choosing: called with the number of a model, from 0, before its temperature is chosen.
-        sampling: called with it before the model is drawn, gives what is called after each block of draws.
-        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
-        settings: those of `bayesattn.samplers.Job`.
+        choosing: function called with the number of a model, from 0, before its temperature is chosen.
+        sampling: function called with this number before the model is sampled; it returns the function that is called after
+            each block of draws.
+        progress: as in `bayesattn.sample`, if `sampling` is not given: False shows nothing.
+        settings: settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no models, one without test examples, of several outputs, with skips or of classes, weights that do not
-            fit, settings that make no sense.
+        ValueError: no models, a model without test examples, with several outputs, skips or class labels, weights that do
+            not fit, invalid settings.
         NotConverged: a solver failed.
     """
     job, comparisons, first = checked_job(settings), [], None
@@ -85,7 +86,7 @@ def prune(
             raise BayesattnError(
                 f"models[{number}] must have the heads of the first one, and weights of a trained network if that has some"
             )
-        # What does not fit is found before any draw.
+        # Invalid models and weights are found before sampling.
         pruning.require_prunable(model)
         if weights is not None:
             features = pruning.trained_readout(weights, model.architecture).shape[1]
@@ -106,7 +107,7 @@ def prune(
 
 
 def _pairs(models: Checked) -> Iterator[tuple[Model, Any]]:
-    """Each model with its weights, as they are asked for."""
+    """Yield each model with its weights; raise ValueError for anything else."""
     wanted = "models must be pairs of a model and the weights of its trained network, or None"
     if isinstance(models, str | Model) or not isinstance(models, Iterable):
         raise BayesattnError(f"{wanted}, got {shown(models)}")

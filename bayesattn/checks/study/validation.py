@@ -1,4 +1,4 @@
-"""Does the theory hold of a network, at several widths? What `bayesattn validate` does and prints."""
+"""Validation of the theory of a network at several widths, behind `bayesattn validate`."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks import validation
 from bayesattn.checks.accuracy import Accuracy, accuracy_on
-from bayesattn.checks.study.arguments import MOST_SHOWN, checked_job, checked_model, with_watched_examples
+from bayesattn.checks.study.arguments import MOST_SHOWN_RESULTS, checked_job, checked_model, with_watched_examples
 from bayesattn.checks.temperature import Candidate, by_evidence, candidates
 from bayesattn.checks.validation import LEVEL, MARGIN, Slope, Validation, overall, scaling
 from bayesattn.checks.verdict import HOLDS
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
-"""Exponent in the width of what the theory to first order leaves out, and errors by which a slope may miss it."""
+"""Exponent in the width of the order after the first, and standard errors by which a slope may be above it."""
 Curve = dict[int, list[Candidate]]
-"""By width, what theory says at each of some temperatures."""
+"""Candidates of the theory at several temperatures, by width."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -37,9 +37,9 @@ class ValidationStudy(Described):
     """Theory against draws at several widths.
 
     Args:
-        validations: draws against theory, at each width.
-        curve: theory alone by width, at the temperatures tried; empty if it was not asked for.
-        elsewhere: by name, accuracy on further test examples at each width.
+        validations: comparison of draws with theory, at each width.
+        curve: theory alone by width, at the temperatures tried; empty if not requested.
+        elsewhere: accuracy on further test examples at each width, by name.
         theory_seconds: wall time of the curve.
     """
 
@@ -50,16 +50,18 @@ class ValidationStudy(Described):
 
     def _described(self) -> tuple[str, dict[str, str]]:
         results = self.validations
-        rows = {f"N = {result.width}": result.statement() for result in results[:MOST_SHOWN]}
-        if len(results) > MOST_SHOWN:
-            rows["widths"] = ", ".join(f"N = {result.width}: {result.verdict}" for result in results[MOST_SHOWN:])
+        rows = {f"N = {result.width}": result.statement() for result in results[:MOST_SHOWN_RESULTS]}
+        if len(results) > MOST_SHOWN_RESULTS:
+            rows["widths"] = ", ".join(
+                f"N = {result.width}: {result.verdict}" for result in results[MOST_SHOWN_RESULTS:]
+            )
         if remainder := self.remainder():
             rows["remainder"] = remainder
         return f"ValidationStudy of {results[0].model.name!r}: {self.verdict}", rows
 
     @property
     def verdict(self) -> str:
-        """Of all widths together, at the level of `bayesattn.checks.validation.LEVEL`."""
+        """Verdict of all widths together, at the level `bayesattn.checks.validation.LEVEL`."""
         return overall(self.validations)
 
     @property
@@ -70,20 +72,20 @@ class ValidationStudy(Described):
 
     @property
     def scaling(self) -> dict[str, Slope | None]:
-        """Fits of the draws' deviation from saddle point and theory to first order against width; None where not seen."""
+        """Slopes in the width of the draws' deviation from saddle point and first-order theory; None if not significant."""
         return {of: scaling(self.validations, of) for of in ("relative_deviation", "relative_remaining")}
 
     def remainder(self) -> str | None:
-        """Whether what the theory to first order in 1/N misses falls as the next order would; None where not seen.
+        """Statement whether the deviation from the first-order theory decreases as the next order; None if not significant.
 
-        The next order falls as N^-2 at a fixed load P / N, and faster where the examples stay the same.
+        The next order decreases as N^-2 at a fixed load P / N, and faster for fixed examples.
         """
         if (fit := self.scaling["relative_remaining"]) is None:
             return None
-        said = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
+        text = f"what the theory to first order in 1/N misses falls as N^({with_error(fit.slope, fit.error)})"
         if fit.slope - NEXT_ORDER <= SLOPE_ERRORS * fit.error:
-            return f"{said}, as the next order does, N^({NEXT_ORDER}) or faster"
-        return f"{said}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
+            return f"{text}, as the next order does, N^({NEXT_ORDER}) or faster"
+        return f"{text}, slower than the next order, N^({NEXT_ORDER}): the theory is wrong, or the widths are too small"
 
     def figure(self) -> "Figure":
         """Theory and draws against width."""
@@ -131,23 +133,23 @@ def validate(
     """Draw the posterior of a network at several widths and compare each with the theory.
 
     Args:
-        model: whose own width does not matter.
-        widths: of all layers, at which it is drawn.
-        choose_temperature: take at each width the temperature of greatest evidence instead of the model's.
+        model: the model; its own width is not used.
+        widths: widths, each of all layers, at which the posterior is sampled.
+        choose_temperature: use at each width the temperature with the largest evidence instead of the model's.
         theory_widths: further widths at which the theory alone is solved.
-        also_on: by name, models whose test examples accuracy is asked for too.
-        margin: difference, relative to U and to the predictor, within which the theory is to hold.
-        solving: called with a width before its theory is solved: of the curve, and of the width that was drawn.
-        sampling: called with a width before it is drawn, gives what is called after each block of draws.
-        progress: as in `bayesattn.sample`, where `sampling` is not given: False shows nothing.
-        settings: those of `bayesattn.samplers.Job`.
+        also_on: models, by name, on whose test examples the accuracy is computed too.
+        margin: difference, relative to U and to the predictor, within which the theory must hold.
+        solving: function called with a width before its theory is solved, for the curve and for a sampled width.
+        sampling: function called with a width before it is sampled; it returns the function that is called after each block
+            of draws.
+        progress: as in `bayesattn.sample`, if `sampling` is not given: False shows nothing.
+        settings: settings of `bayesattn.samplers.Job`.
 
     Raises:
-        ValueError: no widths, one twice, examples elsewhere that do not fit, settings that make no sense, labels that are
-            classes.
+        ValueError: no widths, one width twice, further test examples that do not fit, invalid settings, class labels.
         NotConverged: a solver failed.
     """
-    # All that can be known to be wrong is found before any theory is solved.
+    # All arguments are checked before any theory is solved.
     widths, theory_widths = _widths("widths", widths), _widths("theory_widths", theory_widths)
     if not widths:
         raise BayesattnError("widths must hold at least one width, got none")
@@ -161,11 +163,11 @@ def validate(
     job = checked_job(settings)
     start, curve = time.perf_counter(), {}
     if choose_temperature or len(theory_widths):
-        given: PlainDict = {} if choose_temperature else {"temperatures": [model.temperature]}
+        fixed: PlainDict = {} if choose_temperature else {"temperatures": [model.temperature]}
         for width in sorted({*widths, *theory_widths}):
             if solving is not None:
                 solving(width)
-            curve[width] = candidates(model.replace(width=width), **given, seed=job.seed)
+            curve[width] = candidates(model.replace(width=width), **fixed, seed=job.seed)
     if choose_temperature:
         chosen = {width: by_evidence(curve[width]).temperature for width in widths}
         cases = [case.replace(temperature=chosen[width]) for case, width in zip(cases, widths, strict=True)]
@@ -175,7 +177,7 @@ def validate(
         draws = sample(with_watched_examples(case), progress=sampling(width) if sampling else progress, **settings)
         if solving is not None:
             solving(width)
-        # A level for all widths together.
+        # The level is shared by all widths.
         validations.append(validation.validate(case, draws, margin=margin, level=LEVEL / len(cases)))
         same = {"architecture": case.architecture, "temperature": case.temperature}
         for name, other in (also_on or {}).items():
@@ -190,7 +192,7 @@ def _widths(name: str, values: Checked) -> list[int]:
 
 
 def _require_examples(name: str, models: Checked, model: Model) -> None:
-    """Raise ValueError unless they are models, by name, whose test examples the network can be asked about."""
+    """Raise ValueError unless `models` maps names to models whose test examples fit the network."""
     if models is not None and not isinstance(models, Mapping):
         raise BayesattnError(f"{name} must be models by name, got {shown(models)}")
     for title, other in (models or {}).items():
