@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from bayesattn.dataset import Dataset
     from bayesattn.head_posterior import combining_width, heads, path_correlations
     from bayesattn.joining import concat
-    from bayesattn.likelihoods import Categorical, Gaussian, Likelihood
+    from bayesattn.likelihoods import Categorical, Gaussian, Likelihood, Poisson, StudentT
     from bayesattn.model import Model
     from bayesattn.models import collapsed, load_model
+    from bayesattn.models.interface import from_numpyro, from_vectors
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
 
@@ -40,6 +41,8 @@ __all__ = [
     "Gaussian",
     "Likelihood",
     "Model",
+    "Poisson",
+    "StudentT",
     "Validation",
     "attention",
     "calibration",
@@ -48,6 +51,8 @@ __all__ = [
     "concat",
     "diagnostics",
     "exchangeable",
+    "from_numpyro",
+    "from_vectors",
     "heads",
     "load_model",
     "models",
@@ -70,9 +75,13 @@ _HOMES = {
     "Gaussian": "likelihoods",
     "Likelihood": "likelihoods",
     "Model": "model",
+    "Poisson": "likelihoods",
+    "StudentT": "likelihoods",
     "Validation": "checks.validation",
     "collapsed": "models",
     "combining_width": "head_posterior",
+    "from_numpyro": "models.interface",
+    "from_vectors": "models.interface",
     "heads": "head_posterior",
     "concat": "joining",
     "load_model": "models",

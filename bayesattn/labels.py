@@ -36,13 +36,15 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
 
 def warn_of_labels(name: str, labels: np.ndarray, model: Checked) -> None:
     """Warn of labels that are valid but likely not intended."""
+    if not model.likelihood.conjugate:  # Other likelihoods check their labels themselves.
+        return
     statistics = model.compressed if name == "labels" else None
     if statistics is None and labels.ndim == 1 and (doubt := doubtful_labels(name, labels)):
         warnings.warn(doubt, stacklevel=4)
     arch, entries = model.architecture, model.examples * np.prod(model.path_inputs.shape[1:])
     squares = np.einsum("epf,epf->p", model.path_inputs, model.path_inputs)
     expected = arch.input_variance * (squares @ arch.path_variances) / entries
-    if name != "labels" or not expected > 0 or not model.likelihood.conjugate:
+    if name != "labels" or not expected > 0:
         return
     square = statistics.square / (statistics.examples * arch.outputs) if statistics else np.mean(np.square(labels))
     size = np.sqrt(square)

@@ -28,7 +28,7 @@ from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_proces
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
 from bayesattn.labels import warn_of_labels
-from bayesattn.likelihoods import Gaussian, Likelihood, name_of
+from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, name_of, settings_of
 from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
@@ -245,6 +245,8 @@ class Model(Posterior):
         shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
         table: PlainDict = {"temperature": self.temperature, "architecture": shape}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
+        if type(self.likelihood) not in BY_NAME.values():
+            table["likelihood"] = settings_of(self.likelihood)
         if self.compressed is not None:
             residual = self.compressed.residual
             # Nine digits, because the last ones may differ between processors.

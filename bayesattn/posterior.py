@@ -1,11 +1,16 @@
 """Interface of every posterior that this package can sample."""
 
 import abc
-from typing import ClassVar
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from bayesattn._util.checks import OwnsArrays
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described
+
+if TYPE_CHECKING:
+    from bayesattn.models.interface import LogDensity
 
 
 class Posterior(OwnsArrays, Described, abc.ABC):
@@ -27,6 +32,25 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     def table(self) -> PlainDict:
         """Settings that determine the posterior, together with the arrays."""
 
+    def numpyro(self, parameterisation: str = "path") -> Callable[[], None]:
+        """NumPyro model function without arguments, which holds the data (`bayesattn.models.interface.numpyro_model`).
+
+        Args:
+            parameterisation: one of `parameterisations`.
+
+        Raises:
+            ValueError: another parameterisation, or one that cannot serve the model.
+        """
+        return _interface().numpyro_model(self, parameterisation)
+
+    def log_density(self, parameterisation: str = "collapsed") -> "LogDensity":
+        """Log posterior density as a function of one flat vector; arguments and errors as for `numpyro`.
+
+        Returns:
+            A `bayesattn.models.interface.LogDensity`: `.function`, `.size`, `.initial(key)`, `.sites(vector)`.
+        """
+        return _interface().log_density(self, parameterisation)
+
     @property
     def has_theory(self) -> bool:
         """Whether there is a finite-width theory of the posterior."""
@@ -41,3 +65,8 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     def shown_names(self) -> PlainDict:
         """Names used to show results, besides the name of the model."""
         return {}
+
+
+def _interface() -> Any:
+    """Module of the methods that need NumPyro, which stands above this one."""
+    return import_module("bayesattn.models.interface")

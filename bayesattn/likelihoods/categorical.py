@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from bayesattn.classes import checked_classes
-from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, temperature_field
+from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, positive_field
 
 
 class Categorical(Likelihood):
@@ -23,7 +23,7 @@ class Categorical(Likelihood):
         ValueError: a temperature that is not above 0.
     """
 
-    temperature: Any = temperature_field()
+    temperature: Any = positive_field("temperature")
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
         """Log probability of the class of each example."""

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
-from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, temperature_field
+from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs, positive_field
 
 
 class Gaussian(Likelihood):
@@ -24,7 +24,7 @@ class Gaussian(Likelihood):
     conjugate: ClassVar[bool] = True
     statistic_name: ClassVar[str] = "mean label^2"
 
-    temperature: Any = temperature_field()
+    temperature: Any = positive_field("temperature")
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
         """log Normal(Y_i; f_i, T I) of each example."""

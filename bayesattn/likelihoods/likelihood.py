@@ -55,6 +55,6 @@ class Likelihood(eqx.Module):
         return type(self).__name__
 
 
-def temperature_field() -> Any:
-    """Field of a temperature T, a number above 0."""
-    return eqx.field(converter=partial(positive, "temperature"))
+def positive_field(name: str) -> Any:
+    """Field of a likelihood that is a number above 0."""
+    return eqx.field(converter=partial(positive, name))

@@ -215,6 +215,11 @@ class Collapsed(Parameterisation):
             result["prediction"] = self.kernels.by_example(drawn)
         return result
 
+    def central(self, sites: Sites) -> Sites:
+        """Order parameter U."""
+        factor = self.factor(sites)
+        return {"order_parameter": factor @ factor.T}
+
     keeps_readout: ClassVar[bool] = False
     """Whether draws contain the readout, which gives outputs at other inputs; else U determines their moments."""
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from bayesattn import likelihoods
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.gaussian_process import ResidualExamples
-from bayesattn.likelihoods import BY_NAME
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
 from bayesattn.posterior import Posterior
@@ -61,6 +61,9 @@ def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> 
         matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(arch.depth)]
         mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
         tokens = Tokens(arrays["token_inputs"], matrices, names["readout"], mask)
+    observation = table.get("observation", "gaussian")
+    own = observation not in likelihoods.BY_NAME
+    settings = table.get("likelihood", {}) if own else {"temperature": float(arrays["temperature"])}
     wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
     data = {name: arrays[name] for name in wanted if name in arrays}
     if "unseen" in names:
@@ -68,7 +71,7 @@ def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> 
         data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**names["unseen"]))
     return Model(
         **data,
-        likelihood=BY_NAME[table.get("observation", "gaussian")](float(arrays["temperature"])),
+        likelihood=likelihoods.restored(observation, settings),
         architecture=arch,
         tokens=tokens,
         # Earlier versions stored no names if there were none, and numbered heads from 0.

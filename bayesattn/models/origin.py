@@ -13,6 +13,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
+from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.model import Model
 from bayesattn.models.description import ATTRIBUTE, plain_table, restored
 from bayesattn.models.latent import LatentModel
@@ -131,6 +132,8 @@ def model_in(tree: "xr.DataTree") -> Any:
         if recorded and recorded != {fingerprint(model)}:
             raise BayesattnError("other data")
         return model
+    except UnknownLikelihood:
+        raise
     except (AttributeError, KeyError, TypeError, ValueError):
         raise BayesattnError(
             f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"

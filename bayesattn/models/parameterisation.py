@@ -84,6 +84,10 @@ class Parameterisation(eqx.Module):
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
         """Quantities of a draw to keep: the order parameter or the latent, and predictions."""
 
+    def central(self, sites: Sites) -> Sites:
+        """Primary variable of a draw, if it is no site itself: the order parameter."""
+        return {}
+
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
         """All weights of the network for a draw; empty for latent models, which have no weights."""
         return {}

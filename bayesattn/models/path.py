@@ -103,8 +103,12 @@ class Path(Parameterisation):
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
         """Order parameter U and, if there are test examples, f on them."""
+        return self.central(sites) | self.predictions_of(sites)
+
+    def central(self, sites: Sites) -> Sites:
+        """Order parameter U."""
         paths = effective_weights(sites, self.skips)
-        return {"order_parameter": paths @ paths.T / paths.shape[1]} | self.predictions_of(sites)
+        return {"order_parameter": paths @ paths.T / paths.shape[1]}
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
         """All weights: samples are already weights."""

@@ -15,16 +15,16 @@ def gaussian_density(model: Checked, temperature: Checked = None) -> GaussianPro
 
     Raises ValueError if `model` is not a model, if its labels are classes, or if the temperature is not above 0.
     """
-    require_model(model)
-    model.require_gaussian()
+    require_gaussian_model(model)
     kernels = model.kernels
     return kernels if temperature is None else kernels.at(positive("temperature", temperature))
 
 
-def require_model(model: Checked) -> None:
-    """Raise ValueError unless `model` is a `bayesattn.Model`, which the theory cannot import because it is built on it."""
+def require_gaussian_model(model: Checked) -> None:
+    """Raise ValueError unless `model` is a `bayesattn.Model` with Gaussian labels; the theory cannot import that class."""
     if not isinstance(getattr(model, "architecture", None), Architecture):
         raise BayesattnError(f"model must be a bayesattn.Model, got {type(model).__name__}")
+    model.require_gaussian()
 
 
 def refuse_traced(function: str, **arguments: Any) -> None:

@@ -18,7 +18,7 @@ from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import LEAST_PIVOT, is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
 from bayesattn.theory.action import number_or_matrix
-from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_model
+from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_gaussian_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
 from bayesattn.theory.minimise import LBFGS_STEPS_PER_NEWTON_STEP, minimum, minimum_by_gradients
 from bayesattn.theory.problem import Problem, problem_of, with_derivatives
@@ -129,7 +129,7 @@ def solve(
             or that JAX traces.
         NotConverged: the relative gradient stayed above 1e-8.
     """
-    require_model(model)
+    require_gaussian_model(model)
     refuse_traced("solve", temperature=temperature)
     positive_integer("max_steps", max_steps)
     networks = list(arch) if isinstance(arch, Sequence) else [model.architecture if arch is None else arch]

@@ -1,0 +1,39 @@
+"""Poisson likelihood, for counts."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Key
+
+from bayesattn._util.errors import BayesattnError
+from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs
+
+
+class Poisson(Likelihood):
+    """Likelihood of counts: labels are Poisson distributed with rate exp(f)."""
+
+    def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
+        """Log probability of the counts of each example."""
+        each = labels * outputs - jnp.exp(outputs) - jax.scipy.special.gammaln(labels + 1)
+        return each if each.ndim < 2 else each.sum(-1)
+
+    def sample(self, key: Key[Array, ""], outputs: Outputs) -> Labels:
+        """Counts drawn given the outputs."""
+        return jax.random.poisson(key, jnp.exp(outputs)).astype(outputs.dtype)
+
+    def check_labels(self, name: str, labels: Any) -> None:
+        """Raise ValueError for labels that are no counts."""
+        bad = np.argwhere((labels < 0) | (labels != np.round(labels)))
+        if len(bad):
+            place = tuple(map(int, bad[0]))
+            raise BayesattnError(
+                f"{name} must be counts, whole numbers of at least 0, with likelihood=bayesattn.Poisson(), got"
+                f" {labels[place]:g} at index {place}"
+            )
+
+    @property
+    def description(self) -> str:
+        """Description of the labels in a few words."""
+        return "counts, Poisson with rate exp(f)"

@@ -1,0 +1,227 @@
+"""Posteriors for samplers from elsewhere: NumPyro model functions, log densities of a flat vector, and draws made of both.
+
+The coordinates are those of `Parameterisation`: weights for "path" and "token", whitened Bartlett coordinates for
+"collapsed". They are the same whenever they are asked for of the same model, so draws can be handed back without them.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key
+from numpyro.infer.util import log_density as log_density_of
+
+from bayesattn._util.checks import finite_array, one_of, seed_number, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
+from bayesattn._util.random import fingerprint, first_key, stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
+from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
+from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.parameterisation import Parameterisation, Sites
+from bayesattn.models.registry import PARAMETERISATIONS
+from bayesattn.posterior import Posterior
+
+STATISTICS = {
+    "diverging": "diverging",
+    "energy": "energy",
+    "accept_prob": "acceptance_rate",
+    "num_steps": "n_steps",
+}
+"""Extra fields of NumPyro's MCMC, and their names in ArviZ's sample_stats."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LogDensity(Described):
+    """Log posterior density of a model, up to the log evidence, as a function of one flat vector.
+
+    Args:
+        posterior: the posterior in the coordinates of a parameterisation.
+        name: name of the parameterisation.
+    """
+
+    posterior: Parameterisation
+    name: str
+
+    def function(self, vector: Float[Array, " coordinate"]) -> Float[Array, ""]:
+        """Log density at a vector; JAX can trace, differentiate and vectorise it."""
+        return log_density_of(self.posterior.program, (), {}, self.sites(vector))[0]
+
+    @property
+    def size(self) -> int:
+        """Number of coordinates."""
+        return self._flat.vector.size
+
+    def initial(self, key: Key[Array, ""]) -> Float[Array, " coordinate"]:
+        """Vector from which a chain can start."""
+        return ravel_pytree(self.posterior.initial(key))[0]
+
+    def sites(self, vector: Float[Array, " coordinate"]) -> Sites:
+        """Values of the NumPyro sites at a vector."""
+        return self._flat.unravel(vector)
+
+    @cached_property
+    def _flat(self) -> "_Flat":
+        return _Flat(*ravel_pytree(self.posterior.initial(first_key(0))))
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat.vector).items())
+        return f"LogDensity of {self.size} coordinates", {"sites": shapes, "coordinates": self.name}
+
+
+class _Flat(NamedTuple):
+    """A flat vector, and the function that turns such a vector into sites."""
+
+    vector: Array
+    unravel: Callable[[Array], Any]
+
+
+@with_own_settings
+def log_density(model: Posterior, parameterisation: str = "collapsed") -> LogDensity:
+    """Log posterior density of a model as a function of one flat vector: what `model.log_density` returns.
+
+    Raises ValueError for a parameterisation that cannot serve the model.
+    """
+    return LogDensity(_posterior(model, parameterisation), parameterisation)
+
+
+@with_own_settings
+def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[[], None]:
+    """NumPyro model function without arguments, which holds the data: what `model.numpyro` returns.
+
+    It also records the order parameter U, as a deterministic site. Labels that are an observed site are replicated by
+    `numpyro.handlers.uncondition`; "collapsed" with Gaussian labels has a factor in their place.
+
+    Raises ValueError for a parameterisation that cannot serve the model.
+    """
+    posterior = _posterior(model, parameterisation)
+    names = [*jax.eval_shape(posterior.initial, first_key(0))]
+
+    def posterior_of_network() -> None:
+        with numpyro.handlers.trace() as trace:
+            posterior.program()
+        sites: Any = {name: trace[name]["value"] for name in names}
+        for name, value in posterior.central(sites).items():
+            numpyro.deterministic(name, value)
+
+    return posterior_of_network
+
+
+@with_own_settings
+def from_numpyro(
+    mcmc_or_sites: Any, model: Posterior, parameterisation: str = "path", *, weights: bool = False, seed: int = 0
+) -> Any:
+    """Draws of `model.numpyro(parameterisation)` as the DataTree that `bayesattn.sample` returns.
+
+    Args:
+        mcmc_or_sites: a `numpyro.infer.MCMC` that has run, or its sites by name, of shape (chain, draw, ..).
+        model: the posterior.
+        parameterisation: parameterisation of the sites.
+        weights: whether posterior also holds the weights of the network.
+        seed: of what is drawn given the sites: predictions, and weights of collapsed draws.
+
+    Returns:
+        DataTree with ArviZ's groups, as `bayesattn.sample` has them. sample_stats holds the log density "lp" and, of an
+        MCMC, those of its extra fields "diverging", "energy", "accept_prob" and "num_steps" that it collected.
+
+    Raises:
+        ValueError: a site that is missing, has another shape or is not finite; a parameterisation that cannot serve the
+            model.
+    """
+    if hasattr(mcmc_or_sites, "get_samples"):
+        sites = mcmc_or_sites.get_samples(group_by_chain=True)
+        extra = mcmc_or_sites.get_extra_fields(group_by_chain=True)
+        statistics = {ours: np.asarray(extra[theirs]) for theirs, ours in STATISTICS.items() if theirs in extra}
+    else:
+        sites, statistics = mcmc_or_sites, {}
+    if not hasattr(sites, "keys"):
+        raise BayesattnError(f"mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got {shown(sites)}")
+    posterior = _posterior(model, parameterisation, weights)
+    return _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
+
+
+@with_own_settings
+def from_vectors(
+    vectors: Any, model: Posterior, parameterisation: str = "collapsed", *, weights: bool = False, seed: int = 0
+) -> Any:
+    """Draws of `model.log_density(parameterisation)` as the DataTree that `bayesattn.sample` returns.
+
+    Args:
+        vectors: draws of shape (chain, draw, coordinate).
+        model: the posterior.
+        parameterisation: parameterisation of the coordinates.
+        weights: whether posterior also holds the weights of the network.
+        seed: of what is drawn given the vectors: predictions, and weights of collapsed draws.
+
+    Raises ValueError for vectors of another shape, or that are not finite, and a parameterisation that cannot serve the
+    model. Returns what `from_numpyro` does.
+    """
+    posterior = _posterior(model, parameterisation, weights)
+    density = LogDensity(posterior, parameterisation)
+    checked = finite_array("vectors", vectors, ("chains", "draws", density.size))
+    sites = jax.vmap(jax.vmap(density.sites))(jnp.asarray(checked))
+    return _tree(sites, {}, model, posterior, weights, seed)
+
+
+def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:
+    one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
+    kind = PARAMETERISATIONS[parameterisation]
+    return kind.of(model, weights=weights, **kind.prepare(model))
+
+
+def _checked_sites(posterior: Parameterisation, sites: PlainMapping) -> Sites:
+    """Values of the sites that the posterior has; raises ValueError where one is missing or of another shape."""
+    expected, checked = jax.eval_shape(posterior.initial, first_key(0)), {}
+    chains_and_draws: Any = ("chains", "draws")
+    for name, like in expected.items():
+        if name not in sites:
+            raise BayesattnError(
+                f"sites must hold {', '.join(expected)}, got {', '.join(map(str, sites)) or 'none'}, without {name}"
+            )
+        checked[name] = jnp.asarray(finite_array(f"sites[{name!r}]", sites[name], (*chains_and_draws, *like.shape)))
+        chains_and_draws = checked[name].shape[:2]
+    return checked
+
+
+def _tree(
+    sites: Sites,
+    statistics: dict[str, np.ndarray],
+    model: Posterior,
+    posterior: Parameterisation,
+    weights: bool,
+    seed: int,
+) -> Any:
+    chains, draws = next(iter(sites.values())).shape[:2]
+    flat = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), sites)
+    keys = jax.random.split(
+        stream(seed_number("seed", seed), "draws from elsewhere", fingerprint(model)), chains * draws
+    )
+    values, lp = _quantities(posterior, flat, keys, weights)
+    by_chain = jax.tree.map(lambda leaf: np.asarray(leaf).reshape(chains, draws, *leaf.shape[1:]), (values, lp))
+    outputs = {"posterior": by_chain[0], "sample_stats": {"lp": by_chain[1]} | statistics}
+    tree = tree_of(outputs | data_groups(model), axis_names(model), axes(model))
+    tree.attrs[ATTRIBUTE] = json.dumps(described(model))
+    return tree
+
+
+@partial(jax.jit, static_argnames="weights")
+def _quantities(posterior: Parameterisation, sites: Sites, keys: Array, weights: bool) -> tuple[Sites, Array]:
+    """Quantities of each draw, with its weights if asked for, and its log density."""
+
+    def of_draw(pair: tuple[Sites, Key[Array, ""]]) -> tuple[Sites, Array]:
+        values, (key, weights_key) = pair[0], jax.random.split(pair[1])
+        quantities = posterior.quantities(values, key)
+        if weights:
+            drawn = posterior.weights_of(values, weights_key)
+            quantities |= drawn | posterior.predictions_of(drawn)
+        return quantities, log_density_of(posterior.program, (), {}, values)[0]
+
+    return jax.lax.map(of_draw, (sites, keys))

@@ -1,0 +1,199 @@
+"""Models in the hands of other samplers: NumPyro's MCMC, SVI and Predictive, BlackJAX, and a random walk of one's own."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer import MCMC, NUTS, SVI, Predictive, Trace_ELBO
+from numpyro.infer.autoguide import AutoLowRankMultivariateNormal
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn.exchangeable import latent_posterior
+from bayesattn.models import LatentModel
+from bayesattn.models.path import network
+from tests.posteriors import tiny_model, two_sample_z_score
+
+ERRORS = 4
+KEY = jax.random.key(0)
+
+
+def classes():
+    model = tiny_model(heads=(2,), widths=(3, 3))
+    labels = ba.one_hot([0, 1, 2, 0, 1, 2]).labels
+    arch = ba.Architecture((2,), (3, 3), (1.2, 0.9, 1.1), outputs=3)
+    return model.replace(
+        labels=labels, test_labels=None, architecture=arch, likelihood=ba.Categorical(0.7), tokens=None
+    )
+
+
+MODELS = {
+    "one layer": lambda: tiny_model(heads=(2,)),
+    "narrow": lambda: tiny_model(heads=(1, 2), widths=(2, 2, 2), variances=(1.0, 1.1, 0.9, 1.0), temperature=0.3),
+    "three classes": classes,
+}
+EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name != "one layer")) for name in MODELS]
+
+
+@pytest.fixture(scope="module", params=EACH)
+def model(request):
+    return MODELS[request.param]()
+
+
+@pytest.fixture(scope="module")
+def reference(model):
+    return ba.sample(model, chains=4, warmup=300, draws=2000, seed=1)
+
+
+def mcmc_of(model, parameterisation, draws=1500):
+    mcmc = MCMC(
+        NUTS(model.numpyro(parameterisation)),
+        num_warmup=400,
+        num_samples=draws,
+        num_chains=2,
+        chain_method="sequential",
+        progress_bar=False,
+    )
+    mcmc.run(jax.random.key(3), extra_fields=("energy", "num_steps", "accept_prob"))
+    return mcmc
+
+
+def agree(one, other):
+    """U, and its square, of two trees of draws."""
+    u, v = (np.arcsinh(tree["posterior"]["order_parameter"]) for tree in (one, other))
+    return two_sample_z_score(u, v) < ERRORS and two_sample_z_score(u**2, v**2) < ERRORS
+
+
+@pytest.mark.parametrize("parameterisation", ["path", "token", "collapsed"])
+def test_numpyros_chains_are_draws_like_ours(model, reference, parameterisation):
+    if parameterisation == "token" and model.tokens is None:
+        pytest.skip("a model without tokens")
+    mcmc = mcmc_of(model, parameterisation)
+    tree = ba.from_numpyro(mcmc, model, parameterisation, weights=True)
+    recorded = mcmc.get_samples(group_by_chain=True)["order_parameter"]
+    np.testing.assert_allclose(tree["posterior"]["order_parameter"], recorded, rtol=1e-9, atol=1e-12)
+    assert agree(tree, reference)
+    assert {"lp", "energy", "acceptance_rate", "n_steps", "diverging"} <= {*tree["sample_stats"].data_vars}
+    assert {"V_0", "V_1", "a", "prediction"} <= {*tree["posterior"].data_vars}
+    # What takes draws takes these.
+    assert ba.diagnostics.diagnose(tree).draws == 1500
+    assert ba.predict(tree, model.test_path_inputs).mean.shape[0] == len(model.test_path_inputs)
+    if model.has_theory:
+        assert ba.validate(model, tree).verdict in ba.validation.VERDICTS
+    same = ba.from_numpyro(dict(mcmc.get_samples(group_by_chain=True)), model, parameterisation)
+    np.testing.assert_array_equal(same["sample_stats"]["lp"], tree["sample_stats"]["lp"])
+
+
+def test_blackjax_draws_like_ours(model, reference):
+    import blackjax
+
+    density = model.log_density()
+    (state, parameters), _ = blackjax.window_adaptation(blackjax.nuts, density.function).run(
+        KEY, density.initial(KEY), 500
+    )
+    step = blackjax.nuts(density.function, **parameters).step
+
+    def transition(state, key):
+        state, _ = step(key, state)
+        return state, state.position
+
+    vectors = jax.jit(lambda: jax.lax.scan(transition, state, jax.random.split(jax.random.key(5), 4000))[1])()
+    assert agree(ba.from_vectors(vectors.reshape(2, 2000, -1), model), reference)
+
+
+def test_a_random_walk_of_ones_own_draws_like_ours(model, reference):
+    density = model.log_density()
+    scale = 2.4 / np.sqrt(density.size)
+
+    def transition(state, key):
+        vector, value = state
+        proposal_key, accept_key = jax.random.split(key)
+        proposal = vector + scale * jax.random.normal(proposal_key, vector.shape)
+        proposed = density.function(proposal)
+        taken = jnp.log(jax.random.uniform(accept_key)) < proposed - value
+        state = jnp.where(taken, proposal, vector), jnp.where(taken, proposed, value)
+        return state, state[0]
+
+    @jax.jit
+    @jax.vmap
+    def chain(key):
+        start = density.initial(key)
+        return jax.lax.scan(transition, (start, density.function(start)), jax.random.split(key, 22_000))[1][2000::10]
+
+    assert agree(ba.from_vectors(chain(jax.random.split(KEY, 4)), model), reference)
+
+
+def test_the_log_density_of_weights_is_prior_times_likelihood():
+    model = MODELS["one layer"]()
+    density = model.log_density("path")
+    weights = density.sites(density.initial(KEY))
+    prior = sum(
+        stats.norm.logpdf(np.asarray(weights[name]), scale=np.sqrt(variance)).sum()
+        for name, variance in zip(("V_0", "V_1", "a"), model.architecture.variances, strict=True)
+    )
+    outputs = np.asarray(network(weights, jnp.asarray(model.path_inputs)))
+    expected = prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
+    vector = density.initial(KEY)
+    assert density.size == vector.size == sum(value.size for value in weights.values())
+    assert density.function(vector) == pytest.approx(expected, rel=1e-12)
+    slope, step = jax.grad(density.function)(vector), 1e-6 * np.eye(density.size)[0]
+    assert slope[0] == pytest.approx(
+        (density.function(vector + step) - density.function(vector - step)) / 2e-6, rel=1e-6
+    )
+
+
+def test_other_parts_of_numpyro_take_the_model_too():
+    model = MODELS["one layer"]()
+    program = model.numpyro()
+    drawn = Predictive(program, num_samples=5)(KEY)
+    assert drawn["V_0"].shape == (5, 3, 4)
+    np.testing.assert_array_equal(drawn["labels"], np.broadcast_to(model.labels, (5, 6)))
+    replicated = Predictive(numpyro.handlers.uncondition(program), num_samples=5)(KEY)["labels"]
+    assert len(np.unique(replicated)) == 30
+    relations = numpyro.infer.inspect.get_model_relations(program)
+    assert relations["observed"] == ["labels"]
+    for parameterisation in ("path", "collapsed"):
+        program = model.numpyro(parameterisation)
+        svi = SVI(program, AutoLowRankMultivariateNormal(program), numpyro.optim.Adam(0.01), Trace_ELBO())
+        losses = svi.run(KEY, 300, progress_bar=False).losses
+        assert np.isfinite(losses).all()
+        assert losses[-50:].mean() < losses[:50].mean()
+
+
+def test_a_latent_model_by_numpyro():
+    latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0, query_features=[[1.0]])
+    tree = ba.from_numpyro(mcmc_of(latent, "latent", 2000), latent, "latent")
+    exact = latent_posterior(latent.features, latent.values, latent.noise, latent.prior)
+    drawn = tree["posterior"]["latent"].values
+    assert abs(drawn.mean() - float(exact.mean[0, 0])) < ERRORS * drawn.std() / np.sqrt(drawn.size / 5)
+    np.testing.assert_allclose(tree["posterior"]["prediction"], drawn, rtol=1e-12)
+
+
+SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": np.zeros((2, 3, 4))}
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda m: m.numpyro("paths"),
+            "parameterisation of a Model must be one of .*, got 'paths'; did you mean 'path'",
+        ),
+        (lambda m: m.log_density("latent"), "parameterisation of a Model must be one of .*, got 'latent'"),
+        (lambda m: m.replace(tokens=None).numpyro("token"), "parameterisation 'token' needs a model with tokens"),
+        (lambda m: ba.from_numpyro(3, m), "mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got 3"),
+        (lambda m: ba.from_numpyro({"a": SITES["a"]}, m), "sites must hold V_0, V_1, a, got a, without V_0"),
+        (
+            lambda m: ba.from_numpyro(SITES | {"V_1": SITES["V_1"][:, :2]}, m),
+            r"sites\['V_1'\] must have shape \(2, 3, 2, 4, 3\), got \(2, 2, 2, 4, 3\)",
+        ),
+        (lambda m: ba.from_numpyro(SITES | {"a": SITES["a"] / 0}, m), r"sites\['a'\] must be finite, got nan"),
+        (lambda m: ba.from_numpyro(SITES, m, seed=-1), "seed must be a whole number of at least 0, got -1"),
+        (lambda m: ba.from_vectors(np.zeros((2, 3, 5)), m), r"vectors must have shape \(chains, draws, 4\), got"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ba.BayesattnError, match=message):
+        make(MODELS["one layer"]())

@@ -1,0 +1,181 @@
+"""Likelihoods beside the Gaussian and classes: Student-t, counts, and one of a user's own."""
+
+import pickle
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn import likelihoods, runs
+from bayesattn.checks import calibration
+from bayesattn.models import path
+from bayesattn.network import effective_weights
+from tests.posteriors import two_sample_z_score, z_score
+
+ERRORS = 4
+NETWORKS = {
+    # heads, widths, skips, outputs, examples, features
+    "one layer": ((2,), (3, 3), (), 1, 7, 4),
+    "two layers, narrow": ((1, 2), (2, 2, 2), (), 1, 6, 5),
+    "a skip": ((2,), (2, 3), (0.8,), 1, 9, 3),
+    "two outputs": ((2,), (3, 2), (), 2, 5, 6),
+}
+LIGHT = [("one layer", "counts"), ("two outputs", "outliers")]
+CASES = [(network, kind) for network in NETWORKS for kind in ("outliers", "counts")]
+EACH = [pytest.param(*case, marks=[pytest.mark.heavy] * (case not in LIGHT), id=", ".join(case)) for case in CASES]
+
+
+class Laplace(ba.Likelihood):
+    """Labels with noise of two-sided exponential law."""
+
+    scale: float = 0.5
+    weights: np.ndarray | None = None
+
+    def log_prob(self, outputs, labels):
+        """log density of each example."""
+        return -jnp.abs(labels - outputs) / self.scale - jnp.log(2 * self.scale)
+
+    def sample(self, key, outputs):
+        """f plus noise."""
+        return outputs + self.scale * jax.random.laplace(key, outputs.shape)
+
+
+def model_of(network, kind):
+    heads, widths, skips, outputs, examples, features = NETWORKS[network]
+    arch = ba.Architecture(heads, widths, (1.1,) * (len(heads) + 2), skips, outputs)
+    rng = np.random.default_rng(len(network))
+    shape = (examples, outputs) if outputs > 1 else (examples,)
+    labels = rng.poisson(1.5, shape) if kind == "counts" else 0.7 * rng.standard_t(2, shape)
+    return ba.Model(
+        path_inputs=rng.normal(size=(examples, arch.paths, features)),
+        labels=labels.astype(float),
+        architecture=arch,
+        likelihood=ba.Poisson() if kind == "counts" else ba.StudentT(scale=0.9, freedom=3.0),
+        test_path_inputs=rng.normal(size=(2, arch.paths, features)),
+    )
+
+
+def log_likelihoods(outputs, model, kind):
+    """log p(Y | f) of each draw of f, by SciPy."""
+    if kind == "counts":
+        each = stats.poisson.logpmf(model.labels, np.exp(outputs))
+    else:
+        each = stats.t.logpdf((model.labels - outputs) / 0.9, 3) - np.log(0.9)
+    return each.reshape(len(outputs), -1).sum(1)
+
+
+@pytest.mark.parametrize(("network", "kind"), EACH)
+def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior(network, kind):
+    model, light = model_of(network, kind), (network, kind) in LIGHT
+    settings = {"chains": 2, "warmup": 300, "draws": 1500 if light else 8000}
+    kinds = ("collapsed", "path")
+    chains = [ba.sample(model, parameterisation=kind, seed=seed, **settings) for seed, kind in enumerate(kinds)]
+    posterior, skips = path.Path.of(model), model.architecture.optional_skips
+    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        weights = posterior.draw_prior(key)
+        paths = effective_weights(weights, skips)
+        return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
+
+    u, outputs = map(np.asarray, draw(jax.random.split(jax.random.key(3), 100_000 if light else 400_000)))
+    train, test = np.split(outputs, [len(model.path_inputs)], axis=1)
+    log = log_likelihoods(train, model, kind)
+    probability = np.exp(log - log.max())
+    probability /= probability.sum()
+    assert 1 / np.sum(probability**2) > 100
+    for variable, values in (("order_parameter", u), ("prediction", test)):
+        flat = np.arcsinh(values.reshape(len(values), -1))
+        for power in (1, 2):
+            one, other = (np.arcsinh(tree["posterior"][variable]) ** power for tree in chains)
+            assert two_sample_z_score(one, other) < ERRORS
+            mean = probability @ flat**power
+            error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
+            assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
+    # Draws say what they are of, fields of the likelihood included.
+    new = ba.predict(chains[0], model.test_path_inputs)
+    np.testing.assert_allclose(new.mean, chains[0]["posterior"]["prediction"].mean(("chain", "draw")), rtol=1e-9)
+
+
+@pytest.mark.parametrize("outputs", [(3,), (3, 2)])
+def test_densities_are_those_of_scipy_and_samples_theirs(outputs):
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=outputs)
+    for likelihood, law in (
+        (ba.StudentT(0.3, 4.0), stats.t(4.0, loc=f, scale=0.3)),
+        (ba.Poisson(), stats.poisson(np.exp(f))),
+    ):
+        keys = jax.random.split(jax.random.key(1), 20_000)
+        drawn = np.asarray(jax.vmap(lambda key, one=likelihood: one.sample(key, jnp.asarray(f)))(keys))
+        assert drawn.shape[1:] == outputs
+        density = law.logpmf if isinstance(likelihood, ba.Poisson) else law.logpdf
+        expected = density(drawn[0]).reshape(outputs[0], -1).sum(1)
+        np.testing.assert_allclose(likelihood.log_prob(jnp.asarray(f), jnp.asarray(drawn[0])), expected, rtol=1e-12)
+        # The median of the heavy tails, the mean of counts.
+        share = (drawn <= law.median()).mean(0)
+        wanted = law.cdf(law.median())
+        assert np.max(np.abs(share - wanted) / np.sqrt(wanted * (1 - wanted) / len(drawn))) < ERRORS
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("kind", ["outliers", "counts"])
+def test_chains_are_calibrated(kind):
+    model = model_of("one layer", kind)
+    simulations = calibration.simulate(model, 100, seed=1)
+    found = calibration.calibrate(model, simulations)
+    assert found.holds, dict(zip(found.names, found.p_values, strict=True))
+    wider = model.replace(architecture=ba.Architecture((2,), (3, 3), (4.0, 1.1, 1.1)))
+    assert not calibration.calibrate(wider, simulations).holds
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ba.StudentT(0, 3), "scale must be a finite number above 0, got 0"),
+        (lambda: ba.StudentT(1, -1), "freedom must be a finite number above 0, got -1"),
+        (
+            lambda: model_of("one layer", "counts").replace(labels=np.full(7, 1.5)),
+            r"labels must be counts, whole numbers of at least 0, .* got 1.5 at index \(0,\)",
+        ),
+        (
+            lambda: ba.theory.solve(model_of("one layer", "counts")),
+            "likelihood must be bayesattn.Gaussian for the theory",
+        ),
+    ],
+)
+def test_bad_input_is_named(make, message):
+    with pytest.raises(ba.BayesattnError, match=message):
+        make()
+
+
+def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
+    model = model_of("one layer", "outliers")
+    other = model.replace(likelihood=ba.StudentT(scale=0.9, freedom=4.0))
+    own = model.replace(likelihood=Laplace(0.3, weights=np.arange(3.0)))
+    settings = {"chains": 1, "warmup": 20, "draws": 20}
+    run = runs.sample(own, tmp_path / "run", **settings)
+    tree = ba.sample(own, **settings)
+    np.testing.assert_array_equal(run.draws()["posterior"]["order_parameter"], tree["posterior"]["order_parameter"])
+    for draws in (run, tree):
+        assert ba.predict(draws, own.test_path_inputs).mean.shape == (2,)
+    restored = runs.Run(run.path).model.likelihood
+    assert (type(restored), restored.scale) == (Laplace, 0.3)
+    np.testing.assert_array_equal(restored.weights, np.arange(3.0))
+    one = ba.sample(model, **settings)
+    assert not np.array_equal(
+        one["posterior"]["order_parameter"], ba.sample(other, **settings)["posterior"]["order_parameter"]
+    )
+    with pytest.raises(ValueError, match=r"got one with likelihood"):
+        ba.predict(one, model.test_path_inputs, model=other)
+    assert pickle.loads(pickle.dumps(other)).likelihood.freedom == 4.0
+    with pytest.raises(likelihoods.UnknownLikelihood, match="must be of a class that is defined here, got Elsewhere"):
+        likelihoods.restored("Elsewhere", {})
+    with pytest.raises(
+        ba.BayesattnError, match=r"field weights of likelihood Laplace must be a number, a text or an array"
+    ):
+        own.replace(likelihood=Laplace(weights=len)).table()
