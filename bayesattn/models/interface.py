@@ -53,7 +53,7 @@ class LogDensity(Described):
 
     def function(self, vector: Float[Array, " coordinate"]) -> Float[Array, ""]:
         """Log density at a vector; JAX can trace, differentiate and vectorise it."""
-        return log_density_of(self.posterior.program, (), {}, self.sites(vector))[0]
+        return jnp.asarray(log_density_of(self.posterior.program, (), {}, self.sites(vector))[0])
 
     @property
     def size(self) -> int:
@@ -174,7 +174,8 @@ def from_vectors(
 def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:
     one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
     kind = PARAMETERISATIONS[parameterisation]
-    return kind.of(model, weights=weights, **kind.prepare(model))
+    prepared: Any = kind.prepare(model)
+    return kind.of(model, weights=weights, **prepared)
 
 
 def _checked_sites(posterior: Parameterisation, sites: PlainMapping) -> Sites:
@@ -222,6 +223,6 @@ def _quantities(posterior: Parameterisation, sites: Sites, keys: Array, weights:
         if weights:
             drawn = posterior.weights_of(values, weights_key)
             quantities |= drawn | posterior.predictions_of(drawn)
-        return quantities, log_density_of(posterior.program, (), {}, values)[0]
+        return quantities, jnp.asarray(log_density_of(posterior.program, (), {}, values)[0])
 
     return jax.lax.map(of_draw, (sites, keys))
