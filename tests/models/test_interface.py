@@ -136,11 +136,10 @@ def test_the_log_density_of_weights_is_prior_times_likelihood():
     expected = prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
     vector = density.initial(KEY)
     assert density.size == vector.size == sum(value.size for value in weights.values())
-    assert density.function(vector) == pytest.approx(expected, rel=1e-12)
-    slope, step = jax.grad(density.function)(vector), 1e-6 * np.eye(density.size)[0]
-    assert slope[0] == pytest.approx(
-        (density.function(vector + step) - density.function(vector - step)) / 2e-6, rel=1e-6
-    )
+    assert float(density.function(vector)) == pytest.approx(expected, rel=1e-12)
+    slope, step = jax.grad(density.function)(vector)[0], 1e-6 * np.eye(density.size)[0]
+    difference = density.function(vector + step) - density.function(vector - step)
+    assert float(slope) == pytest.approx(float(difference) / 2e-6, rel=1e-6)
 
 
 def test_other_parts_of_numpyro_take_the_model_too():
