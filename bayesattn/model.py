@@ -1,4 +1,4 @@
-"""Posterior of a network: data, architecture and likelihood, whatever the parameterisation in which it is sampled."""
+"""Posterior of a network: data, architecture and likelihood, independent of the parameterisation."""
 
 import copy
 import dataclasses
@@ -34,7 +34,7 @@ from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
 
 KERNELS_ATTRIBUTE = "_kernels_of_inputs"
-"""Attribute of a model that may be a thousand times larger than its data; pickles and copies omit it."""
+"""Attribute that caches the kernels. It may be 1000 times larger than the data, so pickles and copies omit it."""
 DATASET_FIELDS = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of the dataset that a model accepts by name."""
 
@@ -63,10 +63,10 @@ class Model(Posterior):
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
-            names that cannot be printed, duplicated examples with different labels at a temperature that float64 cannot
-            distinguish from 0.
+            names that cannot be printed; with the Gaussian likelihood, equal inputs with different labels, if T is lost
+            in rounding.
 
-    Arrays are copied, so the model does not change if they change, or the table or file behind them. The arrays of a
+    Arrays are copied: later changes of the arrays, or of their table or file, do not affect the model. The arrays of a
     model are read-only.
 
     A warning is issued for labels 0 and 1, for class numbers (0, 1, 2, ..), and for labels whose size is far from what
@@ -122,13 +122,13 @@ class Model(Posterior):
     def _check(self, changed: Set[str]) -> None:
         """Check that the changed fields fit the others."""
         put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
-        new = "architecture" in changed
+        architecture_changed = "architecture" in changed
         for part in ("", "test_", "validation_"):
             inputs: Any = getattr(data, f"{part}path_inputs")
             labels = getattr(data, f"{part}labels")
-            if inputs is not None and (new or f"{part}path_inputs" in changed):
+            if inputs is not None and (architecture_changed or f"{part}path_inputs" in changed):
                 require_paths(f"{part}path_inputs", inputs, arch)
-            if labels is not None and (new or {f"{part}path_inputs", f"{part}labels"} & changed):
+            if labels is not None and (architecture_changed or {f"{part}path_inputs", f"{part}labels"} & changed):
                 labels_array(f"{part}labels", labels, len(labels), arch.outputs)
         if self.tokens is not None and changed & {"tokens", "path_inputs", "compressed"}:
             if data.compressed is not None:

@@ -115,8 +115,8 @@ def predict(
     """Posterior of the network's outputs at new inputs, which are processed in blocks.
 
     Given a draw of U, f is Gaussian, with mean k_*^T (K + T I)^{-1} Y and variance k_** - k_*^T (K + T I)^{-1} k_*
-    (THEORY section 5). The moments over draws follow from the law of total variance. If labels are classes, each draw
-    has its own f.
+    (THEORY section 5). The moments over draws follow from the law of total variance. If the likelihood is not
+    Gaussian, each draw has its own f.
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
@@ -187,10 +187,10 @@ def with_groups(
 
     - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not
       independent given U, so leave-one-out cross-validation (`arviz_stats.loo`, `arviz_stats.compare`) weights draws by
-      this density, not by the density of each label alone (Buerkner, Gabry and Vehtari 2021). For classes, log p(Y_i |
-      f of all other examples, U), with f_i integrated out (Vehtari et al. 2016), because log p(Y_i | f_i) would have
-      far heavier tails. With `joint`, log p(Y | U) of all labels instead (for classes log p(Y | f)), shape (chain,
-      draw), which `arviz_stats.psense` scales.
+      this density, not by the density of each label alone (Buerkner, Gabry and Vehtari 2021). If the likelihood is not
+      Gaussian, log p(Y_i | f of all other examples, U), with f_i integrated out (Vehtari et al. 2016), because
+      log p(Y_i | f_i) would have far heavier tails. With `joint`, log p(Y | U) of all labels instead (log p(Y | f) if
+      the likelihood is not Gaussian), shape (chain, draw), which `arviz_stats.psense` scales.
     - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
       draws contain.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.

@@ -15,7 +15,7 @@ EXTRAS = {
 
 
 def require(extra: str, work: str) -> None:
-    """Raise ImportError, with the command that installs it, if a library is missing that `work` needs."""
+    """If a library that `work` needs is missing, raise ImportError with the command that installs it."""
     missing = [name for module, name in EXTRAS[extra].items() if find_spec(module) is None]
     if missing:
         raise MissingLibrary(f"{work} needs {', '.join(missing)}: pip install 'bayesattn[{extra}]'")

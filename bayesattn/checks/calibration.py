@@ -293,7 +293,7 @@ def joint_test(
 def quantity_names(model: Model) -> list[str]:
     """Names of the ranked quantities: entries of U by path numbers, their correlations, predictions, log p(Y | U).
 
-    For a model with class labels the last one is log p(Y | f).
+    If the likelihood is not Gaussian, the last one is log p(Y | f).
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign, so they reveal chains that cannot cross from one sign to the other.
     """

@@ -1,9 +1,9 @@
 """Pruning of heads: the theory's head scores against the accuracy lost without heads (THEORY sections 5 and 7).
 
-A network with any weights is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path. The
-readouts of a trained network follow from its weights; the readouts of the posterior's mean predictor are means over the
-draws of U (`bayesattn.theory.predictor.readouts`). A head is removed by leaving out the paths that use it, without training
-or sampling afterwards.
+Whatever its weights, a network is linear in its path inputs: f = sum_pi g^pi . xi^pi, with a readout g^pi of each path.
+The readouts of a trained network follow from its weights; the readouts of the posterior's mean predictor are means over
+the draws of U (`bayesattn.theory.predictor.readouts`). A head is removed by leaving out the paths that use it, without
+training or sampling afterwards.
 """
 
 from collections.abc import Mapping, Sequence
@@ -39,8 +39,8 @@ class Pruned:
     """Accuracies of a network without some of its heads; heads are listed layer by layer, as in `theory.head_scores`.
 
     `drops` is the accuracy lost without each single head. `accuracies` maps each order of removal, by scores or by a
-    baseline, to the accuracies after 0, 1, .. heads are removed, the last of which is 0.5, that of guessing. The accuracies
-    of random orders are means.
+    baseline, to the accuracies after 0, 1, .. heads are removed; the last accuracy, without any head, is 0.5
+    (guessing). The accuracies of random orders are means.
     """
 
     accuracy: float
@@ -81,7 +81,7 @@ def posterior_readout(model: Model, order_parameters: Checked) -> Readout:
 
     Args:
         model: the posterior.
-        order_parameters: draws of U, shape (draw, Pi, Pi), where a saddle point counts as one draw; or the result of
+        order_parameters: draws of U, shape (draw, Pi, Pi) (pass a saddle point as shape (1, Pi, Pi)); or the result of
             `bayesattn.sample`, a run or its folder.
 
     Raises:

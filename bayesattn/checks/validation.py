@@ -3,7 +3,8 @@
 The theory *does not hold* if draws differ from it by more than the terms that it leaves out, tested at a family-wise level:
 each entry of U, all entries jointly, and the mean predictor along relevant directions. The theory *holds* if the confidence
 bound of every difference is within a margin. This is a test of equivalence (Schuirmann 1987). It needs no correction for the
-number of differences, because all must pass (Berger 1982), and few draws do not pass it. Otherwise the draws *cannot tell*.
+number of differences, because all must pass (Berger 1982), and too few draws cannot pass it. Otherwise the draws
+*cannot tell*.
 """
 
 import dataclasses
@@ -73,9 +74,10 @@ class Validation(Described):
     point expected at finite width. `allowance` is the size of the next order, which the corrected theory leaves out; it
     depends on `relative_variance`, the theory's variance of each U_ij in units of U_ii U_jj.
 
-    `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`) over consecutive batches of draws, four
-    per chain, from whose differences the Monte Carlo error is estimated; None without test examples. `accuracy` is None
-    without test labels. `alignment` is None if all labels are zero, the dataset is compressed or there are too many labels.
+    `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`), one per batch of consecutive draws
+    (4 batches per chain); their scatter gives the Monte Carlo error. They are None without test examples. `accuracy` is
+    None without test labels. `alignment` is None if all labels are zero, the dataset is compressed or there are too
+    many labels.
 
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
@@ -86,8 +88,8 @@ class Validation(Described):
     to hold, and `level` the probability of rejecting a correct theory.
 
     `relative_deviation` and `relative_remaining` are the deviations from the saddle point and from the corrected theory,
-    along the direction from the former to the latter and in units of |saddle|. `relative_error` is the Monte Carlo error of
-    both. They are linear in the draws and therefore unbiased, unlike a norm.
+    projected on (corrected - saddle), divided by |saddle|. `relative_error` is the Monte Carlo error of both. They are
+    linear in the draws and therefore unbiased, unlike a norm.
     """
 
     model: Model

@@ -50,7 +50,7 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
 
 
 def overall(validations: Sequence[Any]) -> str:
-    """Verdict for several widths: the theory does not hold if it fails at one width, and holds if it holds at all."""
+    """Verdict of all widths: the theory does not hold if it fails at one, and holds only if it holds at every width."""
     verdicts = [validation.verdict for validation in validations]
     return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)
 

@@ -85,7 +85,7 @@ def _page(folder: Path, rows: list[PlainDict]) -> Group:
         )
         if row["error"]:
             notes.append(Text(f"{row['run']}: {row['error']}", style="red"))
-        # A run that is still sampled may still improve.
+        # A run that is still being sampled may improve.
         if row["state"] != "running":
             for warning in diagnostics.get("warnings", ()):
                 advice.setdefault(warning.rpartition(": ")[2], []).append(f"{row['run']}: {warning}")

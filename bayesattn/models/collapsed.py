@@ -1,8 +1,9 @@
 """Collapsed parameterisation: V_0 integrated out, order parameters from Bartlett factors (THEORY section 3).
 
-The dimension, the cost and the compiled program do not depend on the widths. The sampled coordinates are whitened, by
-default around the mode with the Laplace covariance, which is a suitable metric for samplers; whitening does not change the
-posterior. With class labels, the coordinates of order parameters have the scale of the prior, and outputs are sampled too.
+The dimension, the cost and the compiled program do not depend on the widths, unless a layer is narrow or weights are
+drawn. The sampled coordinates are whitened, by default around the mode with the Laplace covariance, which is a suitable
+metric for samplers; whitening does not change the posterior. If the likelihood is not Gaussian, the coordinates of
+order parameters have the scale of the prior, and outputs are sampled too.
 """
 
 from contextlib import suppress
@@ -70,7 +71,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
         return arrays
     problem = problem_of(model.kernels, model.architecture)
     if bartlett.narrow(shapes):
-        # The important paths are nearly the same with a Gaussian likelihood, which gives only the order of rows.
+        # A Gaussian likelihood ranks the paths nearly alike; only that order is taken from it.
         with suppress(NotConverged):
             problem = find_mode(model.kernels, model.architecture)[1]
         arrays |= {} if problem.order is None else {"order": problem.order}
@@ -79,7 +80,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
 
 
 def compressed(model: Model) -> GaussianProcess:
-    """Kernels that chains evaluate: those of few examples with the same likelihood, if there are many examples."""
+    """Kernels that chains evaluate: for Gaussian labels, many examples become few with the same likelihood of U."""
     return kernels.compressed(model.kernels, model.architecture) if model.likelihood.conjugate else model.kernels
 
 
@@ -111,7 +112,7 @@ class Collapsed(Parameterisation):
         Args:
             model: the posterior.
             weights: whether `weights_of` will be called.
-            all_examples: whether labels will be replaced or drawn, which requires the kernels of all examples.
+            all_examples: True if labels will be replaced or drawn; kernels are then not compressed.
             order: order of rows, from `prepare`.
             prepared: whitening, from `prepare`.
         """

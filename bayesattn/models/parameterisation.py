@@ -49,7 +49,7 @@ class Parameterisation(eqx.Module):
         Args:
             model: `bayesattn.Model`, or another model that the parameterisation supports.
             weights: whether `weights_of` will be called.
-            all_examples: whether labels will be replaced or drawn, which requires the labels of all examples.
+            all_examples: True if labels will be replaced or drawn; kernels are then not compressed.
             prepared: arrays computed by `prepare`.
         """
 

@@ -37,7 +37,7 @@ def weights(
       vectors of the layer above, Q_l begins with the frame of that layer (EXTENSIONS section 1).
     - Values are V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1}
       and W_l.
-    - V_0 is drawn by Matheron's rule; with class labels it is a draw from the prior given F Z.
+    - V_0 is drawn by Matheron's rule; if the likelihood is not Gaussian, it is a draw from the prior given F Z.
 
     Args:
         draws: result of `sample` with parameterisation "collapsed", a `bayesattn.runs.Run` of it, or a run's folder.

@@ -1,8 +1,8 @@
-"""The Zarr store that a run is: made, made longer, searched for damage.
+"""Create, extend and check the Zarr store of a run.
 
-A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet. A
-chunk holds many blocks of draws; each block replaces the chunk that it belongs to, on the disk before the checkpoint of the
-sampler's state counts. A block that was written but not checkpointed is drawn again, to the same bits. Every chunk has a
+A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
+A chunk holds many blocks of draws. Writing a block rewrites its chunks, which are on disk before the checkpoint that
+counts the block. A block that was written but not checkpointed is drawn again, to the same bits. Every chunk has a
 checksum of Zarr's.
 """
 
@@ -105,7 +105,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
     try:
         metadata, consolidated = dict(root[CONSOLIDATED]["metadata"]), True
     except (KeyError, TypeError, ValueError):
-        metadata, consolidated = None, False  # Another program that writes an attribute removes them.
+        metadata, consolidated = None, False  # Programs that write an attribute drop the consolidated metadata.
     try:
         metadata = metadata_of(path) if metadata is None else metadata
         sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(REQUIRED_ENTRIES)
@@ -170,13 +170,13 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
                 remove(new)
 
 
-def require_room(out: Path, model: Posterior, draws: int) -> None:
-    """Raise OSError unless the disk has room for `draws` bytes of draws and the data of the model."""
+def require_room(out: Path, model: Posterior, draw_bytes: int) -> None:
+    """Raise OSError unless the disk has room for `draw_bytes` bytes of draws and for the data of the model."""
     folder = next(folder for folder in out.parents if folder.exists())
     data = sum(values.nbytes for variables in data_groups(model).values() for values in variables.values())
     free = shutil.disk_usage(folder).free
-    if draws + data > free:
-        needed = f"the run needs {(draws + data) / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
+    if draw_bytes + data > free:
+        needed = f"the run needs {(draw_bytes + data) / 2**20:,.1f} MiB, {free / 2**20:,.1f} MiB are free"
         raise OSError(errno.ENOSPC, needed, str(folder))
 
 

@@ -75,7 +75,7 @@ class Recorder(Protocol):
         ...
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
-        """Store the state after `done` steps; the last `steps` of them took `seconds`."""
+        """Store the state after `done` steps; the block just drawn was the last `steps` of them and took `seconds`."""
         ...
 
 
@@ -102,7 +102,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         model: the posterior.
         job: the sampling settings.
         prepared: quantities that an earlier plan of the same job computed before sampling.
-        other_labels: whether the labels will be replaced, which requires the kernels of all examples.
+        other_labels: True if labels will be replaced; kernels are then not compressed.
     """
     one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:

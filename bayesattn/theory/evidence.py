@@ -3,8 +3,9 @@
 If every layer is wide, the method is importance sampling from a Student distribution with the Laplace mode and
 covariance, provided that the Pareto k of the weights shows that they are reliable (Vehtari et al. 2024) and that
 searches find no other mode. Otherwise the method is annealing (`bayesattn.theory.annealing`): from the prior and, with
-up to 40 coordinates, from two mixtures fitted to draws. Annealing from the prior alone lags behind if the mode lies far
-out in the prior's tail, and its islands then agree with each other all the same.
+up to 40 coordinates, from two mixtures, one around modes found from the annealed particles and one around modes found
+from prior draws. Annealing from the prior alone lags behind if the mode lies far out in the prior's tail; its groups of
+particles that do not mix (islands) then agree on a wrong value.
 """
 
 from collections.abc import Sequence
@@ -43,18 +44,21 @@ BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
 LARGEST_PARETO_K = 0.7
 NEGLIGIBLE_LOG_ODDS = 30.0
-"""Nats below the largest evidence at which a choice of temperature stops: odds of 1e13."""
+"""Temperatures, in `competing`, and modes this many nats below the best are not pursued (odds 1e13)."""
 BRIDGE_SEARCHES = (8, 128), (40, 32)
-"""Most coordinates, and searches for modes per bridge.
+"""Pairs: up to so many coordinates, so many searches for modes per bridge.
 
-128 searches miss a mode in which one in twenty ends only once in 700 times.
+A mode that one search in 20 reaches is missed by all 128 with probability 1/700 (by all 32: 0.19).
 """
 MOST_BRIDGED_COORDINATES = BRIDGE_SEARCHES[-1][0]
 """Most coordinates for bridges, whose searches take minutes with hundreds of coordinates."""
 SEARCHES_PER_DROPPED_TEMPERATURE = 4
 """Searches for modes at a temperature that annealing drops."""
 DISTANT_START_SCALE = 3 * 2**0.5
-"""Scale of distant starts: three times that of prior draws, in coordinates in which the entropy has unit curvature."""
+"""Scale of distant starts in whitened coordinates, three times that of prior draws.
+
+The prior has curvature 1/2 in these coordinates, half that of the entropy, so its standard deviation is sqrt(2).
+"""
 PARTICLE_SHARE = 0.3
 """Share of a proposal that covers annealed particles."""
 LEAST_BRIDGE_SHARES = 0.3, 0.8, 0.9, 0.9
@@ -66,10 +70,11 @@ MOST_COMBINED_ERRORS = 3
 
 
 class Evidence(NamedTuple):
-    """log p(Y), its standard error in nats, "importance sampling" or "annealing", and whether both are reliable.
+    """log p(Y), its standard error in nats, the method, and whether estimate and error are reliable.
 
-    Errors above 0.3 are underestimates, so they are unreliable, and so are two routes with different estimates. Annealing
-    with more than 40 coordinates has only one route, from the prior, which can miss a mode far out in the prior's tail.
+    The method is "importance sampling" or "annealing". Unreliable: errors above 0.3 (which are too small), or two
+    bridges that disagree with each other or with a larger estimate from the prior. With more than 40 coordinates there
+    are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail.
     """
 
     log_evidence: float
@@ -124,12 +129,12 @@ def _gp_log_density(likelihood: GaussianProcess, order_parameter: Checked) -> tu
 def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, particles: int | None = None) -> Evidence:
     """log p(Y) at finite width, by importance sampling if it is reliable and by annealing otherwise.
 
-    The error is that of sampling. Smoothed weights, a stopping rule that depends on them, and temperatures chosen along
-    the way bias both estimates of p(Y) slightly, which the error does not include. Annealing uses 8 islands of
-    particles, whose scatter is its error: from the prior, then from two mixtures about the modes that searches from the
-    annealed particles and from prior draws end in. It is reliable if the two agree within 3 errors and annealing from
-    the prior has not found more. With more than 40 coordinates there are no such mixtures, and the scatter of the
-    islands from the prior alone decides.
+    The error is that of sampling. Both estimates of p(Y) are slightly biased (importance sampling by smoothing and its
+    stopping rule, annealing by adaptive temperatures); the error leaves this out. Annealing uses 8 islands of
+    particles, whose scatter is its error. It starts from the prior, then from two mixtures: around modes found from the
+    annealed particles, and around modes found from prior draws. It is reliable if the two agree within 3 errors, their
+    errors are at most 0.3, and annealing from the prior has not found more. With more than 40 coordinates there are no
+    such mixtures, and the scatter of the islands from the prior alone decides.
 
     Args:
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
@@ -242,9 +247,11 @@ def _greatest_mass(problem: Problem, shapes: Shapes, starts: np.ndarray) -> floa
 def _by_bridges(
     annealed: Annealed, problem: Problem, shapes: Shapes, key: Key[Array, ""], particles: int | None
 ) -> Evidence:
-    """Evidence from two bridges that must agree: one from annealed particles and their modes, one from modes of prior draws.
+    """Evidence from two bridges that must agree.
 
-    Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and agree.
+    One starts around the annealed particles and modes found from them, the other around modes found from prior draws.
+    Each bridge is fitted to the draws of its previous pass, with shorter steps, until both have a small error and
+    agree.
     """
     first_key, second_key, chosen_key, prior_key, further_key = jax.random.split(key, 5)
     few = next(count for most, count in BRIDGE_SEARCHES if annealed.points.shape[1] <= most)
