@@ -13,7 +13,7 @@ from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
 from bayesattn.models import PARAMETERISATIONS
-from bayesattn.samplers import hmc, langevin, tempered
+from bayesattn.samplers import elsewhere, hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
@@ -25,12 +25,21 @@ PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
 
+def sampler_class(name: str) -> Any:
+    """Class of a sampler, by its name; raises ValueError for an unknown one."""
+    found = SAMPLERS.get(name) or elsewhere.kernel_class(name)
+    if found is None:
+        one_of("sampler", name, SAMPLERS)
+    return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """All settings that, together with the model, determine the draws.
 
     Args:
-        sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`.
+        sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`; or a NumPyro kernel, such as
+            `numpyro.infer.BarkerMH`, a class or an instance, which becomes its name.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -47,7 +56,7 @@ class Job:
         ValueError: an unknown name, a sampler that does not support the parameterisation, an invalid count or option.
     """
 
-    sampler: str = "nuts"
+    sampler: Any = "nuts"
     parameterisation: str = "collapsed"
     chains: int = 4
     warmup: int = 500
@@ -59,7 +68,9 @@ class Job:
     options: PlainMapping = field(default_factory=dict)
 
     def __post_init__(self):
-        one_of("sampler", self.sampler, SAMPLERS)
+        if not isinstance(self.sampler, str):
+            object.__setattr__(self, "sampler", elsewhere.name_of(self.sampler))
+        kernel = sampler_class(self.sampler)
         one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
@@ -74,7 +85,7 @@ class Job:
         if self.chain_method is None:
             object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
-        options = checked_options(self.sampler, SAMPLERS[self.sampler], self.options)
+        options = checked_options(self.sampler, kernel, self.options)
         presets = PRESETS.get(self.sampler, {})
         if self.sampler in MINIBATCHED and not PARAMETERISATIONS[self.parameterisation].minibatches:
             serving = [name for name, kind in PARAMETERISATIONS.items() if kind.minibatches]

@@ -25,13 +25,16 @@ def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
                 f"options of sampler {sampler!r} must be some of {', '.join(known)}, got {shown(name)}"
                 + suggestion(name, known)
             )
-        CHECKS[name](f"options.{name}", value)
+        if name in CHECKS:
+            CHECKS[name](f"options.{name}", value)
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
 
 
 def option_names(kernel: type) -> list[str]:
     """Options of a kernel's constructor, including those of parent classes if it passes keyword arguments on."""
+    if hasattr(kernel, "options"):
+        return sorted(kernel.options)
     names: list[str] = []
     for base in kernel.__mro__:
         if "__init__" in vars(base):

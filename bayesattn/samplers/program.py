@@ -14,7 +14,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import branch, first_key
 from bayesattn.models import CENTRAL, Parameterisation
-from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS
+from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
 from bayesattn.samplers.options import option_names
 
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter", "readout": "order_parameter"}
@@ -37,7 +37,7 @@ class Program(NamedTuple):
 
 def options_for(sampler: str, posterior: Parameterisation, options: PlainMapping) -> PlainDict:
     """Options of a sampler, which override the posterior's defaults for the options that the sampler takes."""
-    takes = option_names(SAMPLERS[sampler])
+    takes = option_names(sampler_class(sampler))
     return {name: value for name, value in posterior.options.items() if name in takes} | dict(options)
 
 
@@ -61,7 +61,7 @@ def kernel(sampler: str, parameterisation: type[Parameterisation], options: Plai
         ValueError: an option that the sampler does not have, or an invalid value.
     """
     try:
-        return SAMPLERS[sampler](parameterisation.program, **options)
+        return sampler_class(sampler)(parameterisation.program, **options)
     except TypeError as error:
         raise BayesattnError(f"options of sampler {sampler!r}: {error}") from None
 

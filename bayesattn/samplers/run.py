@@ -35,7 +35,7 @@ MOST_MEMORY_BYTES = 2**33
 @with_own_settings
 def sample(
     model: Posterior,
-    sampler: str = "nuts",
+    sampler: Any = "nuts",
     parameterisation: str = "collapsed",
     chains: int = 4,
     warmup: int = 500,
@@ -52,7 +52,8 @@ def sample(
 
     Args:
         model: the posterior.
-        sampler: "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`).
+        sampler: "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`); or a NumPyro
+            kernel, such as `numpyro.infer.BarkerMH`, a class or an instance.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.

@@ -1,0 +1,166 @@
+"""Samplers that are not in `SAMPLERS`: NumPyro kernels, and algorithms of an (init, step) pair such as BlackJAX's.
+
+A NumPyro kernel is a class or an instance whose state has the sites `z` and a random key. A class of `numpyro.infer` is
+known by its name, such as "numpyro.infer.barker.BarkerMH", so a run with it can be resumed. Other classes, instances and
+pairs are known in the process that named them.
+"""
+
+import copy
+import inspect
+import itertools
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array
+from numpyro.infer import init_to_sample
+from numpyro.infer.ensemble import EnsembleSampler
+from numpyro.infer.mcmc import MCMCKernel
+
+from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+
+NUMPYRO = "numpyro.infer."
+STATISTICS = {
+    "accept_prob": "acceptance_rate",
+    "num_steps": "n_steps",
+    "diverging": "diverging",
+}
+"""Fields of NumPyro's states, and ArviZ's names of them."""
+PAIR_STATISTICS = {
+    "acceptance_rate": "acceptance_rate",
+    "num_integration_steps": "n_steps",
+    "is_divergent": "diverging",
+}
+"""Fields of BlackJAX's infos, and ArviZ's names of them."""
+_named: dict[str, Any] = {}
+_numbers = itertools.count(1)
+
+
+def name_of(kernel: Any) -> str:
+    """Name by which `kernel_class` knows a NumPyro kernel, a class or an instance, or an (init, step) pair.
+
+    Raises ValueError for something else, for a kernel that moves all chains together, and for a kernel that does not take a
+    model as its first argument.
+    """
+    if isinstance(kernel, tuple) and len(kernel) == 2 and all(map(callable, kernel)):
+        name = f"(init, step) pair {next(_numbers)}"
+        _named[name] = kernel
+        return name
+    kind = kernel if isinstance(kernel, type) else type(kernel)
+    if not issubclass(kind, MCMCKernel):
+        raise BayesattnError(f"sampler must be a name, a NumPyro kernel or an (init, step) pair, got {shown(kernel)}")
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if issubclass(kind, EnsembleSampler):
+        raise BayesattnError(
+            f"sampler must move each chain by itself, got {name}, which moves all together: run model.numpyro(..) with"
+            " numpyro.infer.MCMC, and take its draws with bayesattn.from_numpyro"
+        )
+    if next(iter(inspect.signature(kind).parameters), None) != "model":
+        raise BayesattnError(f"sampler must take a NumPyro model as its first argument, got {name}")
+    if kernel is not kind:
+        name = f"{name} (instance {next(_numbers)})"
+    _named[name] = kernel
+    return name
+
+
+def kernel_class(name: str) -> Any:
+    """Constructor of the kernel of a name, as those of the samplers here; None for a name that is unknown."""
+    if name not in _named and name.startswith(NUMPYRO):
+        module, _, attribute = name.rpartition(".")
+        try:
+            name_of(getattr(import_module(module), attribute))
+        except (ImportError, AttributeError):
+            return None
+    if name not in _named:
+        return None
+    kernel = _named[name]
+    return partial(_Pair, *kernel) if isinstance(kernel, tuple) else _adapted(name, kernel)
+
+
+def _adapted(name: str, kernel: Any) -> type:
+    """Class of kernels for a program, with the statistics of a draw."""
+    kind: Any = kernel if isinstance(kernel, type) else type(kernel)
+    taken = [
+        each for each in inspect.signature(kind).parameters if each not in ("model", "potential_fn", "init_strategy")
+    ]
+
+    class Elsewhere(kind):
+        options = tuple(taken) if kernel is kind else ()
+
+        def __init__(self, program: Any = None, **options: Any):
+            if kernel is kind:
+                super().__init__(program, init_strategy=init_to_sample, **options)
+            else:
+                vars(self).update(copy.copy(vars(kernel)))
+                self._model = program
+
+        def init(self, *arguments: Any, **named: Any) -> Any:
+            state = super().init(*arguments, **named)
+            if not hasattr(state, "z") or not hasattr(state, "rng_key"):
+                raise BayesattnError(f"sampler {name!r} must have a state with the fields z and rng_key")
+            return state
+
+        def statistics(self, state: Any) -> dict[str, Array]:
+            """Sample statistics of one draw, by ArviZ's names."""
+            found = {ours: getattr(state, theirs) for theirs, ours in STATISTICS.items() if hasattr(state, theirs)}
+            if hasattr(state, "potential_energy"):
+                found |= {"lp": -state.potential_energy, "energy": getattr(state, "energy", state.potential_energy)}
+            if hasattr(getattr(state, "adapt_state", None), "step_size"):
+                found["step_size"] = state.adapt_state.step_size
+            return found
+
+    return Elsewhere
+
+
+class _PairState(NamedTuple):
+    """State of a chain of a pair: its sites, its own state, statistics of its last step."""
+
+    z: Any
+    inner: Any
+    statistics: dict[str, Array]
+    rng_key: Array
+
+
+class _Pair(MCMCKernel):
+    """Kernel of an algorithm that holds the log density of one flat vector: init(vector), step(key, state).
+
+    Its states have a field `position`. It does not adapt: warm-up is burn-in.
+    """
+
+    options: tuple[str, ...] = ()
+
+    def __init__(self, init: Callable, step: Callable, program: Any = None):
+        self._init, self._step = init, step
+        self._unravel: Any = None
+
+    def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
+        """State at the sites given."""
+        vector, self._unravel = ravel_pytree(init_params)
+        inner = self._init(vector)
+        if not hasattr(inner, "position"):
+            raise BayesattnError("sampler must have a state with a field position, as those of BlackJAX do")
+        statistics = jax.eval_shape(lambda: _statistics(*self._step(rng_key, inner)))
+        nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
+        return _PairState(init_params, inner, nothing, rng_key)
+
+    def sample(self, state, model_args, model_kwargs):
+        """One step."""
+        rng_key, step_key = jax.random.split(state.rng_key)
+        inner, info = self._step(step_key, state.inner)
+        return _PairState(self._unravel(inner.position), inner, _statistics(inner, info), rng_key)
+
+    def statistics(self, state: _PairState) -> dict[str, Array]:
+        """Sample statistics of one draw, by ArviZ's names."""
+        return state.statistics
+
+
+def _statistics(inner: Any, info: Any) -> dict[str, Array]:
+    """Log density of a state, and statistics of the step that led to it."""
+    found = {ours: getattr(info, theirs, None) for theirs, ours in PAIR_STATISTICS.items()}
+    found["lp"] = getattr(inner, "logdensity", None)
+    return {name: jnp.asarray(value) for name, value in found.items() if value is not None}
