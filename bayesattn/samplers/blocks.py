@@ -243,7 +243,7 @@ class _Runner:
             state, done = self.recorder.restore(chains, like) or (None, 0)
             if state is None:
                 state = self.program.start(key, self.posterior)
-                _require_finite((state.potential_energy, state.z_grad), "the starting point", chains)
+                _require_finite(_energy_and_gradient(state), "the starting point", chains)
             groups.append(_ChainGroup(done, order, chains, state))
         if any(group.done < self.job.transitions for group in groups):
             # Compile first, so that compilation is not timed with the first block.
@@ -261,7 +261,7 @@ class _Runner:
             self.program.block(group.state, self.posterior, count, keep, job.thin, self.block)
         )
         where = f"draws {done + 1} to {done + count} (warm-up included)"
-        _require_finite((state.potential_energy, state.z_grad), where, group.chains)
+        _require_finite(_energy_and_gradient(state), where, group.chains)
         if keep:
             outputs = jax.tree.map(lambda leaf: np.asarray(leaf)[:, : count // job.thin], outputs)
             _require_finite(outputs["posterior"], where, group.chains)
@@ -277,6 +277,11 @@ class _Runner:
         if kept < 0:
             return min(affordable, self.block * thin, self.job.warmup - group.done)
         return thin * min(max(1, affordable // thin), self.block - kept % self.block, self.job.kept - kept)
+
+
+def _energy_and_gradient(state: Any) -> list[Any]:
+    """Potential energy and gradient of a state, as far as its sampler keeps them."""
+    return [getattr(state, name) for name in ("potential_energy", "z_grad") if hasattr(state, name)]
 
 
 def _require_finite(values: Any, where: str, chains: Chains) -> None:

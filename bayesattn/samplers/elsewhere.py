@@ -5,11 +5,9 @@ known by its name, such as "numpyro.infer.barker.BarkerMH", so a run with it can
 pairs are known in the process that named them.
 """
 
-import copy
 import inspect
 import itertools
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -79,7 +77,9 @@ def kernel_class(name: str) -> Any:
     if name not in _named:
         return None
     kernel = _named[name]
-    return partial(_Pair, *kernel) if isinstance(kernel, tuple) else _adapted(name, kernel)
+    if isinstance(kernel, tuple):
+        return type("Pair", (_Pair,), {"pair": kernel})
+    return _adapted(name, kernel)
 
 
 def _adapted(name: str, kernel: Any) -> type:
@@ -89,14 +89,16 @@ def _adapted(name: str, kernel: Any) -> type:
         each for each in inspect.signature(kind).parameters if each not in ("model", "potential_fn", "init_strategy")
     ]
 
+    strategy = {"init_strategy": init_to_sample} if "init_strategy" in inspect.signature(kind).parameters else {}
+
     class Elsewhere(kind):
         options = tuple(taken) if kernel is kind else ()
 
         def __init__(self, program: Any = None, **options: Any):
             if kernel is kind:
-                super().__init__(program, init_strategy=init_to_sample, **options)
+                super().__init__(program, **strategy, **options)
             else:
-                vars(self).update(copy.copy(vars(kernel)))
+                self.__dict__.update(vars(kernel))
                 self._model = program
 
         def init(self, *arguments: Any, **named: Any) -> Any:
@@ -104,6 +106,20 @@ def _adapted(name: str, kernel: Any) -> type:
             if not hasattr(state, "z") or not hasattr(state, "rng_key"):
                 raise BayesattnError(f"sampler {name!r} must have a state with the fields z and rng_key")
             return state
+
+        def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
+            """One transition. Where it meets a density that is not a number, the chain stays, and so does what it adapts."""
+            new = super().sample(state, model_args, model_kwargs)
+            numbers = [
+                jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
+            ]
+            defined = ~jnp.isnan(jnp.concatenate(numbers)).any()
+            kept = jax.tree.map(
+                lambda after, before: jnp.where(defined, after, before),
+                *(each._replace(rng_key=0) for each in (new, state)),
+            )
+            counted = {name: getattr(new, name) for name in ("i", "rng_key") if hasattr(new, name)}
+            return kept._replace(**counted)
 
         def statistics(self, state: Any) -> dict[str, Array]:
             """Sample statistics of one draw, by ArviZ's names."""
@@ -133,9 +149,10 @@ class _Pair(MCMCKernel):
     """
 
     options: tuple[str, ...] = ()
+    pair: tuple[Callable, Callable]
 
-    def __init__(self, init: Callable, step: Callable, program: Any = None):
-        self._init, self._step = init, step
+    def __init__(self, program: Any = None):
+        self._init, self._step = self.pair
         self._unravel: Any = None
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):

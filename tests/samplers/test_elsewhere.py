@@ -53,9 +53,8 @@ def reference(model):
         (lambda model: numpyro.infer.BarkerMH, {"target_accept_prob": 0.5}, 8000),
         (lambda model: numpyro.infer.BarkerMH(model.numpyro("collapsed"), step_size=0.5), {}, 8000),
         (lambda model: Halved, {"max_tree_depth": 4}, 1500),
-        pytest.param(lambda model: numpyro.infer.SA, {}, 40_000, marks=pytest.mark.heavy),
     ],
-    ids=["a class", "an instance", "one's own", "sample adaptive"],
+    ids=["a class", "an instance", "one's own"],
 )
 def test_draws_are_like_ours(model, reference, make, options, draws):
     settings = {"chains": 4, "warmup": 1000, "draws": draws, "thin": max(1, draws // 2000) if draws > 2000 else 1}
