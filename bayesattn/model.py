@@ -28,7 +28,7 @@ from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_proces
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
 from bayesattn.labels import warn_of_labels
-from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, name_of, settings_of
+from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, at_temperature, name_of, require_usable, settings_of
 from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
@@ -177,6 +177,8 @@ class Model(Posterior):
         for name in ("labels", "test_labels", "validation_labels"):
             if getattr(self, name) is not None:
                 self.likelihood.check_labels(name, getattr(self, name))
+        if type(self.likelihood) not in BY_NAME.values():
+            require_usable(self.likelihood, self.labels)
 
     @property
     def examples(self) -> int:
@@ -340,7 +342,7 @@ class Model(Posterior):
         if {"likelihood", "temperature"} & names:
             likelihood, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
             if likelihood is None:
-                likelihood = dataclasses.replace(self.likelihood, temperature=positive("temperature", temperature))
+                likelihood = at_temperature(self.likelihood, temperature)
             put("likelihood", _likelihood(likelihood, temperature))
             names |= {"likelihood"}
         require_kind("architecture", changes.get("architecture", self.architecture), Architecture)

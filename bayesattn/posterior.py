@@ -32,24 +32,28 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     def table(self) -> PlainDict:
         """Settings that determine the posterior, together with the arrays."""
 
-    def numpyro(self, parameterisation: str = "path") -> Callable[[], None]:
+    def numpyro(self, parameterisation: str | None = None) -> Callable[[], None]:
         """NumPyro model function without arguments, which holds the data (`bayesattn.models.interface.numpyro_model`).
 
         Args:
-            parameterisation: one of `parameterisations`.
+            parameterisation: one of `parameterisations`; by default "path", or the only one there is.
 
         Raises:
             ValueError: another parameterisation, or one that cannot serve the model.
         """
-        return _interface().numpyro_model(self, parameterisation)
+        return _interface().numpyro_model(self, parameterisation or self._usual("path"))
 
-    def log_density(self, parameterisation: str = "collapsed") -> "LogDensity":
-        """Log posterior density as a function of one flat vector; arguments and errors as for `numpyro`.
+    def _usual(self, parameterisation: str) -> str:
+        """A parameterisation, or the only one that there is."""
+        return parameterisation if len(self.parameterisations) > 1 else next(iter(self.parameterisations))
+
+    def log_density(self, parameterisation: str | None = None) -> "LogDensity":
+        """Log posterior density as a function of one flat vector, by default of "collapsed"; errors as for `numpyro`.
 
         Returns:
             A `bayesattn.models.interface.LogDensity`: `.function`, `.size`, `.initial(key)`, `.sites(vector)`.
         """
-        return _interface().log_density(self, parameterisation)
+        return _interface().log_density(self, parameterisation or self._usual("collapsed"))
 
     @property
     def has_theory(self) -> bool:

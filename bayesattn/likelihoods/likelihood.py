@@ -27,6 +27,11 @@ class Likelihood(eqx.Module):
     """Whether outputs can be integrated out in closed form; otherwise chains of the collapsed parameterisation sample them.
     """
 
+    def __init_subclass__(cls, **options: Any):
+        """Closed forms are those of the class that states them, not of one that changes its density."""
+        super().__init_subclass__(**options)
+        cls.conjugate = bool(vars(cls).get("conjugate", False))
+
     statistic_name: ClassVar[str] = "weighted mean label"
 
     @abc.abstractmethod

@@ -41,7 +41,9 @@ STATISTICS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LogDensity(Described):
-    """Log posterior density of a model, up to the log evidence, as a function of one flat vector.
+    """Log posterior density of a model, up to a constant, as a function of one flat vector.
+
+    The constant is the log evidence; for weights given a compressed dataset it also depends on T.
 
     Args:
         posterior: the posterior in the coordinates of a parameterisation.
@@ -52,7 +54,11 @@ class LogDensity(Described):
     name: str
 
     def function(self, vector: Float[Array, " coordinate"]) -> Float[Array, ""]:
-        """Log density at a vector; JAX can trace, differentiate and vectorise it."""
+        """Log density at a vector; JAX can trace, differentiate and vectorise it.
+
+        Raises ValueError where jax_enable_x64 is off.
+        """
+        _require_float64()
         return jnp.asarray(log_density_of(self.posterior.program, (), {}, self.sites(vector))[0])
 
     @property
@@ -106,6 +112,7 @@ def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[
     names = [*jax.eval_shape(posterior.initial, first_key(0))]
 
     def posterior_of_network() -> None:
+        _require_float64()
         with numpyro.handlers.trace() as trace:
             posterior.program()
         sites: Any = {name: trace[name]["value"] for name in names}
@@ -137,6 +144,8 @@ def from_numpyro(
             model.
     """
     if hasattr(mcmc_or_sites, "get_samples"):
+        if getattr(mcmc_or_sites, "last_state", None) is None:
+            raise BayesattnError("mcmc_or_sites must be a numpyro.infer.MCMC that has run, got one that has not")
         sites = mcmc_or_sites.get_samples(group_by_chain=True)
         extra = mcmc_or_sites.get_extra_fields(group_by_chain=True)
         statistics = {ours: np.asarray(extra[theirs]) for theirs, ours in STATISTICS.items() if theirs in extra}
@@ -145,7 +154,15 @@ def from_numpyro(
     if not hasattr(sites, "keys"):
         raise BayesattnError(f"mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got {shown(sites)}")
     posterior = _posterior(model, parameterisation, weights)
-    return _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
+    tree = _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
+    if "order_parameter" in sites:
+        recorded, found = np.asarray(sites["order_parameter"]), tree["posterior"]["order_parameter"].values
+        if recorded.shape != found.shape or not np.allclose(recorded, found, rtol=1e-6, atol=1e-9):
+            raise BayesattnError(
+                "model and parameterisation must be those of the sites, got others: the order_parameter that was recorded is"
+                " not the one that the sites give"
+            )
+    return tree
 
 
 @with_own_settings
@@ -169,6 +186,15 @@ def from_vectors(
     checked = finite_array("vectors", vectors, ("chains", "draws", density.size))
     sites = jax.vmap(jax.vmap(density.sites))(jnp.asarray(checked))
     return _tree(sites, {}, model, posterior, weights, seed)
+
+
+def _require_float64() -> None:
+    """Raise ValueError where JAX computes in single precision: densities are evaluated under the caller's settings."""
+    if not jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
+        raise BayesattnError(
+            "jax_enable_x64 must be on where a density of bayesattn is evaluated, got single precision: importing bayesattn"
+            " turns it on, something else has turned it off"
+        )
 
 
 def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:

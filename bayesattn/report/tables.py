@@ -64,7 +64,7 @@ def network_table(model: Model, draws: xr.DataTree, level: float) -> Verdict:
     reason = (
         f"its expansion to first order in 1/N is for at most {MOST_COORDINATES:,} coordinates of the order parameters"
         if model.likelihood.conjugate
-        else "it is for the Gaussian likelihood, and these labels are classes"
+        else "it is for the Gaussian likelihood, and this model has another"
     )
     sentence = f"Draws were not held against the theory: {reason}."
     if "order_parameter" not in draws["posterior"]:

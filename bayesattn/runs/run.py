@@ -21,6 +21,7 @@ from bayesattn._util.extras import require
 from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described
+from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.description import restored
 from bayesattn.posterior import Posterior
 from bayesattn.runs import checkpoint, folder, log, provenance, store
@@ -63,7 +64,10 @@ class Run(Described):
     def model(self) -> Any:
         """Posterior, restored with the data in the store."""
         with self.reading("the data of the model"):
-            model = self._stored_model()
+            try:
+                model = self._stored_model()
+            except UnknownLikelihood as error:
+                raise RunError(f"{self.path} can be read where its likelihood is known: {error}") from error
             same = provenance.identity(model, self.job) == self.identity
         if not same:
             raise RunError(

@@ -16,6 +16,7 @@ from bayesattn.runs.recorder import Recorder
 from bayesattn.runs.run import Run
 from bayesattn.samplers import Job, Progress
 from bayesattn.samplers.blocks import Plan, advance, plan
+from bayesattn.samplers.elsewhere import require_stored_name
 from bayesattn.samplers.goal import Goal, entries
 from bayesattn.samplers.run import shown_as
 
@@ -59,7 +60,9 @@ def sample(
         FloatingPointError: a draw is not finite; the blocks before it are kept.
         KeyboardInterrupt: an interrupt, after the blocks in progress are finished and recorded.
     """
-    job, out = Job.of(**settings), folder.prepared(out)
+    job = Job.of(**settings)
+    require_stored_name(job.sampler)
+    out = folder.prepared(out)
     goal = Goal(job, target_ess, max_seconds)
     with callback(progress, shown_as(model), job.chains * job.transitions) as report:
         return _sampled(model, job, out, report, threads, overwrite, goal)

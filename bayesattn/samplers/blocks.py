@@ -22,7 +22,7 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.models import PARAMETERISATIONS, Collapsed, Parameterisation, require_memory
 from bayesattn.posterior import Posterior
-from bayesattn.samplers import curvature
+from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
 from bayesattn.samplers.job import MINIBATCHED, Job
 from bayesattn.samplers.program import Program, program_of
@@ -109,18 +109,29 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
+    pair = elsewhere.is_pair(job.sampler)
+    if pair and other_labels:
+        raise BayesattnError(
+            f"sampler must take other labels here, got {elsewhere.PAIR}, which holds those of its log density: a NumPyro"
+            " kernel takes them"
+        )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     kind = PARAMETERISATIONS[job.parameterisation]
     require_memory(model, job.parameterisation, at_once)
-    computed = _prepared(model, kind) if prepared is None else prepared
+    if prepared is None:
+        # The coordinates of a pair are those of `model.log_density`.
+        prepared = kind.prepare(model) if pair else _prepared(model, kind)
+    computed: Any = prepared
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **computed)
+    if pair:
+        elsewhere.require_density(job.sampler, posterior)
     vectorised = job.chain_method == "vectorised"
     chain_program = program_of(posterior, job.sampler, job.options, job.warmup, tuple(job.keep), vectorised)
     shapes = chain_program.shapes(posterior)
     if not shapes["posterior"]:
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
-    key = stream(job.seed, "chains", fingerprint(model), job.sampler, job.parameterisation)
+    key = stream(job.seed, "chains", fingerprint(model), elsewhere.without_number(job.sampler), job.parameterisation)
     return Plan(chain_program, posterior, computed, shapes, block, key)
 
 

@@ -2,7 +2,7 @@
 
 A NumPyro kernel is a class or an instance whose state has the sites `z` and a random key. A class of `numpyro.infer` is
 known by its name, such as "numpyro.infer.barker.BarkerMH", so a run with it can be resumed. Other classes, instances and
-pairs are known in the process that named them.
+pairs are known to their process alone: each object has a name of its own, and is refused for runs on disk.
 """
 
 import inspect
@@ -18,9 +18,11 @@ from jaxtyping import Array
 from numpyro.infer import init_to_sample
 from numpyro.infer.ensemble import EnsembleSampler
 from numpyro.infer.mcmc import MCMCKernel
+from numpyro.infer.util import log_density
 
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.random import branch, first_key
 
 NUMPYRO = "numpyro.infer."
 STATISTICS = {
@@ -35,6 +37,8 @@ PAIR_STATISTICS = {
     "is_divergent": "diverging",
 }
 """Fields of BlackJAX's infos, and ArviZ's names of them."""
+PAIR = "(init, step) pair"
+KEPT_FUNCTIONS = ("_init_fn", "_sample_fn", "_potential_fn", "_potential_fn_gen", "_postprocess_fn")
 _named: dict[str, Any] = {}
 _numbers = itertools.count(1)
 
@@ -45,10 +49,10 @@ def name_of(kernel: Any) -> str:
     Raises ValueError for something else, for a kernel that moves all chains together, and for a kernel that does not take a
     model as its first argument.
     """
+    if known := next((name for name, each in _named.items() if each is kernel), None):
+        return known
     if isinstance(kernel, tuple) and len(kernel) == 2 and all(map(callable, kernel)):
-        name = f"(init, step) pair {next(_numbers)}"
-        _named[name] = kernel
-        return name
+        return _name(f"{PAIR} #{next(_numbers)}", kernel)
     kind = kernel if isinstance(kernel, type) else type(kernel)
     if not issubclass(kind, MCMCKernel):
         raise BayesattnError(f"sampler must be a name, a NumPyro kernel or an (init, step) pair, got {shown(kernel)}")
@@ -60,23 +64,76 @@ def name_of(kernel: Any) -> str:
         )
     if next(iter(inspect.signature(kind).parameters), None) != "model":
         raise BayesattnError(f"sampler must take a NumPyro model as its first argument, got {name}")
-    if kernel is not kind:
-        name = f"{name} (instance {next(_numbers)})"
+    if kernel is not kind or not name.startswith(NUMPYRO):
+        name = f"{name} #{next(_numbers)}"
+    return _name(name, kernel)
+
+
+def _name(name: str, kernel: Any) -> str:
     _named[name] = kernel
     return name
 
 
+def without_number(name: str) -> str:
+    """Name of a sampler without the number of its object, for streams of random numbers."""
+    return name.partition(" #")[0]
+
+
+def require_stored_name(name: str) -> None:
+    """Raise ValueError for a sampler that another process could not find again by its name."""
+    if name in _named and "#" in name:
+        raise BayesattnError(
+            f"sampler of a run on disk must be one that can be found again by its name, got {without_number(name)!r}, known"
+            " to this process alone: draw with bayesattn.sample, in memory"
+        )
+
+
+def canonical(name: str) -> str:
+    """Name of a class of numpyro.infer by the module that defines it; any other name as it is."""
+    if not name.startswith(NUMPYRO) or "#" in name or name in _named:
+        return name
+    module, _, attribute = name.rpartition(".")
+    try:
+        return name_of(getattr(import_module(module), attribute))
+    except (ImportError, AttributeError):
+        return name
+
+
+def is_pair(name: str) -> bool:
+    """Whether a sampler is an (init, step) pair."""
+    return isinstance(_named.get(name), tuple)
+
+
+def require_density(name: str, posterior: Any) -> None:
+    """Raise ValueError unless a pair takes the coordinates of a posterior, with its log density up to a constant."""
+    init, differences = _named[name][0], []
+    for number in range(2):
+        sites = posterior.initial(branch(first_key(0), "density of a pair", str(number)))
+        vector = ravel_pytree(sites)[0]
+        try:
+            state = init(vector)
+        except Exception as error:
+            raise BayesattnError(
+                f"sampler must have an init that takes a flat vector of {vector.size} coordinates of this parameterisation,"
+                f" got {type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+            ) from error
+        if not hasattr(state, "position"):
+            raise BayesattnError("sampler must have a state with a field position, as those of BlackJAX do")
+        if hasattr(state, "logdensity"):
+            differences.append(float(state.logdensity - log_density(posterior.program, (), {}, sites)[0]))
+    if differences and not abs(differences[0] - differences[1]) <= 1e-6 * max(1.0, abs(differences[0])):
+        raise BayesattnError(
+            "sampler must hold the log density of this model in this parameterisation, model.log_density(..).function, got"
+            f" a pair whose log density differs from it by {differences[0]:.6g} at one point and {differences[1]:.6g} at"
+            " another"
+        )
+
+
 def kernel_class(name: str) -> Any:
     """Constructor of the kernel of a name, as those of the samplers here; None for a name that is unknown."""
-    if name not in _named and name.startswith(NUMPYRO):
-        module, _, attribute = name.rpartition(".")
-        try:
-            name_of(getattr(import_module(module), attribute))
-        except (ImportError, AttributeError):
-            return None
-    if name not in _named:
+    kernel = _named.get(canonical(name))
+    if kernel is None:
         return None
-    kernel = _named[name]
     if isinstance(kernel, tuple):
         return type("Pair", (_Pair,), {"pair": kernel})
     return _adapted(name, kernel)
@@ -98,8 +155,9 @@ def _adapted(name: str, kernel: Any) -> type:
             if kernel is kind:
                 super().__init__(program, **strategy, **options)
             else:
-                self.__dict__.update(vars(kernel))
-                self._model = program
+                # Functions that a kernel keeps of the model that it has run on are made anew.
+                kept = {key: None if key in KEPT_FUNCTIONS else value for key, value in vars(kernel).items()}
+                self.__dict__.update(kept | {"_model": program})
 
         def init(self, *arguments: Any, **named: Any) -> Any:
             state = super().init(*arguments, **named)
@@ -159,9 +217,7 @@ class _Pair(MCMCKernel):
         """State at the sites given."""
         vector, self._unravel = ravel_pytree(init_params)
         inner = self._init(vector)
-        if not hasattr(inner, "position"):
-            raise BayesattnError("sampler must have a state with a field position, as those of BlackJAX do")
-        statistics = jax.eval_shape(lambda: _statistics(*self._step(rng_key, inner)))
+        statistics = jax.eval_shape(lambda: _statistics(self._step(rng_key, inner)[1]))
         nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
         return _PairState(init_params, inner, nothing, rng_key)
 
@@ -169,15 +225,14 @@ class _Pair(MCMCKernel):
         """One step."""
         rng_key, step_key = jax.random.split(state.rng_key)
         inner, info = self._step(step_key, state.inner)
-        return _PairState(self._unravel(inner.position), inner, _statistics(inner, info), rng_key)
+        return _PairState(self._unravel(inner.position), inner, _statistics(info), rng_key)
 
     def statistics(self, state: _PairState) -> dict[str, Array]:
         """Sample statistics of one draw, by ArviZ's names."""
         return state.statistics
 
 
-def _statistics(inner: Any, info: Any) -> dict[str, Array]:
-    """Log density of a state, and statistics of the step that led to it."""
+def _statistics(info: Any) -> dict[str, Array]:
+    """Statistics of the step that led to a state."""
     found = {ours: getattr(info, theirs, None) for theirs, ours in PAIR_STATISTICS.items()}
-    found["lp"] = getattr(inner, "logdensity", None)
     return {name: jnp.asarray(value) for name, value in found.items() if value is not None}

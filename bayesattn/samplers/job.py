@@ -70,6 +70,7 @@ class Job:
     def __post_init__(self):
         if not isinstance(self.sampler, str):
             object.__setattr__(self, "sampler", elsewhere.name_of(self.sampler))
+        object.__setattr__(self, "sampler", elsewhere.canonical(self.sampler))
         kernel = sampler_class(self.sampler)
         one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):

@@ -27,6 +27,11 @@ def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
             )
         if name in CHECKS:
             CHECKS[name](f"options.{name}", value)
+        elif not isinstance(value, str | int | float | np.generic):
+            raise BayesattnError(
+                f"options.{name} must be a number, a text or a truth value, got {shown(value)}: hand over an instance of the"
+                " kernel, made with it"
+            )
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from numpyro.infer.util import log_density
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
@@ -91,7 +92,10 @@ def program(
             weights = posterior.weights_of(state.z, branch(state.rng_key, "weights"))
             values |= weights | posterior.predictions_of(weights)
         kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
-        outputs = {"posterior": kept, "sample_stats": described.statistics(state)}
+        statistics = described.statistics(state)
+        if "lp" not in statistics:
+            statistics |= {"lp": jnp.asarray(log_density(posterior.program, (), {}, state.z)[0])}
+        outputs = {"posterior": kept, "sample_stats": statistics}
         if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):
             half = posterior.quantities(state.half.z, key)
             outputs["step_size_bias"] = described.bias(central, {name: half[name] for name in central})

@@ -162,11 +162,24 @@ def test_other_parts_of_numpyro_take_the_model_too():
 
 def test_a_latent_model_by_numpyro():
     latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0, query_features=[[1.0]])
-    tree = ba.from_numpyro(mcmc_of(latent, "latent", 2000), latent, "latent")
+    tree = ba.from_numpyro(mcmc_of(latent, None, 2000), latent, "latent")
     exact = latent_posterior(latent.features, latent.values, latent.noise, latent.prior)
     drawn = tree["posterior"]["latent"].values
     assert abs(drawn.mean() - float(exact.mean[0, 0])) < ERRORS * drawn.std() / np.sqrt(drawn.size / 5)
     np.testing.assert_allclose(tree["posterior"]["prediction"], drawn, rtol=1e-12)
+
+
+def test_sites_of_another_model_and_single_precision_are_refused():
+    model = MODELS["one layer"]()
+    mcmc = mcmc_of(model, "collapsed", 20)
+    with pytest.raises(ba.BayesattnError, match="model and parameterisation must be those of the sites"):
+        ba.from_numpyro(mcmc, model.replace(temperature=0.01), "collapsed")
+    density, program = model.log_density("path"), model.numpyro()
+    vector = density.initial(KEY)
+    with jax.enable_x64(False):
+        for use in (lambda: density.function(vector), lambda: numpyro.handlers.seed(program, 0)()):
+            with pytest.raises(ba.BayesattnError, match="jax_enable_x64 must be on"):
+                use()
 
 
 SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": np.zeros((2, 3, 4))}
@@ -181,6 +194,7 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
         ),
         (lambda m: m.log_density("latent"), "parameterisation of a Model must be one of .*, got 'latent'"),
         (lambda m: m.replace(tokens=None).numpyro("token"), "parameterisation 'token' needs a model with tokens"),
+        (lambda m: ba.from_numpyro(MCMC(NUTS(m.numpyro()), num_warmup=1, num_samples=1), m), "MCMC that has run"),
         (lambda m: ba.from_numpyro(3, m), "mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got 3"),
         (lambda m: ba.from_numpyro({"a": SITES["a"]}, m), "sites must hold V_0, V_1, a, got a, without V_0"),
         (

@@ -176,6 +176,74 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     with pytest.raises(likelihoods.UnknownLikelihood, match="must be of a class that is defined here, got Elsewhere"):
         likelihoods.restored("Elsewhere", {})
     with pytest.raises(
-        ba.BayesattnError, match=r"field weights of likelihood Laplace must be a number, a text or an array"
+        ba.BayesattnError, match=r"field weights of likelihood Laplace must be a number or an array of them"
     ):
         own.replace(likelihood=Laplace(weights=len)).table()
+
+
+class StudentT(ba.Likelihood):
+    """Another law by a name that the package has."""
+
+    scale: float = 0.9
+    freedom: float = 3.0
+
+    def log_prob(self, outputs, labels):
+        """log density of each example."""
+        return -jnp.abs(labels - outputs) / 100
+
+    def sample(self, key, outputs):
+        """f plus noise."""
+        return outputs + 100 * jax.random.laplace(key, outputs.shape)
+
+
+class Clipped(ba.Gaussian):
+    """A Gaussian law whose errors count up to 1."""
+
+    def log_prob(self, outputs, labels):
+        """log density of each example, up to a constant."""
+        return -jnp.minimum((labels - outputs) ** 2, 1.0) / (2 * self.temperature)
+
+
+def test_a_class_of_ones_own_is_not_that_of_the_same_name():
+    model = model_of("one layer", "outliers")
+    own = model.replace(likelihood=StudentT())
+    settings = {"chains": 1, "warmup": 20, "draws": 20}
+    drawn = ba.sample(model, **settings)
+    with pytest.raises(ValueError, match="got one with"):
+        ba.predict(drawn, model.test_path_inputs, model=own)
+    replicated = ba.with_groups(drawn, "posterior_predictive")["posterior_predictive"]["labels"]
+    assert replicated.std() < 20
+    assert isinstance(likelihoods.restored(likelihoods.name_of(StudentT()), {}), StudentT)
+
+
+def test_closed_forms_are_not_inherited():
+    model = model_of("one layer", "outliers").replace(likelihood=Clipped(0.5))
+    assert not model.has_theory
+    chains = [
+        ba.sample(model, parameterisation=kind, chains=2, warmup=300, draws=1500, seed=1)
+        for kind in ("collapsed", "path")
+    ]
+    one, other = (np.arcsinh(tree["posterior"]["prediction"]) for tree in chains)
+    assert two_sample_z_score(one, other) < ERRORS
+    assert ba.predict(chains[0], model.test_path_inputs).mean.shape == (2,)
+
+
+def test_densities_of_another_shape_are_named():
+    class Summed(Laplace):
+        def log_prob(self, outputs, labels):
+            return super().log_prob(outputs, labels).sum()
+
+    with pytest.raises(ba.BayesattnError, match=r"log_prob of likelihood Summed must have a number for each example"):
+        model_of("one layer", "outliers").replace(likelihood=Summed())
+    with pytest.raises(ba.BayesattnError, match="temperature must be left out with a likelihood that has none"):
+        model_of("one layer", "outliers").replace(temperature=0.3)
+
+
+def test_large_rates_are_drawn_right():
+    f = jnp.array([11.9, 12.1, 18.0])
+    keys = jax.random.split(jax.random.key(0), 4000)
+    drawn = np.asarray(jax.vmap(lambda key: ba.Poisson().sample(key, f))(keys))
+    rate = np.exp(np.asarray(f))
+    assert np.max(np.abs(drawn.mean(0) - rate) / np.sqrt(rate / len(keys))) < ERRORS
+    assert np.max(np.abs(drawn.std(0) / np.sqrt(rate) - 1)) < ERRORS / np.sqrt(2 * len(keys))
+    np.testing.assert_allclose(ba.Poisson().sample(keys[0], jnp.array([60.0, 400.0])), np.exp([60.0, 400.0]), rtol=1e-9)

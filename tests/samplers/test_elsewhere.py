@@ -1,6 +1,7 @@
 """NumPyro kernels that are not on the list of samplers: classes, instances, one's own."""
 
 from collections import namedtuple
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -124,6 +125,90 @@ def test_calibration_takes_it(model):
 def test_what_cannot_be_served_says_so(model, sampler, options, message):
     with pytest.raises(ValueError, match=message):
         ba.sample(model, sampler=sampler, options=options, chains=1, warmup=5, draws=5)
+
+
+def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, tmp_path):
+    import blackjax
+
+    density = model.log_density()
+    pair = blackjax.hmc(density.function, 0.4, np.ones(density.size), 4)
+    settings = {"sampler": pair, "chains": 1, "warmup": 5, "draws": 5}
+    once, again = ba.sample(model, **settings), ba.sample(model, **settings)
+    np.testing.assert_array_equal(once["posterior"]["order_parameter"], again["posterior"]["order_parameter"])
+    lp = ba.from_vectors(np.zeros((1, 1, density.size)), model)["sample_stats"]["lp"].item()
+    assert density.function(np.zeros(density.size)) == pytest.approx(lp, rel=1e-12)
+    for use, message in (
+        (lambda: ba.sample(model.replace(temperature=0.01), **settings), "must hold the log density of this model"),
+        (
+            lambda: ba.sample(model, parameterisation="path", **settings),
+            "takes a flat vector of 40 coordinates",
+        ),
+        (
+            lambda: runs.sample(model, tmp_path / "run", **settings),
+            "sampler of a run on disk must be one that can be found",
+        ),
+        (
+            lambda: calibration.calibrate(model, calibration.simulate(model, 20), **{"sampler": pair, "draws": 5}),
+            "sampler must take other labels here",
+        ),
+    ):
+        with pytest.raises(ba.BayesattnError, match=message):
+            use()
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_are():
+    """Above 1,000 coordinates chains here have others, refined by a pilot run."""
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((4, 4, 4), (20,) * 4, (1.0,) * 5)
+    model = ba.Model(
+        path_inputs=rng.normal(size=(6, 64, 2)), labels=rng.normal(size=6), architecture=arch, temperature=0.5
+    )
+    density = model.log_density()
+    assert density.size > 1000
+
+    class State(NamedTuple):
+        position: np.ndarray
+        logdensity: float
+
+    def init(vector):
+        return State(vector, density.function(vector))
+
+    stays = (init, lambda key, state: (state, None))
+    tree = ba.sample(model, sampler=stays, chains=1, warmup=0, draws=1, seed=4)
+    assert np.isfinite(tree["sample_stats"]["lp"].item())
+
+
+def test_a_class_that_is_defined_anew_is_another_sampler(model):
+    def make(step):
+        class Mine(numpyro.infer.BarkerMH):
+            def __init__(self, model=None, init_strategy=numpyro.infer.init_to_sample):
+                super().__init__(model, step_size=step, adapt_step_size=False, init_strategy=init_strategy)
+
+        return Mine
+
+    drawn = [
+        ba.sample(model, sampler=make(step), chains=1, warmup=5, draws=50)["posterior"]["order_parameter"].values
+        for step in (0.5, 1e-9)
+    ]
+    assert drawn[0].std() > 1e3 * np.ptp(drawn[1], axis=1).max()
+
+
+def test_an_instance_that_has_run_elsewhere_draws_from_the_model_at_hand(model):
+    program = model.numpyro("collapsed")
+    kernel = numpyro.infer.NUTS(lambda *_: program())
+    numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False).run(jax.random.key(0))
+    colder = model.replace(temperature=0.01)
+    settings = {"chains": 2, "warmup": 300, "draws": 1500, "seed": 1}
+    u, v = (
+        np.arcsinh(ba.sample(colder, sampler=sampler, **settings)["posterior"]["order_parameter"])
+        for sampler in (kernel, "nuts")
+    )
+    assert two_sample_z_score(u, v) < ERRORS
+
+
+def test_a_class_of_numpyro_has_two_names_and_one_sampler():
+    assert Job(sampler="numpyro.infer.BarkerMH").sampler == Job(sampler=numpyro.infer.BarkerMH).sampler == BARKER
 
 
 def test_an_instance_is_a_sampler_of_its_own(model):
