@@ -20,7 +20,7 @@ NETWORKS = {
     # heads, widths, skips, outputs, examples, features
     "one layer": ((2,), (3, 3), (), 1, 7, 4),
     "two layers, narrow": ((1, 2), (2, 2, 2), (), 1, 6, 5),
-    "a skip": ((2,), (2, 3), (0.8,), 1, 9, 3),
+    "a skip": ((2,), (3, 3), (0.8,), 1, 9, 3),
     "two outputs": ((2,), (3, 2), (), 2, 5, 6),
 }
 LIGHT = [("one layer", "counts"), ("two outputs", "outliers")]
