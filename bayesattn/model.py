@@ -33,8 +33,8 @@ from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
 
-KERNELS_ATTRIBUTE = "_kernels_of_inputs"
-"""Attribute that caches the kernels. It may be 1000 times larger than the data, so pickles and copies omit it."""
+KERNEL_ATTRIBUTES = ("_kernels_of_inputs", "_origin")
+"""Attributes that lead to the kernels, up to 1000 times larger than the data, so that pickles and copies omit them."""
 DATASET_FIELDS = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of the dataset that a model accepts by name."""
 
@@ -269,14 +269,15 @@ class Model(Posterior):
     def kernels(self) -> GaussianProcess:
         """Gaussian process of the path inputs and labels, from which K(U) is computed, whatever the likelihood.
 
-        A model made by `replace` reuses it as long as the path inputs, the paths, s_0 and the form of the kernel
-        stay the same.
+        Models made by `replace` share it while path inputs, paths, s_0 and form of the kernel stay the same.
         """
         kernels = self._kernels_of_inputs.with_labels(jnp.asarray(self.labels))
         return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @cached_property
     def _kernels_of_inputs(self) -> GaussianProcess:
+        if (origin := vars(self).get("_origin")) is not None:
+            return origin._kernels_of_inputs
         residual = None if self.compressed is None else self.compressed.residual
         # The cached kernels outlive any trace in which they are first computed.
         with jax.ensure_compile_time_eval():
@@ -291,7 +292,7 @@ class Model(Posterior):
 
     def __getstate__(self) -> PlainDict:
         """State for pickles and copies, without the kernels, which may be a thousand times larger."""
-        return {name: value for name, value in vars(self).items() if name != KERNELS_ATTRIBUTE}
+        return {name: value for name, value in vars(self).items() if name not in KERNEL_ATTRIBUTES}
 
     def _described(self) -> tuple[str, dict[str, str]]:
         arch, (_, paths, features) = self.architecture, self.path_inputs.shape
@@ -365,8 +366,7 @@ class Model(Posterior):
             or changed._form != self._form
         ):
             return changed
-        if KERNELS_ATTRIBUTE in vars(self):
-            put(KERNELS_ATTRIBUTE, self._kernels_of_inputs)
+        put("_origin", vars(self).get("_origin", self))
         return changed
 
 

@@ -288,10 +288,11 @@ def _variables(
 def _by_draw(function: Callable[[Any], Any], drawn: Checked, description: str) -> Any:
     """Values of a function of draws, in parts of one shape, so that it is compiled once; with a bar if it is slow."""
     count = len(jax.tree.leaves(drawn)[0])
-    parts = [np.arange(first, first + DRAWS_PER_BLOCK) % count for first in range(0, count, DRAWS_PER_BLOCK)]
+    size = min(DRAWS_PER_BLOCK, count)
+    parts = [np.arange(first, first + size) % count for first in range(0, count, size)]
     values = [
         jax.device_get(function(jax.tree.map(lambda leaf, part=part: leaf[part], drawn)))
-        for part in watched(parts, description, f"blocks of {DRAWS_PER_BLOCK} draws")
+        for part in watched(parts, description, f"blocks of {size} draws")
     ]
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
 

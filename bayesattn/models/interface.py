@@ -36,7 +36,7 @@ STATISTICS = {
     "accept_prob": "acceptance_rate",
     "num_steps": "n_steps",
 }
-"""Extra fields of NumPyro's MCMC, and their names in ArviZ's sample_stats."""
+"""Fields of the states of NumPyro's kernels, and their names in ArviZ's sample_stats."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -226,6 +226,7 @@ def _tree(
     weights: bool,
     seed: int,
 ) -> Any:
+    """Draws as the tree of `bayesattn.sample`, with the quantities that the sites give."""
     chains, draws = next(iter(sites.values())).shape[:2]
     flat = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), sites)
     keys = jax.random.split(

@@ -118,10 +118,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     kind = PARAMETERISATIONS[job.parameterisation]
     require_memory(model, job.parameterisation, at_once)
-    if prepared is None:
-        # The coordinates of a pair are those of `model.log_density`.
-        prepared = kind.prepare(model) if pair else _prepared(model, kind)
-    computed: Any = prepared
+    computed = _prepared(model, kind, refine=not pair) if prepared is None else prepared
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **computed)
     if pair:
         elsewhere.require_density(job.sampler, posterior)
@@ -135,10 +132,10 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     return Plan(chain_program, posterior, computed, shapes, block, key)
 
 
-def _prepared(model: Any, kind: type[Parameterisation]) -> PlainDict:
-    """Quantities that must be computed before sampling."""
+def _prepared(model: Any, kind: type[Parameterisation], refine: bool) -> PlainDict:
+    """Quantities that must be computed before sampling; not refined if coordinates are to be those of `log_density`."""
     prepared = kind.prepare(model)
-    return curvature.refined(model, prepared) if kind is Collapsed else prepared
+    return curvature.refined(model, prepared) if refine and kind is Collapsed else prepared
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:

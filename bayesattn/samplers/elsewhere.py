@@ -23,14 +23,9 @@ from numpyro.infer.util import log_density
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import branch, first_key
+from bayesattn.models.interface import STATISTICS
 
 NUMPYRO = "numpyro.infer."
-STATISTICS = {
-    "accept_prob": "acceptance_rate",
-    "num_steps": "n_steps",
-    "diverging": "diverging",
-}
-"""Fields of NumPyro's states, and ArviZ's names of them."""
 PAIR_STATISTICS = {
     "acceptance_rate": "acceptance_rate",
     "num_integration_steps": "n_steps",
@@ -39,6 +34,7 @@ PAIR_STATISTICS = {
 """Fields of BlackJAX's infos, and ArviZ's names of them."""
 PAIR = "(init, step) pair"
 KEPT_FUNCTIONS = ("_init_fn", "_sample_fn", "_potential_fn", "_potential_fn_gen", "_postprocess_fn")
+"""Attributes in which a NumPyro kernel keeps functions of the model that it has run on."""
 _named: dict[str, Any] = {}
 _numbers = itertools.count(1)
 
@@ -131,7 +127,7 @@ def require_density(name: str, posterior: Any) -> None:
 
 def kernel_class(name: str) -> Any:
     """Constructor of the kernel of a name, as those of the samplers here; None for a name that is unknown."""
-    kernel = _named.get(canonical(name))
+    kernel = _named.get(name)
     if kernel is None:
         return None
     if isinstance(kernel, tuple):
@@ -155,7 +151,6 @@ def _adapted(name: str, kernel: Any) -> type:
             if kernel is kind:
                 super().__init__(program, **strategy, **options)
             else:
-                # Functions that a kernel keeps of the model that it has run on are made anew.
                 kept = {key: None if key in KEPT_FUNCTIONS else value for key, value in vars(kernel).items()}
                 self.__dict__.update(kept | {"_model": program})
 
@@ -183,7 +178,7 @@ def _adapted(name: str, kernel: Any) -> type:
             """Sample statistics of one draw, by ArviZ's names."""
             found = {ours: getattr(state, theirs) for theirs, ours in STATISTICS.items() if hasattr(state, theirs)}
             if hasattr(state, "potential_energy"):
-                found |= {"lp": -state.potential_energy, "energy": getattr(state, "energy", state.potential_energy)}
+                found = {"energy": state.potential_energy} | found | {"lp": -state.potential_energy}
             if hasattr(getattr(state, "adapt_state", None), "step_size"):
                 found["step_size"] = state.adapt_state.step_size
             return found

@@ -39,7 +39,7 @@ class Job:
 
     Args:
         sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`; or a NumPyro kernel, such as
-            `numpyro.infer.BarkerMH`, a class or an instance, which becomes its name.
+            `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. It becomes a name.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.

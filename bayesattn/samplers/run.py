@@ -53,7 +53,7 @@ def sample(
     Args:
         model: the posterior.
         sampler: "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`); or a NumPyro
-            kernel, such as `numpyro.infer.BarkerMH`, a class or an instance.
+            kernel, such as `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair as BlackJAX has them.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.

@@ -171,12 +171,12 @@ def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_a
         position: np.ndarray
         logdensity: float
 
-    def init(vector):
-        return State(vector, density.function(vector))
-
-    stays = (init, lambda key, state: (state, None))
+    place = density.initial(jax.random.key(7))
+    stays = (lambda vector: State(place, density.function(vector)), lambda key, state: (state, None))
     tree = ba.sample(model, sampler=stays, chains=1, warmup=0, draws=1, seed=4)
-    assert np.isfinite(tree["sample_stats"]["lp"].item())
+    there = ba.from_vectors(place[None, None], model)
+    for group, name in (("posterior", "order_parameter"), ("sample_stats", "lp")):
+        np.testing.assert_allclose(tree[group][name], there[group][name], rtol=1e-9)
 
 
 def test_a_class_that_is_defined_anew_is_another_sampler(model):
