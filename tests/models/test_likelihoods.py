@@ -16,7 +16,7 @@ from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, path
 from bayesattn.network import effective_weights, path_readouts
 from tests.conftest import relative_error
-from tests.posteriors import two_sample_z_score, z_score
+from tests.posteriors import prior_draws, two_sample_z_score, z_score
 
 NETWORKS = {
     # heads, widths, skips, outputs, examples, features
@@ -63,24 +63,14 @@ def drawn(request):
 
 def weighed_prior_draws(model, count):
     """U and test outputs of prior draws, and the probability of each given the labels, by the law written out here."""
-    posterior, skips = path.Path.of(model), model.architecture.optional_skips
-    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        weights = posterior.draw_prior(key)
-        paths = effective_weights(weights, skips)
-        return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
-
-    u, outputs = map(np.asarray, draw(jax.random.split(jax.random.key(3), count)))
-    train, test = np.split(outputs / model.temperature, [len(model.path_inputs)], axis=1)
+    u, train, test = prior_draws(model, count)
+    train = train / model.temperature
     if train.ndim == 2:
         log = -np.log1p(np.exp(-train * model.labels)).sum(1)
     else:
         log = ((train * model.labels).sum(2) - np.log(np.exp(train).sum(2))).sum(1)
     weights = np.exp(log - log.max())
-    return u, test * model.temperature, weights / weights.sum()
+    return u, test, weights / weights.sum()
 
 
 def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(drawn):

@@ -11,9 +11,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import likelihoods, runs
 from bayesattn.checks import calibration
-from bayesattn.models import path
-from bayesattn.network import effective_weights
-from tests.posteriors import two_sample_z_score, z_score
+from tests.posteriors import prior_draws, two_sample_z_score, z_score
 
 ERRORS = 4
 NETWORKS = {
@@ -73,18 +71,7 @@ def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior
     settings = {"chains": 2, "warmup": 300, "draws": 1500 if light else 8000}
     kinds = ("collapsed", "path")
     chains = [ba.sample(model, parameterisation=kind, seed=seed, **settings) for seed, kind in enumerate(kinds)]
-    posterior, skips = path.Path.of(model), model.architecture.optional_skips
-    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        weights = posterior.draw_prior(key)
-        paths = effective_weights(weights, skips)
-        return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
-
-    u, outputs = map(np.asarray, draw(jax.random.split(jax.random.key(3), 100_000 if light else 400_000)))
-    train, test = np.split(outputs, [len(model.path_inputs)], axis=1)
+    u, train, test = prior_draws(model, 100_000 if light else 400_000)
     log = log_likelihoods(train, model, kind)
     probability = np.exp(log - log.max())
     probability /= probability.sum()

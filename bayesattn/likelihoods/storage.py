@@ -1,0 +1,93 @@
+"""Likelihoods by name, with their fields as plain values: how they are stored beside draws, and made again."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+
+from bayesattn._util.checks import Checked, positive, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn.likelihoods.categorical import Categorical
+from bayesattn.likelihoods.gaussian import Gaussian
+from bayesattn.likelihoods.likelihood import Likelihood
+
+BY_NAME: dict[str, type[Gaussian] | type[Categorical]] = {"gaussian": Gaussian, "categorical": Categorical}
+"""Likelihoods that a model file can name."""
+
+
+class UnknownLikelihood(BayesattnError):
+    """Likelihood of a class that is not defined in this process."""
+
+
+def name_of(likelihood: Likelihood) -> str:
+    """Name of a likelihood in a model file, or else of its class, with the module unless that is of this package."""
+    kind = type(likelihood)
+    return next((name for name, each in BY_NAME.items() if kind is each), _class_name(kind))
+
+
+def _class_name(kind: type) -> str:
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return kind.__name__ if name.startswith("bayesattn.likelihoods.") else name
+
+
+def settings_of(likelihood: Likelihood) -> PlainDict:
+    """Fields of a likelihood as plain values, without those that are None.
+
+    Raises ValueError for a field that is neither a number nor an array of numbers.
+    """
+    settings = {}
+    for each in dataclasses.fields(likelihood):
+        if getattr(likelihood, each.name) is None:
+            continue
+        try:
+            value = np.asarray(getattr(likelihood, each.name))
+        except ValueError:  # Entries of different lengths.
+            value = np.asarray(None)
+        if value.dtype.kind not in "iuf":
+            raise BayesattnError(
+                f"field {each.name} of likelihood {type(likelihood).__name__} must be a number or an array of them, got"
+                f" {shown(getattr(likelihood, each.name))}"
+            )
+        settings[each.name] = value.tolist()
+    return settings
+
+
+def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
+    """Raise ValueError unless fields can be stored, and `log_prob` has a number for each example."""
+    settings_of(likelihood)
+    outputs = jax.ShapeDtypeStruct(labels.shape, float)
+    shape = jax.eval_shape(likelihood.log_prob, outputs, outputs).shape
+    if shape != labels.shape[:1]:
+        raise BayesattnError(
+            f"log_prob of likelihood {type(likelihood).__name__} must have a number for each example, shape"
+            f" {labels.shape[:1]}, got {shape}: sum over outputs"
+        )
+
+
+def at_temperature(likelihood: Likelihood, temperature: Checked) -> Likelihood:
+    """The same likelihood at another temperature; raises ValueError for one that has none."""
+    if not hasattr(likelihood, "temperature"):
+        raise BayesattnError(
+            f"temperature must be left out with a likelihood that has none, {likelihood!r}: replace the likelihood"
+        )
+    return dataclasses.replace(likelihood, temperature=positive("temperature", temperature))
+
+
+def restored(name: str, settings: PlainMapping) -> Likelihood:
+    """Likelihood of a name and the fields that `settings_of` gave; raises UnknownLikelihood for a class that is unknown."""
+    kind = BY_NAME.get(name) or next((kind for kind in _subclasses(Likelihood) if _class_name(kind) == name), None)
+    if kind is None:
+        raise UnknownLikelihood(
+            f"likelihood must be of a class that is defined here, got {name}: import the class, or hand over the model"
+        )
+    arrays = {field: np.asarray(value) if isinstance(value, list) else value for field, value in settings.items()}
+    return kind(**arrays)
+
+
+def _subclasses(kind: type[Likelihood]) -> Iterator[type[Likelihood]]:
+    """Subclasses of a class and theirs, the latest definition first."""
+    for subclass in reversed(kind.__subclasses__()):
+        yield subclass
+        yield from _subclasses(subclass)
