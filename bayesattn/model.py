@@ -11,16 +11,10 @@ import jax
 import jax.numpy as jnp
 
 from bayesattn import attention
-from bayesattn._util.checks import (
-    Checked,
-    labels_array,
-    one_of,
-    positive,
-    require_kind,
-    shown,
-)
+from bayesattn._util.checks import Checked, labels_array, one_of, require_kind
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.random import rounded
 from bayesattn._util.settings import with_own_settings
 from bayesattn.architecture import Architecture
 from bayesattn.dataset import Dataset
@@ -28,7 +22,15 @@ from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_proces
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
 from bayesattn.labels import warn_of_labels
-from bayesattn.likelihoods import BY_NAME, Gaussian, Likelihood, at_temperature, name_of, require_usable, settings_of
+from bayesattn.likelihoods import (
+    BY_NAME,
+    Likelihood,
+    at_temperature,
+    likelihood_from,
+    name_of,
+    require_usable,
+    settings_of,
+)
 from bayesattn.posterior import Posterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
@@ -111,7 +113,7 @@ class Model(Posterior):
         put = partial(object.__setattr__, self)
         put("dataset", dataset)
         put("architecture", architecture)
-        put("likelihood", _likelihood(likelihood, temperature))
+        put("likelihood", likelihood_from(likelihood, temperature))
         put("head_names", head_names)
         put("path_groups", path_groups or {})
         put("tokens", tokens)
@@ -179,6 +181,12 @@ class Model(Posterior):
                 self.likelihood.check_labels(name, getattr(self, name))
         if type(self.likelihood) not in BY_NAME.values():
             require_usable(self.likelihood, self.labels)
+
+    @property
+    def identifying_arrays(self) -> list[Any]:
+        """Labels and path inputs; rounded for compressed data, whose last digits differ between processors."""
+        arrays = super().identifying_arrays
+        return arrays if self.compressed is None else list(map(rounded, arrays))
 
     @property
     def examples(self) -> int:
@@ -344,7 +352,7 @@ class Model(Posterior):
             likelihood, temperature = changes.pop("likelihood", None), changes.pop("temperature", None)
             if likelihood is None:
                 likelihood = at_temperature(self.likelihood, temperature)
-            put("likelihood", _likelihood(likelihood, temperature))
+            put("likelihood", likelihood_from(likelihood, temperature))
             names |= {"likelihood"}
         require_kind("architecture", changes.get("architecture", self.architecture), Architecture)
         require_kind("dataset", changes.get("dataset", self.dataset), Dataset)
@@ -371,22 +379,6 @@ class Model(Posterior):
 
 
 MODEL_FIELDS = tuple(each.name for each in dataclasses.fields(Model))
-
-
-def _likelihood(likelihood: Checked, temperature: Checked) -> Likelihood:
-    """The given likelihood, or the Gaussian one at the given temperature."""
-    if likelihood is None:
-        return Gaussian(positive("temperature", temperature))
-    if not isinstance(likelihood, Likelihood):
-        raise BayesattnError(
-            f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
-        )
-    own = getattr(likelihood, "temperature", None)
-    if temperature is not None and temperature != own:
-        raise BayesattnError(
-            f"temperature must be that of the likelihood, {shown(own)}, or left out, got {shown(temperature)}"
-        )
-    return likelihood
 
 
 def _layers_text(arch: Architecture) -> str:

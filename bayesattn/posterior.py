@@ -32,6 +32,11 @@ class Posterior(OwnsArrays, Described, abc.ABC):
     def table(self) -> PlainDict:
         """Settings that determine the posterior, together with the arrays."""
 
+    @property
+    def identifying_arrays(self) -> list[Any]:
+        """The arrays that, with the settings, tell the posterior from others."""
+        return [getattr(self, name) for name in self.posterior_names]
+
     def numpyro(self, parameterisation: str | None = None) -> Callable[[], None]:
         """NumPyro model function without arguments, which holds the data (`bayesattn.models.interface.numpyro_model`).
 

@@ -299,11 +299,11 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
         alone = Predicted(2 * theory.saddle - theory.corrected, theory.saddle, theory.relative_variance, before)
         wider = model.replace(width=model.architecture.widths[0] * 3 // 2)
         for name, wrong in (
-            ("temperature x 2", ba.validate(model.replace(temperature=2 * temperature), draws)),
-            ("width x 1.5", ba.validate(wider, draws)),
-            ("saddle point alone", ba.validate(model, draws, prediction=alone)),
+            ("temperature x 2", predicted(model.replace(temperature=2 * temperature))),
+            ("width x 1.5", predicted(wider)),
+            ("saddle point alone", alone),
         ):
-            found[name] += wrong.verdict == DOES_NOT_HOLD
+            found[name] += ba.validate(model, draws, prediction=wrong).verdict == DOES_NOT_HOLD
     print(f"{len(false)} false alarms, {hold} hold; of wrong theories found {dict(found)}, of 20 each")
     assert len(false) <= stats.binom.isf(0.01, 20, validation.LEVEL), false
     assert min(found.values()) >= 10, found

@@ -48,9 +48,14 @@ def fingerprint(model: Any) -> str:
     Computed once per model, whose data are read-only.
     """
     if model not in _fingerprints:
-        arrays = (getattr(model, name) for name in model.posterior_names)
-        _fingerprints[model] = digest(model.table() | {"task": None}, *arrays)
+        _fingerprints[model] = digest(model.table() | {"task": None}, *model.identifying_arrays)
     return _fingerprints[model]
+
+
+def rounded(array: Any) -> np.ndarray:
+    """The array rounded to some 1e-9 of its largest entry: the same on every processor, but for rare ties."""
+    scale = 2.0 ** (30 - np.frexp(np.abs(array).max(initial=0.0))[1])
+    return np.rint(array * scale) / scale + 0.0  # Zeros without a sign.
 
 
 def digest(settings: Any, *arrays: Any) -> str:

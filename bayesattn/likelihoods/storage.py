@@ -66,6 +66,22 @@ def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
         )
 
 
+def likelihood_from(likelihood: Checked, temperature: Checked) -> Likelihood:
+    """The given likelihood, or the Gaussian one at the given temperature."""
+    if likelihood is None:
+        return Gaussian(positive("temperature", temperature))
+    if not isinstance(likelihood, Likelihood):
+        raise BayesattnError(
+            f"likelihood must be a bayesattn.Likelihood, such as bayesattn.Categorical(T), got {shown(likelihood)}"
+        )
+    own = getattr(likelihood, "temperature", None)
+    if temperature is not None and temperature != own:
+        raise BayesattnError(
+            f"temperature must be that of the likelihood, {shown(own)}, or left out, got {shown(temperature)}"
+        )
+    return likelihood
+
+
 def at_temperature(likelihood: Likelihood, temperature: Checked) -> Likelihood:
     """The same likelihood at another temperature; raises ValueError for one that has none."""
     if not hasattr(likelihood, "temperature"):

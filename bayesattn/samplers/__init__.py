@@ -4,7 +4,7 @@ from bayesattn.samplers.blocks import Progress
 from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS, WITH_REPLICAS, Job
 from bayesattn.samplers.run import sample
 
-DRAWS_VERSION = 1
+DRAWS_VERSION = 2
 """To be raised when the draws of any sampler change beyond rounding: runs begun with another version are not continued."""
 
 __all__ = ["BIASED", "DRAWS_VERSION", "QUANTITIES", "SAMPLERS", "WITH_REPLICAS", "Job", "Progress", "sample"]
