@@ -15,10 +15,11 @@ else:
     os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads the variable when it is imported.
 
 if TYPE_CHECKING:
-    from bayesattn import attention, exchangeable, models, runs, samplers, tasks, theory
+    from bayesattn import attention, exchangeable, models, reference, runs, samplers, tasks, theory
     from bayesattn._util.errors import BayesattnError
     from bayesattn.architecture import Architecture
     from bayesattn.checks import calibration, diagnostics
+    from bayesattn.checks.grading import grade
     from bayesattn.checks.validation import Validation, validate
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
@@ -53,12 +54,14 @@ __all__ = [
     "exchangeable",
     "from_numpyro",
     "from_vectors",
+    "grade",
     "heads",
     "load_model",
     "models",
     "one_hot",
     "path_correlations",
     "predict",
+    "reference",
     "runs",
     "sample",
     "samplers",
@@ -82,6 +85,7 @@ _HOMES = {
     "combining_width": "head_posterior",
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
+    "grade": "checks.grading",
     "heads": "head_posterior",
     "concat": "joining",
     "load_model": "models",

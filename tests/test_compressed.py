@@ -202,7 +202,9 @@ def test_another_order_of_the_examples_has_the_same_random_numbers(data, models,
     assert not np.array_equal(other.triangle, gathered.triangle)
     model = models[1].replace(compressed=other)
     assert fingerprint(model) == fingerprint(models[1])
-    one, two = (ba.sample(each, "hmc", chains=1, warmup=3, draws=3, seed=1, progress=False) for each in (model, models[1]))
+    one, two = (
+        ba.sample(each, "hmc", chains=1, warmup=3, draws=3, seed=1, progress=False) for each in (model, models[1])
+    )
     assert relative_error(*(tree["posterior"]["order_parameter"].values for tree in (one, two))) < 1e-9
     for factor in (1 + 1e-7, 2.0):
         changed = models[1].replace(compressed=Compressed.of(path_inputs, factor * labels))

@@ -29,6 +29,8 @@ COMMANDS = {
     "sweep": "Bring many runs to their end.",
     "validate": "Does the theory hold? Compare it with draws.",
     "calibrate": "Is each sampler right? Calibrate it by simulation.",
+    "reference": "Posteriors whose truth is known: list, show, export.",
+    "grade": "Are draws of a reference posterior right?",
     "train": "Train the network of a one-shot task.",
     "prune": "Do head scores tell which heads can go?",
     "plot": "Draw a run: traces, ranks, energy, U, predictions.",

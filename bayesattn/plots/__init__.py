@@ -1,6 +1,7 @@
 """Figures of runs, and of theory against draws."""
 
 from bayesattn.plots.calibration import calibration_figure
+from bayesattn.plots.grading import grade_figure
 from bayesattn.plots.pruning import pruning_figure
 from bayesattn.plots.run import KINDS, run_figure
 from bayesattn.plots.style import literal, save
@@ -9,6 +10,7 @@ from bayesattn.plots.validation import validation_figure
 __all__ = [
     "KINDS",
     "calibration_figure",
+    "grade_figure",
     "literal",
     "pruning_figure",
     "run_figure",

@@ -1,0 +1,224 @@
+"""Grades: draws of a reference posterior held against its truth (EXTENSIONS section 9)."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
+
+from bayesattn._util.checks import finite_array, positive, positive_integer
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, cell
+from bayesattn.checks.mixing import moments
+from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
+from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of, order_parameters_in
+from bayesattn.reference.posteriors import Reference, load
+from bayesattn.reference.quantities import quantities_of_draws
+from bayesattn.reference.truth import LEVELS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
+"""Verdicts in the order of the exit statuses of `bayesattn grade`."""
+MARGIN = 0.2
+"""Bias of a mean, in posterior standard deviations, below which draws are right."""
+LENGTHS = 20
+"""Number of lengths of the chains at which the squared bias is computed."""
+SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Grade(Described):
+    """Draws of a reference posterior, graded.
+
+    Two kinds of numbers are tested for each quantity, each against its Monte Carlo error and that of the truth: its mean,
+    and the shares of draws below the true quantiles, which show a wrong spread or shape. Heavy tails hardly affect the
+    shares, unlike the ratio of standard deviations, which is therefore only stated.
+
+    Args:
+        reference: the reference posterior.
+        values: quantities of the draws.
+        gradients: number of gradients behind all draws, or None.
+        margin: bias of a mean, in posterior standard deviations, below which draws are right.
+        level: probability that right draws are called biased.
+    """
+
+    reference: Reference
+    values: Float[np.ndarray, "chain draw quantity"]
+    gradients: int | None
+    margin: float
+    level: float
+
+    @cached_property
+    def table(self) -> "pd.DataFrame":
+        """One row per quantity.
+
+        Columns: mean; truth; sd, the posterior standard deviation; bias and error, in units of sd; z; p, the probability
+        of a z-score as large; sd ratio with its error; the share of draws below each true quantile, and the smallest p of
+        these; R-hat and effective sample size.
+        """
+        import arviz_stats
+        import pandas as pd
+
+        truth, drawn = self.reference.truth, xr.DataArray(self.values, dims=(*CHAIN_AXES, "quantity"))
+        found = moments(drawn)
+        freedom = np.maximum(found["ess"] / DRAWS_PER_FREEDOM, 1)
+        error = np.hypot(found["error"], truth.mean_error)
+        under = (drawn <= xr.DataArray(truth.quantiles, dims=("quantity", "level"))).astype(float)
+        shares = moments(under)
+        expected, expected_error = truth.below
+        with np.errstate(divide="ignore", invalid="ignore"):
+            z = (found["mean"] - truth.mean) / error
+            z_shares = (shares["mean"] - expected) / np.hypot(shares["error"], expected_error)
+            sd_error = arviz_stats.mcse(drawn, method="sd").values if drawn.sizes["draw"] > 3 else np.nan
+        columns = {"mean": found["mean"], "truth": truth.mean, "sd": truth.sd}
+        columns |= {"bias": (found["mean"] - truth.mean) / truth.sd, "error": error / truth.sd, "z": z}
+        columns |= {"p": 2 * stats.t.sf(np.abs(z), freedom)}
+        columns |= {"sd ratio": found["sd"] / truth.sd, "sd ratio error": sd_error / truth.sd}
+        columns |= dict(zip(SHARES, shares["mean"].T, strict=True))
+        columns |= {
+            "p of shares": 2 * stats.t.sf(np.abs(z_shares).max(1), freedom),
+            "rhat": found["rhat"],
+            "ess": found["ess"],
+        }
+        return pd.DataFrame(columns, index=pd.Index(truth.names, name="quantity"))
+
+    @property
+    def tests(self) -> int:
+        """Number of tests: of the mean, and of a share for each level, of each quantity."""
+        return len(self.table) * (1 + len(LEVELS))
+
+    @property
+    def bounds(self) -> Float[np.ndarray, " quantity"]:
+        """Upper confidence bound of the size of each bias, in posterior standard deviations, all together."""
+        table = self.table
+        freedom = np.maximum(table["ess"] / DRAWS_PER_FREEDOM, 1)
+        return (table["bias"].abs() + stats.t.isf(self.level / (2 * len(table)), freedom) * table["error"]).to_numpy()
+
+    @property
+    def doubts(self) -> list[str]:
+        """Reasons why the draws cannot be called right or biased, one sentence each."""
+        table = self.table
+        return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
+
+    @property
+    def worst(self) -> str:
+        """Name of the quantity with the smallest p."""
+        return str(self.table[["p", "p of shares"]].min(axis=1).idxmin())
+
+    @property
+    def verdict(self) -> str:
+        """One of "right", "biased" and "cannot tell"."""
+        if self.doubts:
+            return CANNOT_TELL
+        if self.table[["p", "p of shares"]].min(axis=None) * self.tests < self.level:
+            return BIASED
+        return RIGHT if self.bounds.max() < self.margin else CANNOT_TELL
+
+    def statement(self) -> str:
+        """Verdict in one sentence."""
+        if self.doubts:
+            return f"cannot tell: {'; '.join(self.doubts)}"
+        if self.verdict == BIASED:
+            row = self.table.loc[self.worst]
+            shares = ", ".join(f"{row[name]:.3f} {name}" for name in SHARES)
+            return (
+                f"biased: {self.worst} is off by {row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations,"
+                f" with shares of {shares}"
+            )
+        largest = f"{self.bounds.max():.2f} posterior standard deviations"
+        if self.verdict == RIGHT:
+            return f"right: no mean is off by more than {largest}, no share of draws below a true quantile differs"
+        return f"cannot tell: a mean off by {largest} is not excluded, wanted are {self.margin:g}; draw more"
+
+    def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
+        """Squared error of the mean over the first `draws` draws of each chain, in posterior variances, of each quantity.
+
+        Its maximum and mean are the "b^2" of Hoffman and Sountsov (2022).
+        """
+        truth = self.reference.truth
+        return ((self.values[:, :draws].mean((0, 1)) - truth.mean) / truth.sd) ** 2
+
+    def trajectory(self) -> "pd.DataFrame":
+        """Squared bias, largest and mean over the quantities, of growing first parts of the chains.
+
+        Gradients are counted in proportion to the draws, or are draws of all chains where they are not known.
+        """
+        import pandas as pd
+
+        chains, draws = self.values.shape[:2]
+        lengths = np.unique(np.geomspace(1, draws, LENGTHS).astype(int))
+        squared = np.stack([self.squared_bias(length) for length in lengths])
+        gradients = lengths * (chains if self.gradients is None else self.gradients / draws)
+        return pd.DataFrame(
+            {"draws": lengths, "gradients": gradients, "largest": squared.max(1), "mean": squared.mean(1)}
+        )
+
+    def to_dict(self) -> PlainDict:
+        """Plain numbers and lists, for JSON."""
+        squared = self.squared_bias()
+        return {
+            "reference": self.reference.name,
+            "verdict": self.verdict,
+            "statement": self.statement(),
+            "gradients": self.gradients,
+            "squared_bias": {"largest": float(squared.max()), "mean": float(squared.mean())},
+            "quantities": self.table.reset_index().to_dict(orient="list"),
+        }
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        squared = self.squared_bias()
+        rows = {
+            "verdict": self.statement(),
+            "squared bias": f"largest {squared.max():.2g}, mean {squared.mean():.2g} posterior variances",
+            "draws": f"{len(self.values)} chains of {self.values.shape[1]}; effective sample size"
+            f" {cell(self.table['ess'].min(), '.0f')} or more",
+        }
+        return f"Grade on reference posterior {self.reference.name!r}", rows | (
+            {} if self.gradients is None else {"gradients": f"{self.gradients:,}"}
+        )
+
+
+@with_own_settings
+def grade(
+    draws: Draws, name: str, *, gradients: int | None = None, margin: float = MARGIN, level: float = LEVEL
+) -> Grade:
+    """Grade draws of a reference posterior: are they right, biased, or can it not be told?
+
+    Args:
+        draws: draws of `bayesattn.reference.load(name).model`: the result of `bayesattn.sample`, `from_numpyro` or
+            `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
+        name: name of the reference posterior, one of `bayesattn.reference.names()`.
+        gradients: number of gradients behind all draws of all chains together, for the squared bias at a given cost; by
+            default what the draws recorded, without those of the warm-up.
+        margin: bias of a mean, in posterior standard deviations, below which draws are right.
+        level: probability that right draws are called biased.
+
+    Raises:
+        ValueError: another name, draws of another model, without U or f, or not finite.
+    """
+    margin, level, reference = positive("margin", margin), positive("level", level), load(name)
+    model, tree = reference.model, opened_of(draws, reference.model)
+    posterior = tree["posterior"]
+    for variable in ("order_parameter", "prediction"):
+        if variable not in posterior:
+            raise BayesattnError(
+                "draws must hold order_parameter and prediction to be graded, got"
+                f" {', '.join(map(str, posterior.data_vars))}"
+            )
+    order_parameters = order_parameters_in(tree, model)
+    shape = (*order_parameters.shape[:2], len(model.test_path_inputs), *model.architecture.output_axes)
+    predictions = finite_array("prediction of the draws", posterior["prediction"].values, shape)
+    order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
+    if gradients is not None:
+        gradients = positive_integer("gradients", gradients)
+    elif "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
+        gradients = int(tree["sample_stats"]["n_steps"].sum())
+    values = quantities_of_draws(order_parameters, predictions, model)
+    return Grade(reference, values, gradients, margin, level)

@@ -1,0 +1,78 @@
+"""Command `bayesattn grade`: are these draws of a reference posterior right?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bayesattn._util.text import cell
+from bayesattn.checks.grading import BIASED, MARGIN, RIGHT
+from bayesattn.checks.grading import grade as graded
+from bayesattn.cli.options import FigureFile, Json, Overwrite
+from bayesattn.cli.screen import (
+    CANNOT_TELL,
+    FAILS,
+    HOLDS,
+    new_table,
+    print_json,
+    print_table,
+    require_free_figure,
+    say,
+    say_where,
+    working,
+)
+
+MOST_ROWS = 12
+"""Largest number of quantities shown: those with the smallest p."""
+
+
+def grade(
+    draws: Annotated[Path, typer.Argument(metavar="DRAWS", help="A run that `bayesattn sample` made.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="Name of a reference posterior, as `reference list` has it.")
+    ],
+    gradients: Annotated[
+        int | None, typer.Option(help="Gradients behind all draws; by default what the run recorded, without warm-up.")
+    ] = None,
+    margin: Annotated[
+        float, typer.Option(help="Bias in posterior standard deviations below which draws are right.")
+    ] = MARGIN,
+    figure: FigureFile = None,
+    overwrite: Overwrite = False,
+    as_json: Json = False,
+) -> None:
+    """Are draws of a reference posterior right? Exit status 0 if they are, 1 if biased, 2 if it cannot be told.
+
+    Example: bayesattn grade out/run two_heads --figure bias.png
+    """
+    require_free_figure(figure, overwrite)
+    with working("comparing", quiet=as_json):
+        found = graded(draws, name, gradients=gradients, margin=margin)
+        content = found.to_dict()
+    if as_json:
+        print_json(content)
+    else:
+        table = new_table("quantity", "bias (sd)", "error", "p", "sd ratio", "p of shares", "ESS", text=("quantity",))
+        worst = found.table.assign(least=found.table[["p", "p of shares"]].min(axis=1)).nsmallest(MOST_ROWS, "least")
+        for quantity, row in worst.iterrows():
+            table.add_row(
+                str(quantity),
+                cell(row["bias"], "+.3f"),
+                cell(row["error"], ".3f"),
+                cell(row["p"], ".2g"),
+                cell(row["sd ratio"], ".3f"),
+                cell(row["p of shares"], ".2g"),
+                cell(row["ess"], ".0f"),
+            )
+        print_table(f"{name}: the {len(worst)} quantities of {len(found.table)} that fit least", table)
+        squared = content["squared_bias"]
+        cost = "" if found.gradients is None else f" after {found.gradients:,} gradients"
+        say(f"squared bias: largest {squared['largest']:.2g}, mean {squared['mean']:.2g} posterior variances{cost}")
+        say(found.statement(), style={RIGHT: "green", BIASED: "red"}.get(found.verdict, "yellow"))
+    if figure is not None:
+        from bayesattn.plots import grade_figure, save
+
+        save(grade_figure(found), figure, overwrite=overwrite)
+        if not as_json:
+            say_where(f"figure in {figure}")
+    raise typer.Exit({RIGHT: HOLDS, BIASED: FAILS}.get(found.verdict, CANNOT_TELL))

@@ -1,0 +1,57 @@
+"""Figure of grades: squared bias against gradients."""
+
+from collections.abc import Sequence
+
+import matplotlib.pyplot as plt
+from matplotlib.figure import Figure
+
+from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn.checks.grading import Grade
+from bayesattn.plots.style import MARKERS, legend_below, palette, short
+
+
+def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None = None) -> Figure:
+    """Squared bias of the means against gradients, one line for each grade: largest of all quantities, and their mean.
+
+    Draws that are right follow the grey line, which falls as the number of gradients grows; a bias ends in a plateau.
+
+    Args:
+        grades: grades on one reference posterior.
+        labels: names of the grades, such as the samplers; by default numbers.
+
+    Raises:
+        ValueError: something else than grades, grades on several references, or another number of labels.
+    """
+    listed = [grades] if isinstance(grades, Grade) else [*grades]
+    if not listed or not all(isinstance(each, Grade) for each in listed):
+        raise BayesattnError(f"grades must be results of bayesattn.grade, got {shown(grades)}")
+    if len(names := {each.reference.name for each in listed}) > 1:
+        raise BayesattnError(f"grades must be on one reference posterior, got {', '.join(sorted(names))}")
+    labels = (
+        [*labels] if labels is not None else ["draws"] if len(listed) == 1 else [*map(str, range(1, len(listed) + 1))]
+    )
+    if len(labels) != len(listed):
+        raise BayesattnError(f"labels must be {len(listed)}, one for each grade, got {len(labels)}")
+    figure, panels = plt.subplots(1, 2, figsize=(8.4, 4.2), layout="constrained", sharex=True, sharey=True)
+    colors = [palette().blue, palette().orange, palette().green, palette().purple]
+    known = all(each.gradients is not None for each in listed)
+    for panel, of in zip(panels, ("largest", "mean"), strict=True):
+        for number, (each, label) in enumerate(zip(listed, labels, strict=True)):
+            path, color = each.trajectory(), colors[number % len(colors)]
+            marker = MARKERS[number % len(MARKERS)]
+            panel.loglog(path["gradients"], path[of], marker=marker, ms=4, color=color, label=short(label))
+        # One over the number of gradients, from the first point of the first grade.
+        path = listed[0].trajectory()
+        ends = path["gradients"].iloc[[0, -1]]
+        panel.loglog(
+            ends, path["mean"].iloc[0] * ends.iloc[0] / ends, color=palette().grey, lw=1, ls=":", label="1 / n"
+        )
+        panel.set_title(f"{of} of {len(listed[0].table)} quantities", fontsize=10)
+        panel.set_xlabel("gradients, all chains" if known else "draws, all chains")
+    panels[0].set_ylabel("squared bias (posterior variances)")
+    legend_below(panels[0], columns=min(4, len(listed) + 1))
+    figure.suptitle(
+        f"{short(listed[0].reference.name)}: {listed[0].verdict if len(listed) == 1 else 'grades'}", fontsize=11
+    )
+    return figure

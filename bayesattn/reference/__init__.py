@@ -1,0 +1,15 @@
+"""Reference posteriors: networks whose posterior is known to 1 % of its spread, against which samplers are graded.
+
+>>> import bayesattn as ba
+>>> "two_heads" in ba.reference.names()
+True
+
+`load(name)` gives the model and the truth, `bayesattn.grade(draws, name)` a grade, `export` the posterior for others'
+tools. `bayesattn reference make NAME` makes a truth anew.
+"""
+
+from bayesattn.reference.formats import export
+from bayesattn.reference.posteriors import Reference, load, names
+from bayesattn.reference.truth import LEVELS, Estimates, Truth
+
+__all__ = ["LEVELS", "Estimates", "Reference", "Truth", "export", "load", "names"]

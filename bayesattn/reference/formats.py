@@ -1,0 +1,405 @@
+"""Reference posteriors for others' tools: arrays, a NumPyro program, or an entry of posteriordb with a Stan program."""
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from textwrap import dedent, indent
+from typing import NamedTuple
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+from bayesattn._util.checks import one_of, seed_number
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.settings import with_own_settings
+from bayesattn.likelihoods import Categorical, Gaussian, Poisson, StudentT, settings_of
+from bayesattn.model import Model
+from bayesattn.models.weights import weights
+from bayesattn.reference.posteriors import Reference, load
+from bayesattn.reference.truth import LEVELS
+from bayesattn.samplers import sample
+
+FORMATS = ("npz", "numpyro", "posteriordb")
+CHAINS, DRAWS, THIN = 10, 1000, 10
+"""Draws of an entry of posteriordb: 10 chains of 1000, the last of every `THIN` draws."""
+LARGEST_RHAT, LARGEST_LAG = 1.01, 0.05
+"""Limits of posteriordb on R-hat and on the autocorrelation of neighbouring draws."""
+INDEPENDENT_SETS = 200
+"""Number of sets of independent draws by which the bounds of the effective sample size are estimated."""
+STAN = """\
+// Deep attention network with fixed attention, as a function of its path inputs (bayesattn).
+data {
+  int<lower=1> examples;
+  int<lower=1> paths;
+  int<lower=1> features;
+  int<lower=1> outputs;
+  SIZES
+  array[examples] matrix[paths, features] path_inputs;
+  LABELS
+}
+parameters {
+  WEIGHTS
+}
+transformed parameters {
+  READOUT
+  // One row for each path and output, outputs fastest.
+  LAYERS
+  matrix[paths * outputs, features] readouts = w_1 * V_0 / sqrt(features * widths[1] * prod(to_vector(heads)));
+  matrix[examples, outputs] f = rep_matrix(0, examples, outputs);
+  for (e in 1:examples) {
+    for (p in 1:paths) {
+      f[e] += path_inputs[e, p] * readouts[((p - 1) * outputs + 1):(p * outputs)]';
+    }
+  }
+}
+model {
+  PRIORS
+  LIKELIHOOD
+}
+"""
+"""Stan program, in which lines of capitals stand for what depends on the architecture."""
+KEYWORDS = ["bayesian neural network", "attention", "bayesattn"]
+
+
+class Labels(NamedTuple):
+    """Labels in Stan: their type, one line of the likelihood for each output shape, and further data."""
+
+    declared: str
+    likelihood: str
+    data: PlainDict
+
+
+@with_own_settings
+def export(name: str, folder: str | Path, *, format: str = "npz", seed: int = 0) -> list[Path]:
+    """Write a reference posterior for another tool.
+
+    Args:
+        name: name of the reference posterior.
+        folder: where its files are written; none of them may exist.
+        format: "npz", arrays of data and truth; "numpyro", these and a NumPyro program that needs no bayesattn;
+            "posteriordb", a Stan program, data and 10,000 draws of the weights, in the folders of posteriordb.
+        seed: of the draws.
+
+    Returns:
+        The files written.
+
+    Raises:
+        ValueError: another name or format.
+        FileExistsError: a file that exists.
+    """
+    reference, folder = load(name), user_path("folder", folder)
+    one_of("format", format, FORMATS)
+    seed_number("seed", seed)
+    files: dict[str, bytes] = {}
+    if format == "posteriordb":
+        files = _posteriordb(reference, seed)
+    else:
+        files[f"{name}.npz"] = _arrays(reference)
+        if format == "numpyro":
+            files[f"{name}.py"] = numpyro_program(reference).encode()
+    paths = [folder / file for file in files]
+    for path in paths:
+        require_new("file", path)
+    for path, content in zip(paths, files.values(), strict=True):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(path, content)
+    return paths
+
+
+def _arrays(reference: Reference) -> bytes:
+    """Data and truth as an npz file."""
+    model, truth = reference.model, reference.truth
+    arch = model.architecture
+    arrays = {"path_inputs": model.path_inputs, "labels": model.labels, "test_path_inputs": model.test_path_inputs}
+    arrays |= {name: np.array(getattr(arch, name)) for name in ("heads", "widths", "variances", "skips", "outputs")}
+    arrays |= {name: np.array(value) for name, value in settings_of(model.likelihood).items()}
+    arrays |= {"quantities": np.array(truth.names), "levels": np.array(LEVELS), "quantiles": truth.quantiles}
+    arrays |= {"quantiles_error": truth.quantile_error}
+    arrays |= {name: getattr(truth, name) for name in ("mean", "mean_error", "sd", "sd_error")}
+    packed = io.BytesIO()
+    np.savez_compressed(packed, allow_pickle=False, **arrays)
+    return packed.getvalue()
+
+
+def numpyro_program(reference: Reference) -> str:
+    """NumPyro program of all weights, a script that needs NumPyro and the npz file alone."""
+    model = reference.model
+    arch = model.architecture
+    single = not arch.output_axes
+    likelihoods = {
+        Gaussian: 'dist.Normal(f, jnp.sqrt(data["temperature"]))',
+        Categorical: 'dist.Categorical(logits=f / data["temperature"])'
+        if not single
+        else 'dist.Bernoulli(logits=f / data["temperature"])',
+        StudentT: 'dist.StudentT(data["freedom"], f, data["scale"])',
+        Poisson: "dist.Poisson(jnp.exp(f))",
+    }
+    observed = {
+        Categorical: 'data["labels"].argmax(1)' if not single else '(data["labels"] > 0).astype(int)',
+        Poisson: 'data["labels"].astype(int)',
+    }
+    kind = type(model.likelihood)
+    return dedent(
+        f'''\
+        """Reference posterior "{reference.name}" of bayesattn: {reference.about}.
+
+        A NumPyro program of all weights of the network; {reference.name}.npz holds data and true moments.
+        """
+
+        from pathlib import Path
+
+        import jax
+        import jax.numpy as jnp
+        import numpy as np
+        import numpyro
+        import numpyro.distributions as dist
+
+        jax.config.update("jax_enable_x64", True)
+        data = dict(np.load(Path(__file__).with_suffix(".npz")))
+        heads, widths, skips = data["heads"].tolist(), data["widths"].tolist(), data["skips"].tolist()
+        scales = np.sqrt(data["variances"])
+
+
+        def weight(name, scale, *shape):
+            return numpyro.sample(name, dist.Normal(0.0, scale).expand(shape).to_event(len(shape)))
+
+
+        def model():
+            """Network on path inputs (example, path, feature), and its labels."""
+            features, outputs = data["path_inputs"].shape[2], int(data["outputs"])
+            v_0 = weight("V_0", scales[0], widths[0], features)
+            values = [
+                weight(f"V_{{l + 1}}", scales[l + 1], heads[l], widths[l + 1], widths[l]) for l in range(len(heads))
+            ]
+            a = weight("a", scales[-1], {"widths[-1]" if single else "outputs, widths[-1]"})
+            paths = jnp.atleast_2d(a) / np.sqrt(widths[-1])
+            for l in reversed(range(len(heads))):
+                scale = 1.0 if l == 0 else 1 / np.sqrt(widths[l])
+                below = [paths @ value * scale for value in values[l]]
+                if skips[l]:
+                    below.insert(0, skips[l] * np.sqrt(heads[l] * widths[l]) * scale * paths)
+                paths = jnp.concatenate(below)
+            readouts = (paths @ v_0 / np.sqrt(features * widths[0] * np.prod(heads))).reshape(-1, outputs, features)
+
+            def network(path_inputs):
+                return jnp.einsum("epf,pof->eo", path_inputs, readouts){".squeeze(-1)" if single else ""}
+
+            f = network(data["path_inputs"])
+            numpyro.deterministic("order_parameter", paths @ paths.T / widths[0])
+            numpyro.deterministic("prediction", network(data["test_path_inputs"]))
+            numpyro.sample("labels", {likelihoods[kind]}, obs={observed.get(kind, 'data["labels"]')})
+
+
+        if __name__ == "__main__":
+            from numpyro.infer import MCMC, NUTS
+
+            mcmc = MCMC(NUTS(model), num_warmup=1000, num_samples=1000, num_chains=4, chain_method="sequential")
+            mcmc.run(jax.random.key(0))
+            found = mcmc.get_samples()["order_parameter"]
+            print("U 1,1:", float(found[:, 0, 0].mean()), "; truth:", data["mean"][0])
+        '''
+    )
+
+
+def stan_program(model: Model) -> str:
+    """Stan program of all weights of a network, by its path inputs."""
+    arch, labels = model.architecture, _stan_labels(model)
+    depth, single = arch.depth, not arch.output_axes
+    readout = f"vector[widths[{depth + 1}]] a;" if single else f"matrix[outputs, widths[{depth + 1}]] a;"
+    values, layers, priors = [], [], []
+    rows, above = "outputs", f"w_{depth + 1}"
+    for layer in range(depth, 0, -1):
+        values.insert(0, f"array[heads[{layer}]] matrix[widths[{layer + 1}], widths[{layer}]] V_{layer};")
+        priors.insert(
+            0, f"for (h in 1:heads[{layer}]) to_vector(V_{layer}[h]) ~ normal(0, sqrt(variances[{layer + 1}]));"
+        )
+        skip, scale = int(arch.skips[layer - 1] > 0), "" if layer == 1 else f" / sqrt(widths[{layer}])"
+        ways = f"(heads[{layer}] + {skip})" if skip else f"heads[{layer}]"
+        layers.append(f"matrix[{ways} * {rows}, widths[{layer}]] w_{layer};")
+        if skip:
+            layers.append(
+                f"w_{layer}[1:{rows}] = skips[{layer}] * sqrt(heads[{layer}] * widths[{layer}]) * {above}{scale};"
+            )
+        first = f"(h - 1) * {rows}" if not skip else f"h * {rows}"
+        layers.append(
+            f"for (h in 1:heads[{layer}]) w_{layer}[({first} + 1):({first} + {rows})] = {above} * V_{layer}[h]{scale};"
+        )
+        rows, above = f"{ways} * {rows}", f"w_{layer}"
+    lines = {
+        "SIZES": f"array[{depth}] int<lower=1> heads;\narray[{depth + 1}] int<lower=1> widths;\n"
+        f"array[{depth + 2}] real<lower=0> variances;\narray[{depth}] real<lower=0> skips;\n",
+        "LABELS": labels.declared,
+        "WEIGHTS": "\n".join(["matrix[widths[1], features] V_0;", *values, readout, ""]),
+        "READOUT": f"matrix[outputs, widths[{depth + 1}]] w_{depth + 1}"
+        f" = {'to_matrix(a, 1, size(a))' if single else 'a'} / sqrt(widths[{depth + 1}]);\n",
+        "LAYERS": "\n".join([*layers, ""]),
+        "PRIORS": "\n".join(
+            [
+                "to_vector(V_0) ~ normal(0, sqrt(variances[1]));",
+                *priors,
+                f"{'a' if single else 'to_vector(a)'} ~ normal(0, sqrt(variances[{depth + 2}]));",
+                "",
+            ]
+        ),
+        "LIKELIHOOD": labels.likelihood,
+    }
+    program = STAN
+    for name, text in lines.items():
+        program = program.replace(f"  {name}\n", indent(text, "  "))
+    return program
+
+
+def _stan_labels(model: Model) -> Labels:
+    """Labels of a model in Stan."""
+    likelihood, single = model.likelihood, not model.architecture.output_axes
+    real = "vector[examples] y;\n" if single else "matrix[examples, outputs] y;\n"
+    left, right = ("y", "f[, 1]") if single else ("to_vector(y)", "to_vector(f)")
+    whole = [*map(int, np.ravel(model.labels))]
+    match likelihood:
+        case Gaussian(temperature=temperature):
+            declared = f"{real}real<lower=0> temperature;\n"
+            return Labels(
+                declared,
+                f"{left} ~ normal({right}, sqrt(temperature));\n",
+                {"y": model.labels, "temperature": temperature},
+            )
+        case StudentT(scale=scale, freedom=freedom):
+            declared = f"{real}real<lower=0> scale;\nreal<lower=0> freedom;\n"
+            data = {"y": model.labels, "scale": scale, "freedom": freedom}
+            return Labels(declared, f"{left} ~ student_t(freedom, {right}, scale);\n", data)
+        case Poisson() if single:
+            return Labels("array[examples] int<lower=0> y;\n", "y ~ poisson_log(f[, 1]);\n", {"y": whole})
+        case Categorical(temperature=temperature):
+            if single:
+                classes, line = [int(label > 0) for label in whole], "y ~ bernoulli_logit(f[, 1] / temperature);\n"
+            else:
+                classes = (np.argmax(model.labels, 1) + 1).tolist()
+                line = "for (e in 1:examples) y[e] ~ categorical_logit(to_vector(f[e]) / temperature);\n"
+            declared = "array[examples] int<lower=0> y;\nreal<lower=0> temperature;\n"
+            return Labels(declared, line, {"y": classes, "temperature": temperature})
+    raise BayesattnError(f"likelihood must be one that Stan has, got {likelihood!r}")
+
+
+def stan_data(model: Model) -> PlainDict:
+    """Data of the Stan program, as JSON."""
+    arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
+    data = {"examples": examples, "paths": paths, "features": features, "outputs": arch.outputs}
+    data |= {name: list(getattr(arch, name)) for name in ("heads", "widths", "variances", "skips")}
+    data |= {"path_inputs": model.path_inputs} | _stan_labels(model).data
+    return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in data.items()}
+
+
+def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
+    """Files of an entry of posteriordb, by their paths."""
+    model, about = reference.model, f"bayesattn reference posterior: {reference.about}"
+    program, data_name = f"attention_{reference.name}", f"attention_{reference.name}_data"
+    name = f"{data_name}-{program}"
+    drawn = sample(
+        model.replace(test_path_inputs=None),
+        chains=CHAINS,
+        warmup=1000,
+        draws=DRAWS * THIN,
+        thin=THIN,
+        seed=seed,
+        progress=False,
+    )
+    by_entry = _entries(weights(drawn, model.replace(test_path_inputs=None), seed=seed))
+    diagnostics, checks = _diagnostics(by_entry)
+    draws = [{entry: values[chain].tolist() for entry, values in by_entry.items()} for chain in range(CHAINS)]
+    sites = {entry.partition("[")[0] for entry in by_entry}
+    posterior = {
+        "name": name,
+        "keywords": KEYWORDS,
+        "model_name": program,
+        "data_name": data_name,
+        "reference_posterior_name": name,
+        "dimensions": {site: sum(entry.startswith(f"{site}[") for entry in by_entry) for site in sorted(sites)},
+    }
+    told = {"keywords": KEYWORDS, "description": about, "title": about}
+    reference_info = {
+        "name": name,
+        "inference": {
+            "method": "analytical",
+            "method_arguments": {
+                "by": "draws of the order parameter, weights exactly given it: bayesattn.collapsed.weights",
+                "chains": CHAINS,
+                "thin": THIN,
+                "seed": seed,
+            },
+        },
+        "diagnostics": diagnostics,
+        "checks_made": checks,
+        "comments": f"signs and rotations of hidden units are drawn uniformly; {reference.truth.route} agrees",
+    }
+    model_info = {"name": program, **told, "model_code": {"stan": f"models/stan/{program}.stan"}}
+    return {
+        f"posteriors/{name}.json": _json(posterior),
+        f"models/info/{program}.info.json": _json(model_info),
+        f"models/stan/{program}.stan": stan_program(model).encode(),
+        f"data/info/{data_name}.info.json": _json(
+            {"name": data_name, **told, "data_file": f"data/data/{data_name}.json"}
+        ),
+        f"data/data/{data_name}.json.zip": _zipped(f"{data_name}.json", _json(stan_data(model))),
+        f"reference_posteriors/draws/info/{name}.info.json": _json(reference_info),
+        f"reference_posteriors/draws/draws/{name}.json.zip": _zipped(f"{name}.json", json.dumps(draws).encode()),
+    }
+
+
+def _entries(drawn: xr.Dataset) -> dict[str, np.ndarray]:
+    """Entries of the weights by their names in Stan, such as V_1[1,2,3], each (chain, draw)."""
+    result = {}
+    for name, values in drawn.data_vars.items():
+        array = values.transpose("chain", "draw", ...).values
+        for index in np.ndindex(array.shape[2:]):
+            result[f"{name}[{','.join(str(place + 1) for place in index)}]"] = array[(..., *index)]
+    return result
+
+
+def _diagnostics(by_entry: dict[str, np.ndarray]) -> tuple[PlainDict, PlainDict]:
+    """Diagnostics of posteriordb, and which of its requirements hold."""
+    values = np.stack([*by_entry.values()], axis=-1)
+    drawn = xr.DataArray(values, dims=("chain", "draw", "entry"))
+    bulk, tail = arviz_stats.ess(drawn).values, arviz_stats.ess(drawn, method="tail").values
+    rhat = arviz_stats.rhat(drawn).values
+    centred = values - values.mean((0, 1))
+    lag = (centred[:, 1:] * centred[:, :-1]).mean((0, 1)) / (centred**2).mean((0, 1))
+    independent = xr.DataArray(
+        np.random.default_rng(0).normal(size=(*values.shape[:2], INDEPENDENT_SETS)), dims=("chain", "draw", "entry")
+    )
+    within = True
+    for found, method in ((bulk, "bulk"), (tail, "tail")):
+        sizes, bound = arviz_stats.ess(independent, method=method).values, stats.norm.isf(0.025 / len(found))
+        within &= bool((np.abs(found - sizes.mean()) <= bound * sizes.std()).all())
+    diagnostics = {
+        "diagnostic_information": {"names": [*by_entry]},
+        "ndraws": values.shape[0] * values.shape[1],
+        "nchains": len(values),
+        "effective_sample_size_bulk": bulk.tolist(),
+        "effective_sample_size_tail": tail.tolist(),
+        "r_hat": rhat.tolist(),
+        "lag_1_autocorrelation": lag.tolist(),
+    }
+    checks = {
+        "ndraws_is_10k": values.shape[0] * values.shape[1] == 10_000,
+        "nchains_is_gte_4": len(values) >= 4,
+        "ess_within_bounds": within,
+        "r_hat_below_1_01": bool((rhat < LARGEST_RHAT).all()),
+        "lag_1_autocorrelation_below_0_05": bool((np.abs(lag) < LARGEST_LAG).all()),
+    }
+    return diagnostics, checks
+
+
+def _json(content: PlainDict) -> bytes:
+    return (json.dumps(content, indent=2) + "\n").encode()
+
+
+def _zipped(name: str, content: bytes) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr(name, content)
+    return packed.getvalue()

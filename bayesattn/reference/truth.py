@@ -1,0 +1,206 @@
+"""What is known of a posterior: means, standard deviations and quantiles, each with its error, by two routes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+from scipy import stats
+
+from bayesattn._util.files import replace_file
+from bayesattn._util.text import Described
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+LEVELS = (0.1, 0.5, 0.9)
+"""Probabilities of the quantiles."""
+AGREEMENT = 2 * stats.norm.sf(4)
+"""Probability that two right routes differ, over all numbers together: that of four errors, of a single number."""
+PER_QUANTITY = 2 + len(LEVELS)
+"""Numbers by which two routes are compared for each quantity: mean, standard deviation, share below each quantile."""
+
+
+@dataclass(frozen=True, eq=False)
+class Estimates:
+    """Estimates of some quantities by one route.
+
+    Args:
+        mean, sd: mean and standard deviation of each quantity.
+        below: probability of a value at most that of each quantile of the first route.
+        mean_error, sd_error, below_error: their standard errors.
+    """
+
+    mean: Float[np.ndarray, " quantity"]
+    mean_error: Float[np.ndarray, " quantity"]
+    sd: Float[np.ndarray, " quantity"]
+    sd_error: Float[np.ndarray, " quantity"]
+    below: Float[np.ndarray, "quantity level"]
+    below_error: Float[np.ndarray, "quantity level"]
+
+    @classmethod
+    def of_chains(
+        cls,
+        values: Float[np.ndarray, "chain draw quantity"],
+        quantiles: Float[np.ndarray, "quantity level"],
+    ) -> "Estimates":
+        """Estimates from chains, with errors from effective sample sizes."""
+        drawn = xr.DataArray(values, dims=("chain", "draw", "quantity"))
+        under = drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))
+        return cls(
+            mean=values.mean((0, 1)),
+            mean_error=arviz_stats.mcse(drawn).values,
+            sd=values.std((0, 1)),
+            sd_error=arviz_stats.mcse(drawn, method="sd").values,
+            below=under.mean(("chain", "draw")).values,
+            below_error=arviz_stats.mcse(under.astype(float)).values,
+        )
+
+    def z_scores(self, other: "Estimates") -> Float[np.ndarray, "quantity number"]:
+        """Differences in their combined errors, of mean, standard deviation, and share below each quantile."""
+
+        def z(name: str) -> Float[np.ndarray, "quantity ..."]:
+            error = np.hypot(getattr(self, f"{name}_error"), getattr(other, f"{name}_error"))
+            return ((getattr(self, name) - getattr(other, name)) / error).reshape(len(self.mean), -1)
+
+        return np.concatenate([z("mean"), z("sd"), z("below")], axis=1)
+
+
+class Agreement(NamedTuple):
+    """Agreement of two routes: the largest difference in combined errors, of how many numbers, and its bound."""
+
+    largest: float
+    count: int
+    bound: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the errors explain the difference."""
+        return self.largest <= self.bound
+
+
+def bound_of(count: int, level: float = AGREEMENT) -> float:
+    """Number of errors by which the largest of `count` numbers differs with a probability of `level` at most."""
+    return float(stats.norm.isf(level / (2 * count)))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Truth(Described):
+    """What is known of a reference posterior.
+
+    Args:
+        names: names of the quantities.
+        first: estimates from collapsed chains.
+        quantiles: their quantiles at `LEVELS`.
+        quantile_error: standard errors of these.
+        second: estimates by the other route.
+        route: the other route, in words.
+        ess: effective sample size of each quantity in the collapsed chains.
+        data: digest of the data.
+    """
+
+    names: Sequence[str]
+    first: Estimates
+    quantiles: Float[np.ndarray, "quantity level"]
+    quantile_error: Float[np.ndarray, "quantity level"]
+    second: Estimates
+    route: str
+    ess: Float[np.ndarray, " quantity"]
+    data: str
+
+    @property
+    def mean(self) -> Float[np.ndarray, " quantity"]:
+        """Posterior means by both routes, weighted by their precision."""
+        return self._combined("mean")[0]
+
+    @property
+    def mean_error(self) -> Float[np.ndarray, " quantity"]:
+        """Standard errors of the means."""
+        return self._combined("mean")[1]
+
+    @property
+    def sd(self) -> Float[np.ndarray, " quantity"]:
+        """Posterior standard deviations by both routes, weighted by their precision."""
+        return self._combined("sd")[0]
+
+    @property
+    def sd_error(self) -> Float[np.ndarray, " quantity"]:
+        """Standard errors of the standard deviations."""
+        return self._combined("sd")[1]
+
+    @property
+    def below(self) -> tuple[Float[np.ndarray, "quantity level"], Float[np.ndarray, "quantity level"]]:
+        """Posterior probabilities of values below the quantiles, by both routes, and their standard errors."""
+        return self._combined("below")
+
+    def _combined(self, name: str) -> tuple[np.ndarray, np.ndarray]:
+        values, errors = (
+            np.stack([getattr(route, f"{name}{of}") for route in (self.first, self.second)]) for of in ("", "_error")
+        )
+        weights = errors**-2
+        return (weights * values).sum(0) / weights.sum(0), weights.sum(0) ** -0.5
+
+    @property
+    def agreement(self) -> Agreement:
+        """Agreement of the two routes, over all quantities together."""
+        z_scores = self.first.z_scores(self.second)
+        return Agreement(float(np.max(np.abs(z_scores))), z_scores.size, bound_of(z_scores.size))
+
+    @property
+    def largest_error(self) -> float:
+        """Largest error of a mean, standard deviation or quantile in the collapsed chains, in standard deviations."""
+        errors = np.column_stack([self.first.mean_error, self.first.sd_error, self.quantile_error])
+        return float(np.max(errors / self.first.sd[:, None]))
+
+    @property
+    def table(self) -> "pd.DataFrame":
+        """Mean, standard deviation and quantiles with their errors, and the mean by each route; a row per quantity."""
+        import pandas as pd
+
+        columns = {"mean": self.mean, "mean error": self.mean_error, "sd": self.sd, "sd error": self.sd_error}
+        for level, at, error in zip(LEVELS, self.quantiles.T, self.quantile_error.T, strict=True):
+            columns |= {f"{level:.0%}": at, f"{level:.0%} error": error}
+        for route, of in (("chains", self.first), ("other route", self.second)):
+            columns |= {f"{route}: mean": of.mean, f"{route}: error": of.mean_error}
+        return pd.DataFrame(columns, index=pd.Index(self.names, name="quantity"))
+
+    def save(self, file: Path) -> None:
+        """Write the truth, in place of an earlier one."""
+        import io
+
+        arrays = {"names": np.array(self.names), "route": np.array(self.route), "data": np.array(self.data)}
+        arrays |= {name: getattr(self, name) for name in ("quantiles", "quantile_error", "ess")}
+        for route in ("first", "second"):
+            arrays |= {f"{route}_{each.name}": getattr(getattr(self, route), each.name) for each in fields(Estimates)}
+        packed = io.BytesIO()
+        np.savez_compressed(packed, allow_pickle=False, **arrays)
+        replace_file(file, packed.getvalue())
+
+    @classmethod
+    def open(cls, file: Path) -> "Truth":
+        """Truth from a file that `save` wrote."""
+        with np.load(file, allow_pickle=False) as stored:
+            first, second = (
+                Estimates(**{each.name: stored[f"{route}_{each.name}"] for each in fields(Estimates)})
+                for route in ("first", "second")
+            )
+            return cls(
+                names=stored["names"].tolist(),
+                first=first,
+                quantiles=stored["quantiles"],
+                quantile_error=stored["quantile_error"],
+                second=second,
+                route=str(stored["route"]),
+                ess=stored["ess"],
+                data=str(stored["data"]),
+            )
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        return f"Truth of {len(self.names)} quantities", {
+            "errors": f"at most {100 * self.largest_error:.2g} % of a posterior standard deviation",
+            "other route": self.route,
+        }

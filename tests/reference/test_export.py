@@ -1,0 +1,99 @@
+"""Exports of reference posteriors: programs of others have the log density that they should."""
+
+import json
+import runpy
+import zipfile
+
+import jax
+import numpy as np
+import pytest
+from numpyro.infer.util import log_density
+
+import bayesattn as ba
+from bayesattn.reference import formats as exports
+from bayesattn.reference.posteriors import POSTERIORS, model_of
+from tests.reference import stan
+
+NAMES = [*POSTERIORS]
+CLOSE = 1e-9
+
+
+def points(model, count=3):
+    """Weights from the prior, with the log density that is ours."""
+    density = model.log_density("path")
+    vectors = [density.initial(jax.random.key(seed)) for seed in range(count)]
+    return [density.sites(vector) for vector in vectors], [float(density.function(vector)) for vector in vectors]
+
+
+def same_up_to_a_constant(values, others):
+    differences = np.subtract(values, others)
+    return np.ptp(differences) < CLOSE * np.abs(values).max()
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "hidden_markov"])
+def test_stan_program_has_the_log_density(name):
+    """Real Stan (2.35, by httpstan) compiled two_skips' program and agreed to 2e-13; here its text is read by NumPy."""
+    model = model_of(name)
+    weights, ours = points(model)
+    program, data = exports.stan_program(model), json.loads(json.dumps(exports.stan_data(model)))
+    theirs = [stan.log_density(program, data, {key: np.asarray(w) for key, w in each.items()}) for each in weights]
+    assert same_up_to_a_constant(ours, theirs)
+    assert np.ptp(ours) > 1
+
+
+@pytest.mark.parametrize("name", ["two_layers", "two_skips", "three_classes", "outliers", "counts"])
+def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_path):
+    script, arrays = sorted(
+        ba.reference.export(name, tmp_path, format="numpyro"), key=lambda path: path.suffix != ".py"
+    )
+    assert "import bayesattn" not in script.read_text()
+    program = runpy.run_path(str(script))["model"]
+    weights, ours = points(ba.reference.load(name).model)
+    theirs = [float(log_density(program, (), {}, each)[0]) for each in weights]
+    assert same_up_to_a_constant(ours, theirs)
+    with np.load(arrays) as stored:
+        truth = ba.reference.load(name).truth
+        assert stored["quantities"].tolist() == truth.names
+        np.testing.assert_array_equal(stored["mean"], truth.mean)
+    with pytest.raises(FileExistsError, match="file must not exist yet"):
+        ba.reference.export(name, tmp_path, format="numpyro")
+
+
+@pytest.mark.parametrize("name", [pytest.param("three_classes", marks=pytest.mark.heavy), "one_head"])
+def test_an_entry_of_posteriordb_meets_its_rules(name, tmp_path):
+    files = {
+        str(path.relative_to(tmp_path)): path for path in ba.reference.export(name, tmp_path, format="posteriordb")
+    }
+    data_name, program = f"attention_{name}_data", f"attention_{name}"
+    posterior = json.loads(files[f"posteriors/{data_name}-{program}.json"].read_text())
+    info = json.loads(files[f"reference_posteriors/draws/info/{posterior['name']}.info.json"].read_text())
+    assert all(info["checks_made"].values()), info["checks_made"]
+    with zipfile.ZipFile(files[f"reference_posteriors/draws/draws/{posterior['name']}.json.zip"]) as packed:
+        draws = json.loads(packed.read(f"{posterior['name']}.json"))
+    assert len(draws) == 10
+    assert {len(values) for chain in draws for values in chain.values()} == {1000}
+    assert sum(posterior["dimensions"].values()) == len(draws[0]) == len(info["diagnostics"]["r_hat"])
+    assert (tmp_path / "models/stan" / f"{program}.stan").read_text() == exports.stan_program(model_of(name))
+    with zipfile.ZipFile(files[f"data/data/{data_name}.json.zip"]) as packed:
+        assert json.loads(packed.read(f"{data_name}.json"))["examples"] == model_of(name).examples
+    # The weights are draws of the posterior: the moments that they give are the truth's.
+    sites = {}
+    for entry in draws[0]:
+        site, _, place = entry.rstrip("]").partition("[")
+        index = tuple(int(number) - 1 for number in place.split(","))
+        sites.setdefault(site, {})[index] = np.array([chain[entry] for chain in draws])
+    arrays = {}
+    for site, by_index in sites.items():
+        array = np.zeros((10, 1000, *(1 + np.max([*by_index], axis=0))))
+        for index, values in by_index.items():
+            array[(..., *index)] = values
+        arrays[site] = array
+    model = ba.reference.load(name).model
+    assert ba.grade(ba.from_numpyro(arrays, model, "path"), name).verdict == "right"
+
+
+def test_bad_arguments_are_named(tmp_path):
+    with pytest.raises(ValueError, match="format must be one of npz, numpyro, posteriordb, got 'csv'"):
+        ba.reference.export("two_heads", tmp_path, format="csv")
+    with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'three_heads'"):
+        ba.reference.export("three_heads", tmp_path)

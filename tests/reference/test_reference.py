@@ -1,0 +1,215 @@
+"""Reference posteriors: two routes to each truth agree; grades find what is wrong and pass what is right."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.checks.grading import BIASED, CANNOT_TELL, RIGHT
+from bayesattn.plots import grade_figure
+from bayesattn.reference import make
+from bayesattn.reference.posteriors import FOLDER
+from tests.posteriors import exact_scalar_posterior
+
+NAMES = ba.reference.names()
+MOST_BYTES = 10**6
+
+
+@pytest.fixture(scope="module")
+def two_heads():
+    return ba.reference.load("two_heads").model
+
+
+@pytest.fixture(scope="module")
+def draws(two_heads):
+    return ba.sample(two_heads, chains=4, warmup=300, draws=4000, seed=1, progress=False)
+
+
+def first(tree, count):
+    return tree.map_over_datasets(lambda data: data.isel(draw=slice(count)) if "draw" in data.dims else data)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_both_routes_agree_and_errors_are_small(name):
+    truth = ba.reference.load(name).truth
+    assert truth.agreement.count == 5 * len(truth.names)
+    assert truth.agreement.holds, truth.agreement
+    assert truth.largest_error <= make.LARGEST_ERROR
+    assert (truth.mean_error <= make.LARGEST_ERROR * truth.sd).all()
+    assert (truth.quantiles[:, 0] < truth.quantiles[:, 1]).all()
+
+
+def test_the_set_covers_what_it_should():
+    assert 12 <= len(NAMES) <= 17
+    assert sum(file.stat().st_size for file in FOLDER.iterdir()) < MOST_BYTES
+    models = [ba.reference.load(name).model for name in NAMES]
+    assert {model.architecture.depth for model in models} == {1, 2, 3}
+    assert max(model.architecture.paths for model in models) == 16
+    assert any(model.architecture.skips[0] for model in models)
+    assert {type(model.likelihood).__name__ for model in models} == {"Gaussian", "Categorical", "StudentT", "Poisson"}
+
+
+def test_truth_is_that_of_quadrature():
+    reference = ba.reference.load("one_head")
+    mean, outputs, _ = exact_scalar_posterior(reference.model)
+    truth = reference.truth
+    for name, exact in {"U 1,1": mean, "f 1": outputs[0], "f 12": outputs[11]}.items():
+        place = truth.names.index(name)
+        assert abs(truth.mean[place] - exact) < 4 * truth.mean_error[place]
+    assert truth.mean_error[0] < 1e-3
+
+
+def test_right_draws_are_right_and_few_cannot_tell(draws):
+    found = ba.grade(draws, "two_heads")
+    assert found.verdict == RIGHT, found.statement()
+    assert found.table["z"].abs().max() < 4
+    assert found.gradients == int(draws["sample_stats"]["n_steps"].sum())
+    assert found.squared_bias().max() < 0.005
+    path = found.trajectory()
+    assert path["largest"].iloc[-1] < path["largest"].iloc[0] / 20
+    assert path["gradients"].iloc[-1] == found.gradients
+    assert ba.grade(first(draws, 50), "two_heads").verdict == CANNOT_TELL
+    assert "not excluded" in ba.grade(draws, "two_heads", margin=0.01).statement()
+    for panel, of in zip(grade_figure([found, found], ["nuts", "again"]).axes, ("largest", "mean"), strict=True):
+        np.testing.assert_allclose(panel.lines[0].get_ydata(), path[of])
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_another_temperature_is_found(two_heads, seed):
+    """T too high by 5 %: weights of its posterior, handed over as draws of the reference."""
+    wrong = two_heads.replace(temperature=1.05 * two_heads.temperature)
+    drawn = ba.sample(wrong, chains=4, warmup=300, draws=4000, seed=seed, progress=False)
+    weights = ba.collapsed.weights(drawn, wrong, seed=seed)
+    sites = {name: values.transpose("chain", "draw", ...).values for name, values in weights.items()}
+    found = ba.grade(ba.from_numpyro(sites, two_heads, "path"), "two_heads")
+    assert found.verdict == BIASED, found.statement()
+    assert "energy" in found.statement() or "f" in found.statement()
+
+
+def test_the_bias_of_unadjusted_langevin_is_found(two_heads):
+    """ULA with a step of half the posterior's scale, by a hand-written loop over the log density."""
+    density = two_heads.log_density("collapsed")
+    gradient, step = jax.grad(density.function), 0.25
+
+    def transition(vector, key):
+        noise = jax.random.normal(key, vector.shape)
+        moved = vector + step * gradient(vector) + jnp.sqrt(2 * step) * noise
+        return moved, moved
+
+    @jax.jit
+    @jax.vmap
+    def chain(key):
+        start = density.initial(key)
+        return jax.lax.scan(transition, start, jax.random.split(key, 8000))[1][2000:]
+
+    vectors = chain(jax.random.split(jax.random.key(0), 4))
+    found = ba.grade(ba.from_vectors(vectors, two_heads), "two_heads", gradients=32000)
+    assert found.verdict == BIASED, found.statement()
+    assert found.gradients == 32000
+
+
+def test_stuck_chains_cannot_tell(draws, two_heads):
+    tree = first(draws, 500).copy(deep=True)
+    tree["posterior"]["prediction"][0] += 1.0
+    found = ba.grade(tree, "two_heads")
+    assert found.verdict == CANNOT_TELL
+    assert "chains differ" in found.statement()
+
+
+def test_bad_draws_are_named(draws, two_heads):
+    with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'two_hands'"):
+        ba.grade(draws, "two_hands")
+    with pytest.raises(ValueError, match="model must be the one that draws are of"):
+        ba.grade(draws, "one_head")
+    without = draws.copy()
+    without["posterior"] = without["posterior"].to_dataset().drop_vars("prediction")
+    with pytest.raises(ValueError, match="draws must hold order_parameter and prediction to be graded, got"):
+        ba.grade(without, "two_heads")
+    broken = first(draws, 100).copy(deep=True)
+    broken["posterior"]["prediction"][0, 0, 0] = np.nan
+    with pytest.raises(ValueError, match="prediction of the draws must be finite"):
+        ba.grade(broken, "two_heads")
+    with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
+        ba.grade(draws, "two_heads", margin=0)
+    with pytest.raises(ValueError, match=r"grades must be results of bayesattn\.grade"):
+        grade_figure(draws)
+
+
+def test_commands_list_export_and_grade(draws, two_heads, tmp_path, monkeypatch, capsys):
+    from bayesattn import cli
+
+    def run(*words, status=0):
+        monkeypatch.setattr("sys.argv", ["bayesattn", *words])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code or 0) == status, capsys.readouterr()
+        return capsys.readouterr()
+
+    monkeypatch.chdir(tmp_path)
+    ba.runs.sample(two_heads, "run", chains=4, warmup=300, draws=1000, seed=1)
+    assert "two_heads" in run("reference", "list").out
+    listed = json.loads(run("reference", "list", "--json").out)
+    assert [each["name"] for each in listed] == NAMES
+    assert "energy" in run("reference", "show", "two_heads").out
+    assert "NAME must be given to show" in run("reference", "show", status=2).err
+    run("reference", "export", "two_heads", "--out", "files")
+    assert (tmp_path / "files" / "two_heads.npz").exists()
+    assert "must not exist yet" in run("reference", "export", "two_heads", "--out", "files", status=2).err
+    assert "right: no mean is off" in " ".join(run("grade", "run", "two_heads", "--figure", "b.png").out.split())
+    assert json.loads(run("grade", "run", "two_heads", "--json").out)["verdict"] == RIGHT
+    assert (tmp_path / "b.png").exists()
+    assert "one with" in run("grade", "run", "one_head", status=2).err
+
+
+def test_weighted_prior_draws_have_the_moments_of_quadrature():
+    """Also their errors, which are those of weighted means: over 20 seeds, squares of z are about 1."""
+    reference = ba.reference.load("one_head")
+    mean, outputs, _ = exact_scalar_posterior(reference.model)
+    z = []
+    for seed in range(20):
+        found, size = make.by_prior_draws(reference.model, reference.truth, seed=seed, draws=8 * make.BATCH)
+        assert size > 1000
+        z.append(
+            [
+                (found.mean[0] - mean) / found.mean_error[0],
+                (found.mean[1] - outputs[0]) / found.mean_error[1],
+                *((found.below - reference.truth.below[0]) / np.hypot(found.below_error, reference.truth.below[1]))[0],
+                (found.sd[0] - reference.truth.sd[0]) / np.hypot(found.sd_error[0], reference.truth.sd_error[0]),
+            ]
+        )
+    squares = np.mean(np.square(z), axis=0)
+    assert (squares > 0.3).all(), squares  # chi^2(20) / 20 is below 0.3 or above 2.27 in 0.1 % each.
+    assert (squares < 2.27).all(), squares
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NAMES)
+def test_level_of_grades(name):
+    """NUTS on each reference, three seeds: none is called biased; with 17 references, 0.5 false alarms are expected."""
+    model = ba.reference.load(name).model
+    for seed in (1, 2, 3):
+        found = ba.grade(ba.sample(model, chains=4, warmup=500, draws=2000, seed=seed, progress=False), name)
+        assert found.verdict != BIASED, found.statement()
+
+
+def test_differing_routes_are_not_written(tmp_path, monkeypatch):
+    monkeypatch.setattr(make, "DRAWS", 500)
+    monkeypatch.setattr(make, "MOST_DRAWS", 500)
+    monkeypatch.setattr(make, "WARMUP", 200)
+    with pytest.raises(ValueError, match="errors must be at most 1 % of a standard deviation, got"):
+        make.make("one_head", folder=tmp_path, progress=lambda text: None)
+    monkeypatch.setattr(make, "LARGEST_ERROR", 1.0)
+    right = make._conjugate_draw
+    monkeypatch.setattr(
+        make, "_conjugate_draw", lambda model, posterior: right(model.replace(temperature=0.3), posterior)
+    )
+    with pytest.raises(ValueError, match="routes must agree within"):
+        make.make("one_head", folder=tmp_path, progress=lambda text: None)
+    assert not [*tmp_path.iterdir()]
+    monkeypatch.setattr(make, "_conjugate_draw", right)
+    made = make.make("one_head", folder=tmp_path, progress=lambda text: None)
+    assert made.agreement.holds
+    assert [file.name for file in tmp_path.iterdir()] == ["one_head.npz"]
