@@ -91,14 +91,13 @@ def readable(value: Checked) -> Any:
 
     NumPy itself refuses a tensor that requires a gradient, is on an accelerator or has type bfloat16.
     """
-    content: Any = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
+    if _is_tensor(value):
+        tensor = value.detach().cpu()
+        return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
+    content = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
     if isinstance(content, list | tuple) and content and _is_tensor(content[0]):
         return [readable(entry) if _is_tensor(entry) else entry for entry in content]
-    if not _is_tensor(content):
-        return content
-    tensor: Any = content
-    tensor = tensor.detach().cpu()
-    return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
+    return content
 
 
 def _is_tensor(value: Checked) -> bool:
@@ -120,7 +119,7 @@ def owned(array: np.ndarray) -> np.ndarray:
     A read-only flag is not enough: the entries may belong to a table, a file or a buffer that others write to, and
     unpickled arrays share bytes with writable views.
     """
-    holder: Any = array
+    holder: object = array
     while isinstance(holder, np.ndarray):
         holder = holder.base
     if isinstance(holder, memoryview) and isinstance(holder.obj, bytes):
@@ -135,7 +134,7 @@ class OwnsArrays:
         vars(self).update({name: _owned_again(value) for name, value in state.items()})
 
 
-def _owned_again(value: Checked) -> Any:
+def _owned_again(value: object) -> object:
     if isinstance(value, list):
         return [_owned_again(entry) for entry in value]
     return owned(value) if isinstance(value, np.ndarray) else value

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO
 
 import numpy as np
 from safetensors import safe_open
@@ -82,7 +82,7 @@ def read_toml(key: str, file: str | Path) -> PlainDict:
         raise BayesattnError(f"{file} is not valid TOML: {error}") from None
     except RecursionError:
         raise BayesattnError(f"{file} is not valid TOML: it is nested too deeply") from None
-    layer: list[Any] = [content]
+    layer: list[dict | list] = [content]
     for _ in range(MOST_TOML_DEPTH):
         layer = [part for parent in layer for part in (parent.values() if isinstance(parent, dict) else parent)]
         layer = [part for part in layer if isinstance(part, dict | list)]
@@ -139,7 +139,7 @@ def _arrays_of_zip(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def _array(content: Any, member: zipfile.ZipInfo) -> np.ndarray:
+def _array(content: IO[bytes], member: zipfile.ZipInfo) -> np.ndarray:
     """Array in a zip member; NumPy's own reader would allocate what the header declares before checking the file's size."""
     major, _ = np.lib.format.read_magic(content)
     header = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0

@@ -4,7 +4,7 @@ import sys
 import traceback
 from multiprocessing import current_process
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 
 def require_main_guard(what: str) -> None:
@@ -22,10 +22,10 @@ def require_main_guard(what: str) -> None:
         )
 
 
-def _lacks_guard(main: Any) -> bool:
+def _lacks_guard(main: ModuleType) -> bool:
     """Whether the script, if there is one, never refers to `__name__`."""
     try:
-        text = Path(main.__file__).read_text(encoding="utf-8")
+        text = Path(main.__file__ or "").read_text(encoding="utf-8")
     except (AttributeError, TypeError, OSError, ValueError):
         return False
     return "__name__" not in text

@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import IO, Any, cast
+from typing import IO, TYPE_CHECKING, Protocol, TypedDict, TypeVar, Unpack, cast
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task
@@ -15,6 +15,9 @@ from rich.text import Text
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import duration, printable
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 LINE_SECONDS = 30.0
 """Seconds between two lines in a log file."""
@@ -64,7 +67,7 @@ class StandardError:
     """Standard error, except that a closed or broken stream is ignored, so that no draws are lost."""
 
     @property
-    def _stream(self) -> Any:
+    def _stream(self) -> IO[str]:
         return getattr(sys.stderr, "rich_proxied_file", sys.stderr)
 
     def write(self, text: str) -> int:
@@ -119,7 +122,7 @@ class Bars:
             disable=not self.on_terminal,
             redirect_stdout=sys.stdout is not None and sys.stdout.isatty(),
         )
-        self._handle: Any = None
+        self._handle: DisplayHandle | None = None
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -127,7 +130,7 @@ class Bars:
         self.progress.start()
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._remove_endless()
         self.progress.stop()
         if self._thread is not None:
@@ -162,17 +165,25 @@ class Bars:
 
     def _tell(self, last: bool = False) -> None:
         tasks = self.progress.tasks  # Read once, because the working thread may remove a task meanwhile.
-        if self.notebook and self._handle is None:
+        if self._handle is not None:
+            self._handle.update(self.progress)
+        elif self.notebook:
             from IPython.display import display
 
             self._handle = display(self.progress, display_id=True)
-        elif self.notebook:
-            self._handle.update(self.progress)
         elif tasks and (last or not tasks[-1].finished):
             task = tasks[-1]
             words = ", ".join(filter(None, (part(task) for part in (_count, _note, _elapsed, _left))))
             line = f"bayesattn: {_description(task)}: {words}"
             self.console.print(line, soft_wrap=True, markup=False, highlight=False)
+
+
+class Changes(TypedDict, total=False):
+    """What a bar shows besides the completed amount."""
+
+    description: str
+    note: str
+    total: float | None
 
 
 class Bar:
@@ -183,7 +194,7 @@ class Bar:
         self.fields: PlainDict = {"unit": unit, "began": time.monotonic(), "ended": None}
         self.task = self.progress.add_task(description, total=total, note=note, **self.fields)
 
-    def update(self, completed: float | None = None, **changes: Any) -> None:
+    def update(self, completed: float | None = None, **changes: Unpack[Changes]) -> None:
         """Set the completed amount, description, note or total; ignored if the bar is gone."""
         with suppress(KeyError):
             self.progress.update(self.task, completed=completed, **changes)
@@ -194,6 +205,23 @@ class Bar:
     def begins(self, completed: float) -> None:
         """Start the clock; work completed before does not count in the speed."""
         self.progress.reset(self.task, completed=int(completed), note="", **self.fields)
+
+
+class Block(Protocol):
+    """Block of draws of a chain, as `bayesattn.sample` reports it."""
+
+    @property
+    def chain(self) -> int:
+        """The chain."""
+        ...
+
+    @property
+    def done(self) -> int:
+        """Steps that the chain has done."""
+        ...
+
+
+Event = TypeVar("Event", bound=Block)
 
 
 class SamplingBar:
@@ -217,27 +245,29 @@ class SamplingBar:
         if self.bar is not None:
             self.bar.begins(sum(self.done.values()))
 
-    def __call__(self, event: Any) -> None:
+    def __call__(self, event: Block) -> None:
         """Record the steps that a chain has done; steps before drawing begins were done by an earlier process."""
         self.done[event.chain] = event.done
         if self.drawing and self.bar is not None:
             self.bar.update(sum(self.done.values()))
 
 
-def compiling(progress: Any) -> None:
+def compiling(progress: object) -> None:
     """Show in the progress display, if it can, that compilation begins."""
     if isinstance(progress, SamplingBar):
         progress.compiling()
 
 
-def compiled(progress: Any) -> None:
+def compiled(progress: object) -> None:
     """Show in the progress display, if it can, that compilation has ended."""
     if isinstance(progress, SamplingBar):
         progress.compiled()
 
 
 @contextmanager
-def callback(progress: Any, description: str, total: int) -> Iterator[Callable[[Any], Any]]:
+def callback(
+    progress: Callable[[Event], None] | bool | None, description: str, total: int
+) -> Iterator[Callable[[Event], None]]:
     """Callback for each block of draws: `progress` itself if it is a function, otherwise a bar.
 
     Raises ValueError unless it is a function, True, False or None.

@@ -5,16 +5,36 @@ Otherwise runs with the same seed would share their random numbers, and with the
 
 import hashlib
 import json
-from typing import Any
+from collections.abc import Sequence
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Key
+from numpy.typing import ArrayLike
+
+from bayesattn._util.plain import PlainDict
 
 IMPLEMENTATION = "threefry2x32"
 """Implementation of all random keys."""
-_fingerprints: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+class Identified(Protocol):
+    """Model whose settings and arrays tell its posterior from others."""
+
+    def table(self) -> PlainDict:
+        """Settings that determine the posterior."""
+        ...
+
+    @property
+    def identifying_arrays(self) -> Sequence[ArrayLike]:
+        """Arrays that determine the posterior."""
+        ...
+
+
+_fingerprints: WeakKeyDictionary[Identified, str] = WeakKeyDictionary()
 
 
 def first_key(seed: int) -> Key[Array, ""]:
@@ -22,10 +42,9 @@ def first_key(seed: int) -> Key[Array, ""]:
     return key_of([seed >> 32, seed & 0xFFFFFFFF])
 
 
-def key_of(words: Any) -> Key[Array, "..."]:
+def key_of(words: ArrayLike) -> Key[Array, "..."]:
     """Keys that consist of these words, which are on the last axis."""
-    bits: Any = np.asarray(words, np.uint32)
-    return jax.random.wrap_key_data(bits, impl=IMPLEMENTATION)
+    return jax.random.wrap_key_data(jnp.asarray(np.asarray(words, np.uint32)), impl=IMPLEMENTATION)
 
 
 def stream(seed: int, *purpose: str) -> Key[Array, ""]:
@@ -42,7 +61,7 @@ def branch(key: Key[Array, ""], *purpose: str) -> Key[Array, ""]:
     return jax.random.fold_in(key, int.from_bytes(digest[:4], "big"))
 
 
-def fingerprint(model: Any) -> str:
+def fingerprint(model: Identified) -> str:
     """SHA-256 of the settings and data that determine a posterior, not of its name or its test examples.
 
     Computed once per model, whose data are read-only.
@@ -52,13 +71,13 @@ def fingerprint(model: Any) -> str:
     return _fingerprints[model]
 
 
-def rounded(array: Any) -> np.ndarray:
+def rounded(array: np.ndarray) -> np.ndarray:
     """The array rounded to some 1e-9 of its largest entry: the same on every processor, but for rare ties."""
     scale = 2.0 ** (30 - np.frexp(np.abs(array).max(initial=0.0))[1])
     return np.rint(array * scale) / scale + 0.0  # Zeros without a sign.
 
 
-def digest(settings: Any, *arrays: Any) -> str:
+def digest(settings: object, *arrays: ArrayLike) -> str:
     """SHA-256 of settings that JSON can represent, and of arrays."""
     sha = hashlib.sha256(json.dumps(settings, sort_keys=True).encode())
     for array in arrays:

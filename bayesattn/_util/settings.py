@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -30,10 +30,10 @@ SETTINGS = {
 @contextmanager
 def own_settings() -> Iterator[None]:
     """Context of `SETTINGS` for this thread; threads that it starts need their own."""
-    jax: Any = sys.modules.get("jax")
+    jax = sys.modules.get("jax")
     with ExitStack() as stack:
-        for name, value in SETTINGS.items() if jax else ():
-            if getattr(jax.config, f"jax_{name}") != value:
+        for name, value in SETTINGS.items():
+            if jax is not None and getattr(jax.config, f"jax_{name}") != value:
                 stack.enter_context(getattr(jax, name)(value))
         yield
 

@@ -6,7 +6,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Mapping
-from typing import Any
+from typing import Protocol
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour the screen or turn the direction of text."""
@@ -94,7 +94,13 @@ class Described:
         return as_html(self)
 
 
-def as_text(thing: Any) -> str:
+class _HasDescription(Protocol):
+    """What `Described` and the named tuples of results have."""
+
+    def _described(self) -> tuple[str, Mapping[str, str]]: ...
+
+
+def as_text(thing: _HasDescription) -> str:
     """Title and rows of an object, cut to `LINES` lines of `COLUMNS` columns."""
     title, rows = _content(thing)
     indent = 4 + max(map(len, rows), default=0)
@@ -114,7 +120,7 @@ def as_text(thing: Any) -> str:
     return "\n".join(lines)
 
 
-def as_html(thing: Any) -> str:
+def as_html(thing: _HasDescription) -> str:
     """Title and rows of an object as a table, names escaped."""
     title, rows = _content(thing)
     cells = "".join(
@@ -125,7 +131,7 @@ def as_html(thing: Any) -> str:
     return f"<div><strong>{html.escape(title)}</strong><table>{cells}</table></div>"
 
 
-def _content(thing: Any) -> tuple[str, dict[str, str]]:
+def _content(thing: _HasDescription) -> tuple[str, dict[str, str]]:
     try:
         title, rows = thing._described()
     except Exception as error:  # A debugger may show objects that are not fully constructed.
