@@ -46,29 +46,29 @@ def cost(likelihood: GaussianProcess, arch: Architecture) -> Cost:
     Seconds are rough estimates from the measured time of a gradient and from numbers of operations.
     """
     shapes, likelihood = layer_shapes(arch, full=True), compressed(likelihood, arch)
-    examples, features, paths = _sizes(likelihood)
-    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
-    newton = size <= MOST_COORDINATES_FOR_HESSIAN
+    newton = sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
     if not too_many(shapes):
         seconds += HESSIANS_PER_EXPANSION * hessian
-    memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
-    return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION_SECONDS + seconds, memory)
+    return _cost(likelihood, shapes, newton, gradient, seconds)
 
 
 def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
     """Equally rough cost of preparing collapsed chains; its gradient is that of the chains."""
     shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
-    examples, features, paths = _sizes(likelihood)
-    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
     seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
+    return _cost(likelihood, shapes, not too_many(shapes), gradient, seconds)
+
+
+def _cost(likelihood: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
+    """Cost of a search of so many seconds, compilation not included."""
+    examples, features, paths = _sizes(likelihood)
+    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
-    return Cost(
-        form, size, "gradients" if too_many(shapes) else "Hessian", gradient, COMPILATION_SECONDS + seconds, memory
-    )
+    return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION_SECONDS + seconds, memory)
 
 
 def _sizes(likelihood: GaussianProcess) -> tuple[int, int, int]:
@@ -84,9 +84,7 @@ def seconds_of(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) 
     gradient = _seconds_of_gradient(likelihood, arch, shapes)
     entries = _entries(examples, paths, columns)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
-    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[
-        form_at(likelihood, shapes[0].columns)
-    ]
+    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[form_at(likelihood, columns)]
     return gradient, gradient * (1 + work / of_gradient)
 
 
