@@ -1,7 +1,5 @@
 """Kernel between two sets of examples, weighted by an order parameter (THEORY section 3)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -40,7 +38,7 @@ def kernel(
     return cross_kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), arch.input_variance)
 
 
-def symmetric(name: str, value: Checked, size: int) -> Any:
+def symmetric(name: str, value: Checked, size: int) -> Float[Array | np.ndarray, "row row"]:
     """`value` as a symmetric matrix; raises ValueError if it is not."""
     matrix = finite_array(name, value, (size, size))
     if not is_traced(matrix) and not np.allclose(matrix, matrix.T, rtol=1e-8, atol=1e-8 * np.abs(matrix).max()):

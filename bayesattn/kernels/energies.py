@@ -4,11 +4,11 @@ The closed form is cheaper than differentiating through the Cholesky factor: dE 
 alpha = A^{-1} Y. Labels Y are one vector here, of all outputs.
 """
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
+
+from bayesattn.kernels.path_inputs import Number
 
 LEAST_ROWS_TO_HALVE = 256
 """Number of rows above which a Gram matrix is computed by halves."""
@@ -16,7 +16,7 @@ LEAST_ROWS_TO_HALVE = 256
 Square = Float[Array, "row row"]
 
 
-def cholesky(kernel: Square, temperature: Any) -> Square:
+def cholesky(kernel: Square, temperature: Number) -> Square:
     """Cholesky factor of K + T I."""
     return jnp.linalg.cholesky(kernel + temperature * jnp.eye(len(kernel)))
 
@@ -27,7 +27,7 @@ def log_det(lower: Square) -> Float[Array, ""]:
 
 
 @jax.custom_jvp
-def kernel_energy(kernel: Square, labels: Float[Array, " row"], temperature: Any):
+def kernel_energy(kernel: Square, labels: Float[Array, " row"], temperature: Number):
     """Energy from K."""
     return energy_and_slope(kernel, labels, temperature)[0]
 

@@ -1,7 +1,6 @@
 """Gaussian process in feature space, by A^T A + T I if it is smaller than K + T I = A A^T + T I (EXTENSIONS section 3)."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float
 from bayesattn.kernels.energies import cholesky, gram, inverse, log_det
 from bayesattn.kernels.features import ByFeatures
 from bayesattn.kernels.gaussian_process import smaller_by_features
-from bayesattn.kernels.path_inputs import Factor, Features, outputs_of
+from bayesattn.kernels.path_inputs import Factor, Features, Number, outputs_of
 
 Products = Float[Array, "feature path feature path"]
 
@@ -41,7 +40,7 @@ class InFeatureSpace(ByFeatures):
 
 
 @jax.custom_jvp
-def projection_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Any):
+def projection_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Number):
     """Energy if K is the Gram matrix of B = `mixed`, from a matrix with as many rows as B has columns.
 
     With M = B^T B + T I and w = M^{-1} B^T Y, the posterior mean of the vector that B multiplies (for P labels
@@ -102,7 +101,7 @@ def energy_by_products(
     products: Products,
     pulled: Float[Array, " latent"],
     labels: Float[Array, "example output"],
-    temperature: Any,
+    temperature: Number,
 ) -> Float[Array, ""]:
     """`projection_energy` of B = X F, from B^T B = F^T (X^T X) F and B^T Y; only Y - B w requires the examples.
 

@@ -1,7 +1,6 @@
 """K(U) = A A^T as the Gram matrix of A = X F, path inputs times a factor of U."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ from jaxtyping import Array, Float
 
 from bayesattn.kernels.energies import energy_and_slope, gram, kernel_energy
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.kernels.path_inputs import Factor, OrderParameter
+from bayesattn.kernels.path_inputs import Factor, Number, OrderParameter
 
 
 @jax.tree_util.register_dataclass
@@ -37,7 +36,7 @@ class ByFeatures(GaussianProcess):
 
 
 @jax.custom_jvp
-def gram_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Any):
+def gram_energy(mixed: Float[Array, "label column"], labels: Float[Array, " label"], temperature: Number):
     """Energy if K is the Gram matrix of `mixed`."""
     return energy_and_slope(gram(mixed), labels, temperature)[0]
 

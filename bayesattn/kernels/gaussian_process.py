@@ -11,17 +11,18 @@ in U are symmetric: they are gradients along symmetric changes.
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.kernels.energies import cholesky, gram
 from bayesattn.kernels.path_inputs import (
     Factor,
     Features,
+    Number,
     OrderParameter,
     by_label,
     mixed,
@@ -36,8 +37,8 @@ class ResidualExamples(NamedTuple):
     They result from compression: any number of examples has the same posterior as Pi N_0 examples and residual ones.
     """
 
-    examples: Any
-    square: Any
+    examples: int | Int[Array, ""]
+    square: Number
 
 
 class Whitened(NamedTuple):
@@ -71,7 +72,7 @@ class GaussianProcess(ABC):
 
     features: Features
     labels: Float[Array, "example output"]
-    temperature: Any
+    temperature: Number
     residual: ResidualExamples | None = field(default=None, kw_only=True)
 
     @abstractmethod
@@ -122,22 +123,22 @@ class GaussianProcess(ABC):
         return self.labels.reshape(-1)
 
     @property
-    def constant(self) -> Any:
+    def constant(self) -> Number:
         """P m log(2 pi); minus twice the log density is this constant plus the energy."""
         return (self.labels.size + self._residual_labels) * np.log(2 * np.pi)
 
     @property
-    def residual_energy(self) -> Any:
+    def residual_energy(self) -> Number:
         """Contribution of the residual examples to the energy."""
         if self.residual is None:
             return 0.0
         return self._residual_labels * jnp.log(self.temperature) + self.residual.square / self.temperature
 
     @property
-    def _residual_labels(self) -> Any:
+    def _residual_labels(self) -> int | Int[Array, ""]:
         return 0 if self.residual is None else self.residual.examples * self.outputs
 
-    def at(self, temperature: Any) -> "GaussianProcess":
+    def at(self, temperature: Number) -> "GaussianProcess":
         """The same process at another temperature."""
         return replace(self, temperature=jnp.asarray(temperature, float))
 

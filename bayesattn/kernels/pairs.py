@@ -1,7 +1,6 @@
 """K(U) as a sum over pairs of paths, for one output and few paths."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +9,7 @@ from jaxtyping import Array, Float
 
 from bayesattn.kernels.energies import energy_and_slope
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.kernels.path_inputs import Factor, Features, OrderParameter
+from bayesattn.kernels.path_inputs import Factor, Features, Number, OrderParameter
 
 
 @jax.tree_util.register_dataclass
@@ -66,7 +65,7 @@ def unpacked(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row
 
 
 @jax.custom_jvp
-def packed_energy(packed: Float[Array, " entry"], labels: Float[Array, " example"], temperature: Any):
+def packed_energy(packed: Float[Array, " entry"], labels: Float[Array, " example"], temperature: Number):
     """Energy from the lower triangle of K."""
     return energy_and_slope(unpacked(packed, len(labels)), labels, temperature)[0]
 

@@ -5,7 +5,7 @@ outputs fastest in both. One output is the case m = 1; user-facing results then 
 (`without_single_output`).
 """
 
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,14 @@ PIVOT_ROUNDING = 10.0
 Features = Float[Array, "example feature path"]
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
+Number = float | Float[Array, ""]
+"""A number, such as the temperature, or the array of one that JAX traces."""
+Values = TypeVar("Values", Array, np.ndarray)
 
 
-def checked_path_inputs(name: str, value: Checked, arch: Architecture, features: int | str = "features") -> Any:
+def checked_path_inputs(
+    name: str, value: Checked, arch: Architecture, features: int | str = "features"
+) -> Float[Array | np.ndarray, "example path feature"]:
     """`value` as path inputs of `arch`; raises ValueError if it does not have the right form."""
     if not isinstance(arch, Architecture):
         raise BayesattnError(f"arch must be a bayesattn.Architecture, got {type(arch).__name__}")
@@ -43,7 +48,9 @@ def require_paths(name: str, array: Checked, arch: Architecture) -> None:
         )
 
 
-def checked_labels(name: str, value: Checked, examples: int, arch: Architecture) -> Any:
+def checked_labels(
+    name: str, value: Checked, examples: int, arch: Architecture
+) -> Float[Array | np.ndarray, " *labels"]:
     """`value` as labels, shape (P,), or (P, m) for several outputs; raises ValueError if it has another form."""
     return labels_array(name, value, examples, arch.outputs)
 
@@ -78,7 +85,7 @@ def input_scale(input_variance: Checked, paths: int, features: int) -> Any:
     return (input_variance / (features * paths)) ** 0.5
 
 
-def scaled_features(path_inputs: Checked, input_variance: Checked) -> Features:
+def scaled_features(path_inputs: Checked, input_variance: Number) -> Features:
     """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), with paths last, so that a matrix product mixes them."""
     return _scaled(path_inputs, input_scale(input_variance, *path_inputs.shape[1:]))
 
@@ -110,6 +117,6 @@ def outputs_of(
     return features.reshape(len(features), -1) @ by_output.reshape(-1, outputs)
 
 
-def without_single_output(values: Checked) -> Any:
+def without_single_output(values: Values) -> Values:
     """Values of shape (.., P, m) in user-facing shape: (.., P) if m = 1."""
     return values[..., 0] if values.shape[-1] == 1 else values

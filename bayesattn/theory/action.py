@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ class Action(NamedTuple):
 
 
 @with_own_settings
-def action(order_parameters: Sequence[Any], model: Checked, *, temperature: Checked = None) -> Action:
+def action(order_parameters: Sequence[object], model: Checked, *, temperature: Checked = None) -> Action:
     """Energy and entropy at any order parameters, with the readout's U_a eliminated in closed form.
 
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
@@ -61,7 +61,9 @@ def number_or_matrix(matrix: Float[Array, "output output"]) -> Float[Array, "*ou
     return matrix[0, 0] if len(matrix) == 1 else matrix
 
 
-def checked_order_parameters(order_parameters: Sequence[Any], arch: Architecture) -> tuple[Any, ...]:
+def checked_order_parameters(
+    order_parameters: Sequence[object], arch: Architecture
+) -> tuple[Float[Array | np.ndarray, "_ _"], ...]:
     """(U_1, .., U_L) as arrays; raises ValueError if they are not the order parameters of `arch`."""
     if len(order_parameters) != arch.depth:
         raise BayesattnError(

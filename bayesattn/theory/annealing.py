@@ -18,7 +18,7 @@ give the error, and a ladder in the exponent of the likelihood, which passes thr
 import itertools
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -60,8 +60,8 @@ class Annealed(NamedTuple):
 
     log_evidence: float
     error: float
-    points: Any
-    weights: Any
+    points: Float[np.ndarray, "particle coordinate"]
+    weights: Float[np.ndarray, " particle"]
 
 
 class Singular(ArithmeticError):
@@ -114,11 +114,8 @@ def anneal(
         if not wanted:
             return estimates
         weights = special.softmax(by_island, axis=1)
-        metric = spanning_of(points, weights.ravel() / ISLANDS)
-        chosen = systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
-        keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
-        target = problem.at(cold), nowhere, 1.0
-        points, step = _moved(keys, points[chosen], metric, step, target, shapes)
+        keys = jax.random.fold_in(resampling_key, level), jax.random.fold_in(moving_key, level)
+        points, step = _moved(keys, points, weights, step, (problem.at(cold), nowhere, 1.0), shapes)
         hot, (before, slopes) = cold, _log_likelihoods(points, cold, problem, shapes)
         best = max([best, *(estimate.log_evidence for estimate in estimates.values())])
         if _mean(log_evidence, variance)[0] < best - within and slopes.mean() > 0:
@@ -158,10 +155,8 @@ def bridge(
         weights = special.softmax(by_island, axis=1)
         if left == 0:
             return Annealed(*_mean(log_evidence, variance), points, weights.ravel() / ISLANDS)
-        metric = spanning_of(points, weights.ravel() / ISLANDS)
-        chosen = systematic(jax.random.fold_in(resampling_key, level), weights, count // MOVES)
-        keys = jax.random.split(jax.random.fold_in(moving_key, level), len(chosen))
-        points, step = _moved(keys, points[chosen], metric, step, (problem, start, 1 - left), shapes)
+        keys = jax.random.fold_in(resampling_key, level), jax.random.fold_in(moving_key, level)
+        points, step = _moved(keys, points, weights, step, (problem, start, 1 - left), shapes)
     raise AssertionError  # never reached
 
 
@@ -244,11 +239,17 @@ def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numb
 
 
 def _moved(
-    keys, points: Points, metric, step, target: tuple, shapes: Shapes
+    keys, points: np.ndarray, weights: np.ndarray, step, target: tuple, shapes: Shapes
 ) -> tuple[Float[np.ndarray, "moved coordinate"], float]:
-    """States of Hamiltonian chains from points, and a step size adapted towards the target acceptance."""
+    """States of Hamiltonian chains from resampled points, and a step size adapted towards the target acceptance.
+
+    The keys are those of resampling and of moves; weights have one row for each island.
+    """
+    metric = spanning_of(points, weights.ravel() / ISLANDS)
+    chosen = systematic(keys[0], weights, weights.shape[1] // MOVES)
+    move_keys = jax.random.split(keys[1], len(chosen))
     leaps = int(np.clip(np.ceil(TRAJECTORY_LENGTH / step), 1, MOST_LEAPFROG_STEPS))
-    moved, accepted = jax.device_get(_move(keys, points, metric, step, leaps, *target, shapes))
+    moved, accepted = jax.device_get(_move(move_keys, points[chosen], metric, step, leaps, *target, shapes))
     return moved.reshape(-1, points.shape[1]), step * np.exp(accepted.mean() - TARGET_ACCEPTANCE)
 
 

@@ -1,7 +1,5 @@
 """Checks of arguments that theory functions share: a model with Gaussian labels, and numbers that JAX does not trace."""
 
-from typing import Any
-
 import jax
 
 from bayesattn._util.checks import Checked, is_traced, positive
@@ -27,7 +25,7 @@ def require_gaussian_model(model: Checked) -> None:
     model.require_gaussian()
 
 
-def refuse_traced(function: str, **arguments: Any) -> None:
+def refuse_traced(function: str, **arguments: object) -> None:
     """Raise ValueError if JAX traces an argument of a function whose search depends on its values."""
     for name, value in arguments.items():
         if any(map(is_traced, jax.tree.leaves(value))):

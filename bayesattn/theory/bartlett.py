@@ -21,7 +21,7 @@ factor of U_l at the saddle point, strong rows first.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,6 +30,7 @@ import scipy.linalg
 from jaxtyping import Array, Float, Int, Key
 
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.path_inputs import Number
 
 AMPLE_DEGREES_OF_FREEDOM = 4
 """Degrees of freedom from which a column of B hardly ever comes near 0, so that the order of rows does not matter."""
@@ -37,7 +38,7 @@ AMPLE_DEGREES_OF_FREEDOM = 4
 Point = Float[Array, " coordinate"]
 Order = Int[Array, " row_of_any_layer"] | None
 """Row indices of each layer, one layer after the other, in the order that rows have in B_l; None for their own order."""
-Skips = Sequence[Any]
+Skips = Sequence[Number | None]
 """rho_l of each layer whose shape has a skip, None for other layers."""
 
 
@@ -194,9 +195,9 @@ def cholesky_factors(
 
 def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, layer: int) -> Array:
     """Rows of the heads, after those of the skip if the layer has one."""
-    if not shape.skip:
+    if not shape.skip or (strength := skips[layer]) is None:
         return of_heads
-    of_skip = jnp.sqrt(float(shape.heads)) * skips[layer] * above
+    of_skip = jnp.sqrt(float(shape.heads)) * strength * above
     return jnp.concatenate([jnp.pad(of_skip, ((0, 0), (0, shape.diagonal))), of_heads])
 
 

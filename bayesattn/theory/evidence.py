@@ -261,14 +261,14 @@ def _by_bridges(
     # Searches from prior draws alone do not reach every mode, so half of the searches start further out.
     origin, stretch = stretched(shapes, problem.widths)
     further = origin + DISTANT_START_SCALE * stretch * jax.random.normal(further_key, (2, few // 2, len(origin)))
-    routes: list[tuple[Any, Any]] = [
+    routes = [
         (first_key, _covering(basins(problem, shapes, [*chosen, *further[0]]), annealed)),
         (second_key, _covering(basins(problem, shapes, [*drawn, *further[1]]))),
     ]
     result = Evidence(annealed.log_evidence, annealed.error, "annealing", False)
-    if not all(components for _, components in routes):
+    covers = [(key, components, components) for key, components in routes if components]
+    if len(covers) < len(routes):
         return result
-    covers = [(key, components, components) for key, components in routes]
     for turn, share in enumerate(LEAST_BRIDGE_SHARES):
         bridges = [
             bridge(mixture(cover, signs), problem, shapes, branch(key, str(turn)), particles, least_share=share)
@@ -278,7 +278,7 @@ def _by_bridges(
         if turn and result.reliable and result.error <= BRIDGE_TARGET_ERROR:
             break
         covers = [
-            (key, first, refitted(first, np.asarray(crossed.points), np.asarray(crossed.weights), signs))
+            (key, first, refitted(first, crossed.points, crossed.weights, signs))
             for (key, first, _), crossed in zip(covers, bridges, strict=True)
         ]
     return result

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ class Minimum(NamedTuple):
 
 def minimum(
     function: Callable,
-    local: Callable[[Any], Local],
+    local: Callable[[Array], Local],
     start: Float[Array, " coordinate"],
     max_steps: int,
     tolerance: float = 1e-11,
@@ -109,8 +109,8 @@ class Found(NamedTuple):
 
 
 def minimum_by_gradients(
-    function: Callable[..., Any],
-    data: tuple[Any, ...],
+    function: Callable[..., Array],
+    data: tuple[object, ...],
     shapes: Checked,
     start: Checked,
     max_steps: int,

@@ -210,14 +210,14 @@ def _mode_of_many(problem: Problem, start: Point, shapes: Shapes, max_steps: int
     return mode
 
 
-def _leading(point: Checked, size: int, data: tuple[Any, ...], shapes: Shapes) -> Whitening:
+def _leading(point: Checked, size: int, data: tuple[Problem, Point, Point], shapes: Shapes) -> Whitening:
     """Whitening by the directions of largest curvature at a point, and by the prior in all other directions."""
     _, origin, stretch = data
 
     def times(direction: np.ndarray) -> np.ndarray:
         return np.asarray(hessian_times(_whitened_potential, shapes, jnp.asarray(direction), point, data))
 
-    curved: Any = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
+    curved = LinearOperator((size, size), matvec=times, dtype=np.float64)  # pyright: ignore[reportCallIssue]
     options: Any = {"which": "LA", "tol": LANCZOS_TOLERANCE, "v0": np.ones(size)}
     curvatures, directions = eigsh(curved, min(LEADING_DIRECTIONS, size // 4), **options)
     shrinks = np.sqrt(PRIOR_CURVATURE / curvatures)

@@ -1,7 +1,5 @@
 """Predictor given an order parameter (THEORY section 5)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -47,7 +45,7 @@ def _predict(order_parameter, likelihood: GaussianProcess, features) -> Predicti
     return conditional_moments(likelihood, order_parameter, features)
 
 
-def right(outputs: Checked, labels: Checked) -> Any:
+def right(outputs: Checked, labels: Checked) -> Float[Array | np.ndarray, "*draws example"]:
     """Whether each output has the sign of its label: 1 or 0, and 1/2 for an output of 0, which is a guess.
 
     Accuracy is the mean over examples (THEORY section 5). With several outputs, whose labels have shape (P, m), the

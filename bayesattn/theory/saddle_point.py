@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from bayesattn._util.checks import Checked, positive, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
@@ -17,6 +17,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import LEAST_PIVOT, is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
+from bayesattn.kernels.path_inputs import Number
 from bayesattn.theory.action import number_or_matrix
 from bayesattn.theory.arguments import gaussian_density, refuse_traced, require_gaussian_model
 from bayesattn.theory.bartlett import layer_shapes, split, unwhiten
@@ -53,7 +54,7 @@ class SaddlePoint(NamedTuple):
     entropy: Array
     gradient_norm: Array
     iterations: Array
-    converged: Any
+    converged: bool | Bool[Array | np.ndarray, "*batch"]
     point: Array
 
     __repr__ = as_text  # pyright: ignore[reportAssignmentType]
@@ -186,7 +187,7 @@ def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
 def _solved(
     likelihood: GaussianProcess,
     networks: Sequence[Architecture],
-    temperatures: Sequence[Any],
+    temperatures: Sequence[Number],
     max_steps: int,
     throw: bool,
 ) -> list[SaddlePoint]:
