@@ -8,14 +8,14 @@ transition of a kernel makes `steps` steps of its algorithm, so that a draw cost
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypedDict
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Float, Key
+from jaxtyping import Array, Float, Int, Key, PyTree
 from numpyro.infer import init_to_sample
-from numpyro.infer.hmc_util import IntegratorState, warmup_adapter
+from numpyro.infer.hmc_util import HMCAdaptState, IntegratorState, warmup_adapter
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
 
@@ -42,7 +42,7 @@ class Move(NamedTuple):
     point: Point
     accept_prob: Float[Array, ""]
     energy_error: Float[Array, ""]
-    gradients: Any
+    gradients: int | Int[Array, ""]
 
 
 class LangevinState(NamedTuple):
@@ -53,19 +53,29 @@ class LangevinState(NamedTuple):
     """
 
     i: Array
-    z: Any
+    z: PyTree[Array]
     potential_energy: Array
-    z_grad: Any
+    z_grad: PyTree[Array]
     momentum: Vector
     num_steps: Array
     accept_prob: Array
     mean_accept_prob: Array
     energy_error: Array
     diverging: Array
-    adapt_state: Any
-    tuning: Any
-    half: Any
+    adapt_state: HMCAdaptState
+    tuning: PyTree[Array]
+    half: PyTree[Array]
     rng_key: Array
+
+
+class LangevinOptions(TypedDict, total=False):
+    """Options of all Langevin kernels."""
+
+    step_size: float
+    steps: int
+    adapt_step_size: bool
+    adapt_mass_matrix: bool
+    target_accept_prob: float | None
 
 
 class Langevin(MCMCKernel):
@@ -110,7 +120,7 @@ class Langevin(MCMCKernel):
     def step(self, key: Key[Array, ""], point: Point, step_size: Array, logdensity: Callable) -> Move:
         """One step of the algorithm in scaled coordinates."""
 
-    def start_tuning(self) -> Any:
+    def start_tuning(self) -> tuple:
         """Initial values, before warm-up, of the quantities that a kernel tunes besides step size and scale."""
         return ()
 
@@ -134,7 +144,7 @@ class Langevin(MCMCKernel):
         size = state.adapt_state.step_size
         return f"{state.num_steps} gradients, step size {size:.2e}. acc. prob={state.mean_accept_prob:.2f}"
 
-    def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
+    def postprocess_fn(self, args: tuple, kwargs: dict) -> Callable:
         """Map from unconstrained sites to the sites of the program."""
         return (lambda z: z) if self._postprocess is None else self._postprocess(*args, **kwargs)
 
@@ -179,7 +189,7 @@ class Langevin(MCMCKernel):
             key,
         )
 
-    def start_half(self, z: Any, flat: Vector) -> Any:
+    def start_half(self, z: PyTree[Array], flat: Vector) -> tuple:
         """Initial second chain of a biased kernel; empty for a kernel without bias."""
         return ()
 
@@ -187,13 +197,13 @@ class Langevin(MCMCKernel):
         """Momentum before the first step."""
         return jax.random.normal(key, flat.shape)
 
-    def refresh(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+    def refresh(self, state: LangevinState, model_args: tuple, model_kwargs: dict | None) -> LangevinState:
         """State with the energy and the gradient recomputed for other data."""
         potential = self._potential_of(*model_args, **(model_kwargs or {}))
         value, gradient = jax.value_and_grad(potential)(state.z)
         return state._replace(potential_energy=value, z_grad=gradient)
 
-    def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+    def sample(self, state: LangevinState, model_args: tuple, model_kwargs: dict | None) -> LangevinState:
         """State after one more transition."""
         key, step_key = jax.random.split(state.rng_key)
         scaled = Scaled(state, self._potential_of(*model_args, **(model_kwargs or {})))
@@ -273,7 +283,7 @@ class Scaled:
 class Half(NamedTuple):
     """Second chain of a biased kernel, at half the step size."""
 
-    z: Any
+    z: PyTree[Array]
     momentum: Vector
 
 
@@ -287,7 +297,7 @@ class Unadjusted(Langevin):
     order: ClassVar[int] = 1
     """Order p of the step-size bias."""
 
-    def start_half(self, z: Any, flat: Vector) -> Half:
+    def start_half(self, z: PyTree[Array], flat: Vector) -> Half:
         """Second chain at the start of the first, with zero momentum."""
         return Half(z, jnp.zeros_like(flat))
 
@@ -295,7 +305,7 @@ class Unadjusted(Langevin):
         """State adapted in warm-up, with the second chain at the point of the first."""
         return super().adapted(state, moves)._replace(half=Half(state.z, state.momentum))
 
-    def sample(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+    def sample(self, state: LangevinState, model_args: tuple, model_kwargs: dict | None) -> LangevinState:
         """State after one more transition: of the first chain in warm-up, of both chains after it."""
         return jax.lax.cond(
             state.i < self.warmup,
@@ -305,10 +315,10 @@ class Unadjusted(Langevin):
         )
 
     @abstractmethod
-    def free(self, state: LangevinState, model_args: Any, model_kwargs: Any) -> LangevinState:
+    def free(self, state: LangevinState, model_args: tuple, model_kwargs: dict) -> LangevinState:
         """State after one more transition of both chains, after warm-up."""
 
-    def bias(self, values: Any, half: Any) -> Any:
+    def bias(self, values: dict[str, Array], half: dict[str, Array]) -> dict[str, Array]:
         """Estimate of the bias of a draw's values, from the values of both chains."""
         factor = 2**self.order / (2**self.order - 1)
         return jax.tree.map(lambda at, at_half: factor * (at - at_half), values, half)

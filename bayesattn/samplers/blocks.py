@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import numpy as np
@@ -20,7 +20,7 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import compiled
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
-from bayesattn.models import PARAMETERISATIONS, Collapsed, Parameterisation, require_memory
+from bayesattn.models import PARAMETERISATIONS, Model, Parameterisation, require_memory
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
 class Recorder(Protocol):
     """Storage of draws and sampler states; the threads of the chains call its methods."""
 
-    def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
+    def restore(self, chains: Chains, like: object) -> tuple[object, int] | None:
         """State and number of steps done of chains begun earlier; None for a new start. `like` has the state's shapes."""
         ...
 
@@ -74,7 +74,7 @@ class Recorder(Protocol):
         """Store draws `first`, first + 1, ..; the leading axes of the arrays are (chain, draw)."""
         ...
 
-    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
+    def checkpoint(self, chains: Chains, state: object, done: int, steps: int, seconds: float) -> None:
         """Store the state after `done` steps; the block just drawn was the last `steps` of them and took `seconds`."""
         ...
 
@@ -90,7 +90,7 @@ class _ChainGroup(NamedTuple):
     done: int
     order: int
     chains: Chains
-    state: Any
+    state: object
     seconds_per_step: float = MOST_SECONDS_PER_BLOCK / STEPS_OF_FIRST_BLOCK
 
 
@@ -118,8 +118,12 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     kind = PARAMETERISATIONS[job.parameterisation]
     require_memory(model, job.parameterisation, at_once)
-    computed = _prepared(model, kind, refine=not pair) if prepared is None else prepared
-    posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **computed)
+    if prepared is None:
+        prepared = kind.prepare(model)
+        # A pair has the coordinates of `log_density`.
+        if not pair and job.parameterisation == "collapsed" and isinstance(model, Model):
+            prepared = curvature.refined(model, prepared)
+    posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:
         elsewhere.require_density(job.sampler, posterior)
     vectorised = job.chain_method == "vectorised"
@@ -129,16 +133,10 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(f"keep must leave something of a model without test examples, got {', '.join(job.keep)}")
     block = max(1, min(MOST_DRAWS_PER_BLOCK, MOST_BYTES_PER_BLOCK // bytes_per_draw(shapes)))
     key = stream(job.seed, "chains", fingerprint(model), elsewhere.without_number(job.sampler), job.parameterisation)
-    return Plan(chain_program, posterior, computed, shapes, block, key)
+    return Plan(chain_program, posterior, prepared, shapes, block, key)
 
 
-def _prepared(model: Any, kind: type[Parameterisation], refine: bool) -> PlainDict:
-    """Quantities that must be computed before sampling; not refined if coordinates are to be those of `log_density`."""
-    prepared = kind.prepare(model)
-    return curvature.refined(model, prepared) if refine and kind is Collapsed else prepared
-
-
-def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Any]:
+def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Key[Array, "..."]]:
     """Random keys with which the chains of each of `units` start."""
     keys = jax.random.split(key, job.chains)
     return [keys] if job.chain_method == "vectorised" else list(keys)
@@ -287,12 +285,12 @@ class _Runner:
         return thin * min(max(1, affordable // thin), self.block - kept % self.block, self.job.kept - kept)
 
 
-def _energy_and_gradient(state: Any) -> list[Any]:
+def _energy_and_gradient(state: object) -> list[object]:
     """Potential energy and gradient of a state, as far as its sampler keeps them."""
     return [getattr(state, name) for name in ("potential_energy", "z_grad") if hasattr(state, name)]
 
 
-def _require_finite(values: Any, where: str, chains: Chains) -> None:
+def _require_finite(values: object, where: str, chains: Chains) -> None:
     if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(values)):
         raise FloatingPointError(
             f"sampling met a value that is not finite at {where} of chain {', '.join(map(str, chains))};"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array
+from jaxtyping import Array, PyTree
 from numpyro.infer import init_to_sample
 from numpyro.infer.ensemble import EnsembleSampler
 from numpyro.infer.mcmc import MCMCKernel
@@ -24,6 +24,7 @@ from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import branch, first_key
 from bayesattn.models.interface import STATISTICS
+from bayesattn.models.parameterisation import Parameterisation
 
 NUMPYRO = "numpyro.infer."
 PAIR_STATISTICS = {
@@ -39,7 +40,7 @@ _named: dict[str, Any] = {}
 _numbers = itertools.count(1)
 
 
-def name_of(kernel: Any) -> str:
+def name_of(kernel: object) -> str:
     """Name by which `kernel_class` knows a NumPyro kernel, a class or an instance, or an (init, step) pair.
 
     Raises ValueError for something else, for a kernel that moves all chains together, and for a kernel that does not take a
@@ -65,7 +66,7 @@ def name_of(kernel: Any) -> str:
     return _name(name, kernel)
 
 
-def _name(name: str, kernel: Any) -> str:
+def _name(name: str, kernel: object) -> str:
     _named[name] = kernel
     return name
 
@@ -100,7 +101,7 @@ def is_pair(name: str) -> bool:
     return isinstance(_named.get(name), tuple)
 
 
-def require_density(name: str, posterior: Any) -> None:
+def require_density(name: str, posterior: Parameterisation) -> None:
     """Raise ValueError unless a pair takes the coordinates of a posterior, with its log density up to a constant."""
     init, differences = _named[name][0], []
     for number in range(2):
@@ -125,7 +126,7 @@ def require_density(name: str, posterior: Any) -> None:
         )
 
 
-def kernel_class(name: str) -> Any:
+def kernel_class(name: str) -> type | None:
     """Constructor of the kernel of a name, as those of the samplers here; None for a name that is unknown."""
     kernel = _named.get(name)
     if kernel is None:
@@ -135,32 +136,29 @@ def kernel_class(name: str) -> Any:
     return _adapted(name, kernel)
 
 
-def _adapted(name: str, kernel: Any) -> type:
+def _adapted(name: str, kernel: object) -> type:
     """Class of kernels for a program, with the statistics of a draw."""
     kind: Any = kernel if isinstance(kernel, type) else type(kernel)
-    taken = [
-        each for each in inspect.signature(kind).parameters if each not in ("model", "potential_fn", "init_strategy")
-    ]
-
-    strategy = {"init_strategy": init_to_sample} if "init_strategy" in inspect.signature(kind).parameters else {}
+    taken = inspect.signature(kind).parameters
+    strategy = {"init_strategy": init_to_sample} if "init_strategy" in taken else {}
 
     class Elsewhere(kind):
-        options = tuple(taken) if kernel is kind else ()
+        options = tuple(taken.keys() - {"model", "potential_fn", "init_strategy"}) if kernel is kind else ()
 
-        def __init__(self, program: Any = None, **options: Any):
+        def __init__(self, program: Callable | None = None, **options: object):
             if kernel is kind:
                 super().__init__(program, **strategy, **options)
             else:
                 kept = {key: None if key in KEPT_FUNCTIONS else value for key, value in vars(kernel).items()}
                 self.__dict__.update(kept | {"_model": program})
 
-        def init(self, *arguments: Any, **named: Any) -> Any:
+        def init(self, *arguments: object, **named: object) -> tuple:
             state = super().init(*arguments, **named)
             if not hasattr(state, "z") or not hasattr(state, "rng_key"):
                 raise BayesattnError(f"sampler {name!r} must have a state with the fields z and rng_key")
             return state
 
-        def sample(self, state: Any, model_args: Any, model_kwargs: Any) -> Any:
+        def sample(self, state: NamedTuple, model_args: tuple, model_kwargs: dict) -> tuple:
             """One transition. Where it meets a density that is not a number, the chain stays, and so does what it adapts."""
             new = super().sample(state, model_args, model_kwargs)
             numbers = [
@@ -189,8 +187,8 @@ def _adapted(name: str, kernel: Any) -> type:
 class _PairState(NamedTuple):
     """State of a chain of a pair: its sites, its own state, statistics of its last step."""
 
-    z: Any
-    inner: Any
+    z: PyTree[Array]
+    inner: PyTree[Array]
     statistics: dict[str, Array]
     rng_key: Array
 
@@ -204,14 +202,12 @@ class _Pair(MCMCKernel):
     options: tuple[str, ...] = ()
     pair: tuple[Callable, Callable]
 
-    def __init__(self, program: Any = None):
+    def __init__(self, program: Callable | None = None):
         self._init, self._step = self.pair
-        self._unravel: Any = None
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
         """State at the sites given."""
-        vector, self._unravel = ravel_pytree(init_params)
-        inner = self._init(vector)
+        inner = self._init(ravel_pytree(init_params)[0])
         statistics = jax.eval_shape(lambda: _statistics(self._step(rng_key, inner)[1]))
         nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
         return _PairState(init_params, inner, nothing, rng_key)
@@ -220,14 +216,14 @@ class _Pair(MCMCKernel):
         """One step."""
         rng_key, step_key = jax.random.split(state.rng_key)
         inner, info = self._step(step_key, state.inner)
-        return _PairState(self._unravel(inner.position), inner, _statistics(info), rng_key)
+        return _PairState(ravel_pytree(state.z)[1](inner.position), inner, _statistics(info), rng_key)
 
     def statistics(self, state: _PairState) -> dict[str, Array]:
         """Sample statistics of one draw, by ArviZ's names."""
         return state.statistics
 
 
-def _statistics(info: Any) -> dict[str, Array]:
+def _statistics(info: object) -> dict[str, Array]:
     """Statistics of the step that led to a state."""
     found = {ours: getattr(info, theirs, None) for theirs, ours in PAIR_STATISTICS.items()}
     return {name: jnp.asarray(value) for name, value in found.items() if value is not None}

@@ -4,7 +4,6 @@ import threading
 import time
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -44,7 +43,7 @@ class Goal:
             raise BayesattnError(f"target_ess needs draws of U, keep = {', '.join(CENTRAL)}, got {', '.join(job.keep)}")
         self.began, self.lock = time.monotonic(), threading.Lock()
         self.look, self.reached, self.over = DRAWS_AT_FIRST_CHECK, None, False
-        self.values: Callable[[int], Any] = lambda count: np.empty((0, 0, 0))
+        self.values: Callable[[int], np.ndarray] = lambda count: np.empty((0, 0, 0))
 
     def enough(self, drawn: int) -> bool:
         """Whether to stop when every chain has `drawn` draws; `values(count)` returns entries of the first `count` draws."""

@@ -6,6 +6,9 @@ from typing import Any
 import jax.numpy as jnp
 from jaxtyping import Array
 from numpyro.infer import HMC, NUTS, init_to_sample
+from numpyro.infer.hmc import HMCState
+
+from bayesattn.samplers.adapter import statistics_of
 
 
 class Nuts(NUTS):
@@ -14,7 +17,7 @@ class Nuts(NUTS):
     def __init__(self, program: Callable | None = None, **options: Any):
         super().__init__(program, init_strategy=init_to_sample, **options)
 
-    def statistics(self, state: Any) -> dict[str, Array]:
+    def statistics(self, state: HMCState) -> dict[str, Array]:
         """Sample statistics of one draw, under ArviZ's names."""
         # A full binary tree of depth d has 2^d - 1 leapfrog steps. A pair of depths is (in warm-up, after it).
         deepest = self._max_tree_depth[1] if isinstance(self._max_tree_depth, tuple) else self._max_tree_depth
@@ -32,17 +35,10 @@ class Hmc(HMC):
             options.setdefault("trajectory_length", None)
         super().__init__(program, init_strategy=init_to_sample, **options)
 
-    def statistics(self, state: Any) -> dict[str, Array]:
+    def statistics(self, state: HMCState) -> dict[str, Array]:
         """Sample statistics of one draw, under ArviZ's names."""
         return _statistics(state)
 
 
-def _statistics(state: Any) -> dict[str, Array]:
-    return {
-        "lp": -state.potential_energy,
-        "energy": state.energy,
-        "acceptance_rate": state.accept_prob,
-        "n_steps": state.num_steps,
-        "step_size": state.adapt_state.step_size,
-        "diverging": state.diverging,
-    }
+def _statistics(state: HMCState) -> dict[str, Array]:
+    return statistics_of(state) | {"energy": state.energy}

@@ -25,12 +25,9 @@ PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
 QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
 
 
-def sampler_class(name: str) -> Any:
+def sampler_class(name: str) -> type:
     """Class of a sampler, by its name; raises ValueError for an unknown one."""
-    found = SAMPLERS.get(name) or elsewhere.kernel_class(name)
-    if found is None:
-        one_of("sampler", name, SAMPLERS)
-    return found
+    return SAMPLERS.get(name) or elsewhere.kernel_class(name) or SAMPLERS[one_of("sampler", name, SAMPLERS)]
 
 
 @dataclass(frozen=True, kw_only=True)

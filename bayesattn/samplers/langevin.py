@@ -4,7 +4,8 @@ BlackJAX takes half a second to import, so it is imported only when one of its a
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import Any, NamedTuple, Unpack
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +14,11 @@ from jaxtyping import Array
 
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
 from bayesattn.samplers.adapter import (
     MOST_ENERGY_ERROR,
     Half,
     Langevin,
+    LangevinOptions,
     LangevinState,
     Move,
     Point,
@@ -33,7 +34,7 @@ MCLACHLAN_GRADIENTS = 2
 
 
 def _proposed_by(
-    algorithm: Any, state_class: type, key: Array, point: Point, step_size: Array, logdensity: Callable
+    algorithm: ModuleType, state_class: type, key: Array, point: Point, step_size: Array, logdensity: Callable
 ) -> Move:
     """Move of a BlackJAX algorithm without momentum, with Metropolis-Hastings acceptance."""
     state = state_class(point.position, point.logdensity, point.gradient)
@@ -83,7 +84,13 @@ class Underdamped(Langevin):
     target = 0.8
 
     def __init__(
-        self, program=None, potential_fn=None, *, length: float = 2.0, damping_length: float = 4.0, **options: Any
+        self,
+        program=None,
+        potential_fn=None,
+        *,
+        length: float = 2.0,
+        damping_length: float = 4.0,
+        **options: Unpack[LangevinOptions],
     ):
         super().__init__(program, potential_fn, **options)
         self.length, self.damping_length = positive("length", length), positive("damping_length", damping_length)
@@ -122,7 +129,7 @@ class AdjustedMclmc(Langevin):
 
     target = 0.9
 
-    def __init__(self, program=None, potential_fn=None, *, length: float = 1.5, **options: Any):
+    def __init__(self, program=None, potential_fn=None, *, length: float = 1.5, **options: Unpack[LangevinOptions]):
         super().__init__(program, potential_fn, **options)
         self.length = positive("length", length)
 
@@ -187,7 +194,7 @@ class Ula(Unadjusted):
             rng_key=key,
         )
 
-    def drift(self, scaled: Scaled, model_args: Any, model_kwargs: Any) -> Callable:
+    def drift(self, scaled: Scaled, model_args: tuple, model_kwargs: dict) -> Callable:
         """Gradient of the log density as a function of position and key; a subclass may choose a minibatch by the key."""
         gradient = jax.grad(scaled.logdensity)
         return lambda position, key: gradient(position)
@@ -203,7 +210,7 @@ class Sgld(Ula):
 
     target = 0.98
 
-    def __init__(self, program=None, potential_fn=None, *, minibatch: int, **options: Any):
+    def __init__(self, program=None, potential_fn=None, *, minibatch: int, **options: Unpack[LangevinOptions]):
         super().__init__(program, potential_fn, **options)
         self.minibatch = positive_integer("minibatch", minibatch)
 
@@ -247,10 +254,16 @@ class Mclmc(Unadjusted):
     trust = 1.5
 
     def __init__(
-        self, program=None, potential_fn=None, *, length: float = 1.0, desired_energy_var: float = 5e-4, **options: Any
+        self,
+        program=None,
+        potential_fn=None,
+        *,
+        length: float = 1.0,
+        desired_energy_var: float = 5e-4,
+        **options: Unpack[LangevinOptions],
     ):
-        settings: PlainDict = {"step_size": 0.5} | options
-        super().__init__(program, potential_fn, **settings)
+        options.setdefault("step_size", 0.5)
+        super().__init__(program, potential_fn, **options)
         self.length = positive("length", length)
         self.desired_energy_var = positive("desired_energy_var", desired_energy_var)
 

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 
@@ -14,7 +13,7 @@ LARGEST_TREE_DEPTH = 30
 """Largest tree depth: a deeper tree has more leaves than a 32-bit integer can count."""
 
 
-def checked_options(sampler: str, kernel: type, options: Any) -> PlainDict:
+def checked_options(sampler: str, kernel: type, options: object) -> PlainDict:
     """Options with lists as tuples; raises ValueError for an option that the kernel does not have, or an invalid value."""
     if not isinstance(options, Mapping):
         raise BayesattnError(f"options must be a dictionary of options of the sampler, got {shown(options)}")
@@ -50,12 +49,12 @@ def option_names(kernel: type) -> list[str]:
     return sorted(set(names))
 
 
-def _probability(name: str, value: Any) -> None:
+def _probability(name: str, value: object) -> None:
     if not positive(name, value) < 1:
         raise BayesattnError(f"{name} must be below 1, got {value:g}")
 
 
-def _tree_depth(name: str, value: Any) -> None:
+def _tree_depth(name: str, value: object) -> None:
     depths = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, list | tuple) and len(value) != 2:
         raise BayesattnError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
@@ -63,7 +62,7 @@ def _tree_depth(name: str, value: Any) -> None:
         positive_integer(name, depth, 1, LARGEST_TREE_DEPTH)
 
 
-CHECKS: dict[str, Callable[[str, Any], Any]] = {
+CHECKS: dict[str, Callable[[str, object], object]] = {
     "adapt_mass_matrix": truth,
     "adapt_step_size": truth,
     "damping_length": positive,

@@ -4,12 +4,12 @@ import dataclasses
 import math
 import time
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from bayesattn.models import collapsed
+from bayesattn.models import Model, collapsed
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature
-from bayesattn.samplers.blocks import advance, bytes_per_draw, plan
+from bayesattn.samplers.blocks import Chains, Outputs, advance, bytes_per_draw, plan
 from bayesattn.samplers.job import Job
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.cost import cost_of_mode, seconds_of
@@ -38,9 +38,9 @@ def gradients_a_step(job: Job) -> int:
     return fixed or (GRADIENTS_A_STEP if job.sampler in ("nuts", "hmc") else 1)
 
 
-def estimate(model: Any, job: Job) -> Pilot:
+def estimate(model: Posterior, job: Job) -> Pilot:
     """`pilot`, except in many coordinates: there from the time of a gradient, as preparing a chain takes minutes."""
-    if job.parameterisation != "collapsed":
+    if job.parameterisation != "collapsed" or not isinstance(model, Model):
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
     if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
@@ -78,13 +78,13 @@ class _Stopwatch:
         self.began, self.first = time.perf_counter(), None
         self.seconds_per_step = self.compilation = math.nan
 
-    def restore(self, chains: Any, like: Any) -> None:
+    def restore(self, chains: Chains, like: object) -> None:
         """No earlier state: every chain starts anew."""
 
-    def record(self, chains: Any, first: int, outputs: Any) -> None:
+    def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """Discard the draws."""
 
-    def checkpoint(self, chains: Any, state: Any, done: int, steps: int, seconds: float) -> None:
+    def checkpoint(self, chains: Chains, state: object, done: int, steps: int, seconds: float) -> None:
         """Time the block."""
         if self.first is None:
             self.first = time.perf_counter()

@@ -5,7 +5,7 @@ A block of draws is one jitted `lax.scan` over `kernel.sample`, compiled once fo
 
 from collections.abc import Callable
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,7 @@ from bayesattn.models import CENTRAL, Parameterisation
 from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
 from bayesattn.samplers.options import option_names
 
+State = TypeVar("State")
 QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter", "readout": "order_parameter"}
 """Name in `Job.keep` of each variable; all other variables are weights."""
 
@@ -135,6 +136,6 @@ def program(
     )
 
 
-def _strong(state: Any) -> Any:
+def _strong(state: State) -> State:
     """State without JAX's weak types, which a state read from disk does not have either."""
     return jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, jnp.asarray(leaf).dtype), state)

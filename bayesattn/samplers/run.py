@@ -9,7 +9,7 @@ states: in memory here, in a Zarr store in `bayesattn.runs`.
 import json
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import jax
 import numpy as np
@@ -35,7 +35,7 @@ MOST_MEMORY_BYTES = 2**33
 @with_own_settings
 def sample(
     model: Posterior,
-    sampler: Any = "nuts",
+    sampler: object = "nuts",
     parameterisation: str = "collapsed",
     chains: int = 4,
     warmup: int = 500,
@@ -46,7 +46,7 @@ def sample(
     target_ess: float | None = None,
     max_seconds: float | None = None,
     on_interrupt: str = "raise",
-    **settings: Any,
+    **settings: object,
 ) -> "xr.DataTree":
     """Draw from the posterior of a model, in memory; `bayesattn.runs.sample` stores the draws on disk.
 
@@ -142,14 +142,13 @@ class InMemory:
         """Number of draws that all chains have."""
         return min(self.kept.values())
 
-    def restore(self, chains: Chains, like: Any) -> None:
+    def restore(self, chains: Chains, like: object) -> None:
         """No earlier state: every chain starts anew."""
-        return None
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """Copy draws into the arrays."""
         write_region(self.outputs, chains, first, outputs)
         self.kept |= dict.fromkeys(chains, first + len(next(iter(outputs["posterior"].values()))[0]))
 
-    def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
+    def checkpoint(self, chains: Chains, state: object, done: int, steps: int, seconds: float) -> None:
         """No checkpoints are stored in memory."""

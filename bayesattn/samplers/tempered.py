@@ -7,16 +7,16 @@ them in thousands of gradients, in any coordinates. Replicas at lower powers do,
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
-from jaxtyping import Array, Bool, Float, Int, Key
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 from numpyro.infer import init_to_sample
 from numpyro.infer.mcmc import MCMCKernel
 from numpyro.infer.util import initialize_model
-from numpyro.primitives import Messenger
+from numpyro.primitives import Message, Messenger
 
 from bayesattn._util.checks import positive, positive_integer
 from bayesattn._util.errors import BayesattnError
@@ -74,9 +74,9 @@ class TemperedState(NamedTuple):
     """
 
     i: Array
-    z: Any
+    z: PyTree[Array]
     potential_energy: Array
-    z_grad: Any
+    z_grad: PyTree[Array]
     num_steps: Array
     accept_prob: Array
     mean_accept_prob: Array
@@ -90,11 +90,11 @@ class TemperedState(NamedTuple):
 class _Power(Messenger):
     """Handler that raises the likelihood, all observed sites of a NumPyro program, to a power."""
 
-    def __init__(self, power: Any):
+    def __init__(self, power: float | Array):
         self.power = power
         super().__init__()
 
-    def process_message(self, msg: Any) -> None:
+    def process_message(self, msg: Message) -> None:
         if msg["type"] == "sample" and msg["is_observed"]:
             msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
 
@@ -143,7 +143,7 @@ class Tempered(MCMCKernel):
         """Field of the state that contains a draw."""
         return "z"
 
-    def postprocess_fn(self, args: Any, kwargs: Any) -> Callable:
+    def postprocess_fn(self, args: tuple, kwargs: dict) -> Callable:
         """Map from unconstrained sites to the sites of the program."""
         return partial(self._postprocess, 1.0)(*args, **kwargs)
 
@@ -152,7 +152,7 @@ class Tempered(MCMCKernel):
         key, program_key = jax.random.split(rng_key)
         kwargs = model_kwargs or {}
 
-        def program(power: Any, *args: Any, **kwargs: Any) -> Any:
+        def program(power: float | Array, *args: object, **kwargs: object) -> None:
             with _Power(power):
                 return self._program(*args, **kwargs)
 
@@ -189,7 +189,7 @@ class Tempered(MCMCKernel):
             key,
         )
 
-    def sample(self, state: TemperedState, model_args: Any, model_kwargs: Any) -> TemperedState:
+    def sample(self, state: TemperedState, model_args: tuple, model_kwargs: dict | None) -> TemperedState:
         """State after one more transition: trajectories of all replicas, then exchanges."""
         key, move_key, exchange_key = jax.random.split(state.rng_key, 3)
         unravel, kwargs = ravel_pytree(state.z)[1], model_kwargs or {}
@@ -256,7 +256,11 @@ class _Moved(NamedTuple):
     gradients: Int[Array, ""]
 
 
-def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) -> _Moved:
+_Leap = tuple[Array, Array, tuple[Array, tuple[Array, Array]]]
+"""Position, momentum, and the potential with its slopes in position and power."""
+
+
+def _trajectory(potential: Callable, length: float, arguments: tuple[Array, ...]) -> _Moved:
     """Hamiltonian trajectory of a replica, from (key, position, power, step size, scale), with Metropolis acceptance."""
     key, start, power, step, scale = arguments
     momentum_key, length_key, accept_key = jax.random.split(key, 3)
@@ -264,7 +268,7 @@ def _trajectory(potential: Callable, length: float, arguments: tuple[Any, ...]) 
     # The potential is linear in the power: its slope is minus the log likelihood.
     sloped = jax.value_and_grad(potential, argnums=(0, 1))
 
-    def leap(_: Any, at: tuple[Any, ...]) -> tuple[Any, ...]:
+    def leap(_: Array, at: _Leap) -> _Leap:
         position, momentum, (_, (gradient, _)) = at
         momentum = momentum - step / 2 * times(transposed, gradient)
         position = position + step * times(scale, momentum)
