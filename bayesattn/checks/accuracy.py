@@ -4,13 +4,14 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from jaxtyping import Float
 from scipy import stats
 
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import finite
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import UNKNOWN, Described, rounded, with_error
@@ -141,16 +142,8 @@ def outcome_of(difference: float, error: float) -> Outcome:
 
 
 def plain_values(values: PlainMapping) -> PlainDict:
-    """Values with arrays as lists and NaN as None."""
-    lists = {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    return {
-        name: [_known(number) for number in value] if isinstance(value, list) else _known(value)
-        for name, value in lists.items()
-    }
-
-
-def _known(value: Any) -> Any:
-    return None if isinstance(value, float) and np.isnan(value) else value
+    """Values with arrays as lists, and None for numbers that are not finite."""
+    return finite({name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in values.items()})
 
 
 def share_right(outputs: Float[np.ndarray, "*label"], labels: Float[np.ndarray, "*labels"]) -> float:

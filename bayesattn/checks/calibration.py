@@ -331,7 +331,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
     return Model.from_tokens(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
 
 
-def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> Any:
+def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> dict[str, dict[str, np.ndarray]]:
     """Kept draws of one chain per row of labels, all in one batch."""
     kind = PARAMETERISATIONS[job.parameterisation]
     models = [model.replace(labels=row) for row in labels]

@@ -5,7 +5,7 @@ for the number of quantities.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -15,6 +15,7 @@ from bayesattn._util.plain import PlainDict
 
 PRINCIPAL_DIRECTIONS = 3
 """Number of directions in which batches of draws differ most, along which mean predictors are compared."""
+Real = TypeVar("Real", float, np.ndarray)
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +88,7 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
     return float(stats.f.sf(np.mean(excess**2), freedom, np.min(entries.freedom)))
 
 
-def next_order(first: Any, relative_variance: Any) -> Any:
+def next_order(first: Real, relative_variance: Real) -> Real:
     """Relative size of the order in 1/N after a relative first-order change, first (first + relative_variance).
 
     A mean over fluctuations of U is a series in this change and in their relative variance: each term is smaller than the

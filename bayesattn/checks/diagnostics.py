@@ -3,13 +3,13 @@
 import itertools
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
 
 import arviz_stats
 import numpy as np
 import xarray as xr
 from jaxtyping import Int
 
+from bayesattn._util.files import finite
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described, with_error
 from bayesattn.checks.accuracy import binomial_error, monte_carlo_error, share_right
@@ -166,8 +166,7 @@ class Diagnostics(Described):
 
     def to_dict(self) -> PlainDict:
         """Plain numbers, with the warnings; None for undefined numbers, with the reasons under "undefined"."""
-        numbers = {name: _plain(value) for name, value in asdict(self).items()}
-        return numbers | {"undefined": self.undefined, "warnings": self.warnings()}
+        return finite(asdict(self)) | {"undefined": self.undefined, "warnings": self.warnings()}
 
     @classmethod
     def from_dict(cls, numbers: PlainDict) -> "Diagnostics":
@@ -226,7 +225,7 @@ def diagnose(draws: Draws) -> Diagnostics:
             numbers["bfmi"] = float(np.min(arviz_stats.bfmi(watched["energy"])))
         numbers["bias"], numbers["bias_error"] = _worst_bias(draws)
         if "order_parameter" in watched:
-            numbers["pareto_k"] = _greatest(pareto_k(watched["order_parameter"]))
+            numbers["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
     return Diagnostics(
         **numbers,
         chains=chains,
@@ -239,11 +238,6 @@ def diagnose(draws: Draws) -> Diagnostics:
         # Only collapsed draws of U include Bartlett coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
-
-
-def _greatest(values: np.ndarray) -> float:
-    defined = values[~np.isnan(values)]
-    return float(np.max(defined)) if defined.size else float("nan")
 
 
 def summary(draws: Draws) -> list[PlainDict]:
@@ -263,7 +257,7 @@ def summary(draws: Draws) -> list[PlainDict]:
     posterior, statistics, constant = (dataset(draws, name) for name in ("posterior", "sample_stats", "constant_data"))
     rows: list[PlainDict] = []
     if "lp" in statistics:
-        rows.append({"quantity": "lp"} | {k: _plain(float(v)) for k, v in moments(statistics["lp"]).items()})
+        rows.append({"quantity": "lp"} | {name: float(value) for name, value in moments(statistics["lp"]).items()})
     if "order_parameter" in posterior:
         entries = on_and_below_diagonal(posterior["order_parameter"])
         numbers = moments(entries, tails=True)
@@ -273,13 +267,13 @@ def summary(draws: Draws) -> list[PlainDict]:
             numbers |= {name: of[pairs] for name, of in zip(("bias", "bias_error"), step_size_bias(draws), strict=True)}
         for entry, (row, column) in enumerate(zip(*pairs, strict=True)):
             named = {"quantity": "order_parameter", "path": names[row], "other_path": names[column]}
-            rows.append(named | {name: _plain(float(values[entry])) for name, values in numbers.items()})
+            rows.append(named | {name: float(values[entry]) for name, values in numbers.items()})
     if "prediction" in posterior and "test_labels" in constant:
         rows.append({"quantity": "accuracy"} | _accuracy(posterior["prediction"], constant["test_labels"].values))
-    return rows
+    return finite(rows)
 
 
-def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float | None]:
+def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float]:
     edges = np.linspace(0, predictions.sizes["draw"], min(BATCHES_PER_CHAIN, predictions.sizes["draw"]) + 1).astype(int)
     parts = [
         predictions.isel(chain=chain, draw=slice(first, last))
@@ -291,12 +285,7 @@ def _accuracy(predictions: xr.DataArray, labels: np.ndarray) -> dict[str, float 
     mean = np.average(batches, axis=0, weights=[part.sizes["draw"] for part in parts])
     share = share_right(mean, labels)
     error = monte_carlo_error(mean, batches, labels)
-    return {"mean": share, "error": _plain(error), "test_error": binomial_error(share, len(labels))}
-
-
-def _plain(value: Any) -> Any:
-    """The value, or None for a float that is not finite, which JSON cannot represent."""
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    return {"mean": share, "error": error, "test_error": binomial_error(share, len(labels))}
 
 
 def step_size_bias(draws: xr.DataTree) -> tuple[np.ndarray, np.ndarray]:

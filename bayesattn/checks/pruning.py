@@ -8,7 +8,6 @@ training or sampling afterwards.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -172,8 +171,7 @@ def rank_correlation(scores: Sequence[np.ndarray], drops: np.ndarray) -> float:
     """Spearman's rank correlation of scores with the accuracy lost without each head; NaN if all losses are equal."""
     if np.ptp(drops) == 0:
         return float("nan")
-    spearman: Any = stats.spearmanr(np.concatenate(scores), drops)
-    return float(spearman.statistic)
+    return float(np.asarray(stats.spearmanr(np.concatenate(scores), drops))[0])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,11 +1,14 @@
 """Finite-size scaling: decrease of the theory's deviation with the width."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from bayesattn._util.checks import one_of
+
+if TYPE_CHECKING:
+    from bayesattn.checks.validation import Validation
 
 LEAST_ERRORS_IN_FIT = 3.0
 """Monte Carlo errors that a deviation must reach to enter the fit: logarithms of noise are misleading."""
@@ -19,7 +22,7 @@ class Slope(NamedTuple):
     widths: tuple[int, ...]
 
 
-def scaling(validations: Sequence[Any], of: str = "relative_deviation") -> Slope | None:
+def scaling(validations: Sequence["Validation"], of: str = "relative_deviation") -> Slope | None:
     """Log-log slope of the theory's deviation from the draws against the width: finite-size scaling.
 
     At a fixed load P / N, in a task that is statistically the same at all sizes, the deviation from the saddle point

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -136,7 +136,7 @@ def _candidate(model: Model, temperature: float, evidence: theory.Evidence | str
         order_parameters.append(theory.solve(model, temperature=temperature).order_parameter)
     predictors = np.asarray(readouts(np.stack(order_parameters), model, temperature))
 
-    def accuracies(path_inputs: Any, labels: Any) -> list[float | None]:
+    def accuracies(path_inputs: np.ndarray | None, labels: np.ndarray | None) -> list[float | None]:
         """Accuracies of the mean predictors: in the GP limit and, if the solver found it, at the saddle point."""
         if path_inputs is None or labels is None:
             return [None, None]

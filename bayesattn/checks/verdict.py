@@ -1,7 +1,7 @@
 """Verdicts: requirements on draws, the overall verdict of several, and draws of z against its exact posterior."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -49,7 +49,16 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
     return doubts
 
 
-def overall(validations: Sequence[Any]) -> str:
+class Judged(Protocol):
+    """Comparison with a verdict, such as a `Validation`."""
+
+    @property
+    def verdict(self) -> str:
+        """One of `VERDICTS`."""
+        ...
+
+
+def overall(validations: Sequence[Judged]) -> str:
     """Verdict of all widths: the theory does not hold if it fails at one, and holds only if it holds at every width."""
     verdicts = [validation.verdict for validation in validations]
     return next((verdict for verdict in (DOES_NOT_HOLD, CANNOT_TELL) if verdict in verdicts), HOLDS)

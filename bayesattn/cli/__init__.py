@@ -8,7 +8,8 @@ import sys
 import traceback
 import warnings
 from importlib import import_module
-from typing import Annotated, Any
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from typer.core import TyperGroup, TyperOption
@@ -20,6 +21,9 @@ from bayesattn._util.plain import PlainDict
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.paths import with_user_paths
 from bayesattn.cli.screen import CANNOT_TELL, as_options, errors, printable
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
 
 BAD_INPUT, INTERNAL, INTERRUPTED, BROKEN_PIPE, TERMINATED = 2, 70, 130, 141, 143
 COMMANDS = {
@@ -50,13 +54,13 @@ class _Carried(Exception):
 
 
 class _Commands(TyperGroup):
-    def invoke(self, ctx: Any) -> Any:
+    def invoke(self, ctx: "Context") -> object:
         try:
             return super().invoke(ctx)
         except (KeyboardInterrupt, EOFError, OSError) as error:
             raise _Carried from error
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def resolve_command(self, ctx: "Context", args: list[str]) -> tuple[str | None, "Command | None", list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, command, rest
@@ -103,7 +107,7 @@ def main() -> None:
     gc.set_threshold(OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     os.environ.setdefault("OPENBLAS_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // CHAINS_AT_A_TIME)))
     for name in ("stdout", "stderr"):
-        stream: Any = getattr(sys, name)
+        stream: TextIOWrapper | None = getattr(sys, name)
         if stream is None:  # The stream was closed.
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
         else:
@@ -172,7 +176,7 @@ def _is(error: BaseException, module: str, name: str) -> bool:
     return module in sys.modules and isinstance(error, getattr(sys.modules[module], name, ()))
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *_: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *_: object) -> None:
     if issubclass(category, UserWarning):
         errors.print(f"bayesattn: warning: {' '.join(str(message).split())}", style="yellow", soft_wrap=True)
 
@@ -183,7 +187,7 @@ class _Stop:
     def __init__(self):
         self.asked = 0
 
-    def __call__(self, number: int, _: Any) -> None:
+    def __call__(self, number: int, _: object) -> None:
         self.asked += 1
         status = TERMINATED if number == signal.SIGTERM else INTERRUPTED
         if self.asked == 1:

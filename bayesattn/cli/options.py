@@ -3,9 +3,10 @@
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
+from typer.models import ArgumentInfo
 
 import bayesattn as ba
 from bayesattn._util.input_files import read_toml
@@ -33,7 +34,7 @@ def _can_be_pruned(table: PlainDict) -> bool:
     return table["task"]["name"] not in SEVERAL_OUTPUTS and not table["architecture"].get("skips")
 
 
-def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> Any:
+def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> ArgumentInfo:
     """Argument MODEL, whose help lists the ready models that a command supports."""
     served = [name for name in ready_models() if serves(read_toml("model", FOLDER / f"{name}.toml"))]
     return typer.Argument(metavar="MODEL", help=f"{', '.join(served)}, or a path to a .toml file{of}.")

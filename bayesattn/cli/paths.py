@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
@@ -19,19 +19,19 @@ def with_user_paths(command: Callable[..., None]) -> Callable[..., None]:
     names = {parameter: _shown(parameter, hints[parameter]) for parameter in inspect.signature(command).parameters}
 
     @wraps(command)
-    def run(**arguments: Any) -> None:
+    def run(**arguments: object) -> None:
         command(**{parameter: _expanded(names[parameter], value) for parameter, value in arguments.items()})
 
     return run
 
 
-def _expanded(name: str, value: Any) -> Any:
+def _expanded(name: str, value: object) -> object:
     if isinstance(value, list):
         return [_expanded(name, each) for each in value]
     return user_path(name, value) if isinstance(value, Path) else value
 
 
-def _shown(parameter: str, hint: Any) -> str:
+def _shown(parameter: str, hint: object) -> str:
     """Name of a parameter on the command line."""
     for info in getattr(hint, "__metadata__", ()):
         if isinstance(info, ArgumentInfo):

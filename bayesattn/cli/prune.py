@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
 
 import bayesattn as ba
-from bayesattn._util.plain import PlainDict
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.text import cell, with_error
 from bayesattn.checks import pruning, study
 from bayesattn.checks.pruning import Comparison
@@ -85,7 +85,7 @@ def prune(
     seeds = data_seed or ([0, 1, 2] if takes_seed(model) else [None])
     with bars(quiet=as_json) as shown:
 
-        def networks() -> Iterator[tuple[Model, Any]]:
+        def networks() -> Iterator[tuple[Model, PlainMapping | None]]:
             for task_seed in seeds:
                 trained = training_bar(shown, f"training, seed {task_seed}")
                 case = ba.load_model(model, width=width, temperature=temperature, seed=task_seed, progress=trained)

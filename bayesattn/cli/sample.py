@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.filesize import decimal
@@ -201,7 +201,7 @@ def _print_entries(case: Model, rows: list[PlainDict], show_all: bool) -> None:
         say(f"{len(rows) - len(chosen)} entries are not shown: --all shows them")
 
 
-def _parsed_option(text: str) -> tuple[str, Any]:
+def _parsed_option(text: str) -> tuple[str, object]:
     name, equals, value = text.partition("=")
     try:
         parsed = tomllib.loads(f"value = {value}")

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -14,8 +14,14 @@ from rich.text import Text
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import finite, replace_file, require_new
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import Bar, Bars, StandardError
 from bayesattn._util.text import printable
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from bayesattn.tasks.training import Progress
 
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands with a verdict; bad input has status 2 too, with a line on standard error."""
@@ -26,15 +32,15 @@ UNBREAKABLE_SPACES, NO_BREAK_SPACE = re.compile(r" (?=[±%])|(?<=±) "), "\N{NO-
 class Screen(Console):
     """Console that prints names literally: no markup, no emoji, no control characters."""
 
-    def __init__(self, **settings: Any):
-        super().__init__(markup=False, emoji=False, **settings)
+    def __init__(self, file: IO[str] | None = None):
+        super().__init__(markup=False, emoji=False, file=file)
 
     def render_str(self, text: str, **settings: Any) -> Text:
         """Text for the terminal from a string, without control characters."""
         return super().render_str(printable(text), **settings)
 
 
-screen, errors = Screen(), Screen(file=StandardError())
+screen, errors = Screen(), Screen(cast(IO[str], StandardError()))
 
 
 def bars(quiet: bool = False) -> Bars:
@@ -56,11 +62,11 @@ def training_progress(description: str, quiet: bool):
         yield training_bar(shown, description)
 
 
-def training_bar(shown: Bars, description: str) -> Callable[[Any], None]:
+def training_bar(shown: Bars, description: str) -> Callable[["Progress"], None]:
     """Callback for `bayesattn.tasks.training.train`, with a bar that appears when training begins."""
     begun: list[Bar] = []
 
-    def report(event: Any) -> None:
+    def report(event: "Progress") -> None:
         if not begun:
             begun.append(shown.add(description, event.total))
         note = f"loss {event.loss:.2f}, {100 * event.accuracy:.0f} % right"
@@ -111,12 +117,12 @@ def as_options(text: str) -> str:
     return text.replace("overwrite=True", "--overwrite")
 
 
-def to_json(content: Any) -> str:
+def to_json(content: PlainDict | list[PlainDict]) -> str:
     """JSON of plain values, with null for numbers that are not finite, which JSON cannot represent."""
     return json.dumps(finite(content), indent=1, allow_nan=False)
 
 
-def print_json(content: Any) -> None:
+def print_json(content: PlainDict | list[PlainDict]) -> None:
     """Print JSON, and nothing else, to standard output."""
     print(to_json(content))
 
@@ -147,7 +153,7 @@ def require_free_figure(file: Path | None, overwrite: bool) -> None:
 
 
 def save_results(
-    folder: Path, content: Any, draw: Callable[[], Any], file: Path | None = None, overwrite: bool = False
+    folder: Path, content: PlainDict, draw: Callable[[], "Figure"], file: Path | None = None, overwrite: bool = False
 ) -> None:
     """Write result.json and figure.png to a command's folder, and the figure also to `file` if given."""
     from bayesattn.plots.style import save

@@ -2,7 +2,7 @@
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.filesize import decimal
@@ -24,6 +24,11 @@ from bayesattn.cli.screen import (
     working,
 )
 from bayesattn.samplers.blocks import cores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from bayesattn.sweep import Sweep
 
 
 def sweep(
@@ -74,14 +79,14 @@ def sweep(
         print_json({"out": str(plan.out), "states": states, "results": str(plan.out / "results.parquet")})
     else:
         for name, error in by_run["error_message"].dropna().items():
-            screen.print(f"{name}: {as_options(error)}", style="red", soft_wrap=True)
+            screen.print(f"{name}: {as_options(str(error))}", style="red", soft_wrap=True)
         counted = ", ".join(f"{count} {state}" for state, count in states.items())
         say_where(f"{len(by_run)} runs in {plan.out}: {counted}; table in results.csv and results.parquet")
     if states.get("complete", 0) < len(by_run):
         raise typer.Exit(FAILS)
 
 
-def _run(plan: Any, options: PlainDict, quiet: bool) -> Any:
+def _run(plan: "Sweep", options: PlainDict, quiet: bool) -> "pd.DataFrame":
     from bayesattn import sweep as sweeps
 
     with bars(quiet) as shown:
@@ -99,7 +104,7 @@ def _run(plan: Any, options: PlainDict, quiet: bool) -> Any:
             raise typer.Exit(interrupt.args[0] if interrupt.args else 130) from None
 
 
-def _print_estimates(plan: Any, workers: int, threads: int, as_json: bool) -> None:
+def _print_estimates(plan: "Sweep", workers: int, threads: int, as_json: bool) -> None:
     from bayesattn import sweep as sweeps
 
     with working("timing each kind of run for some seconds", as_json):

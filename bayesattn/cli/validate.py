@@ -2,7 +2,7 @@
 
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -315,5 +315,5 @@ def _shares(candidate: Candidate, model: Model) -> tuple[str, str]:
     return validated, _percent(candidate.test_accuracy, model.test_labels)
 
 
-def _percent(share: float | None, labels: Any) -> str:
-    return "" if share is None else with_error(100 * share, 100 * binomial_error(share, len(labels)))
+def _percent(share: float | None, labels: np.ndarray | None) -> str:
+    return "" if share is None or labels is None else with_error(100 * share, 100 * binomial_error(share, len(labels)))

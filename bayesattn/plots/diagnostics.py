@@ -1,7 +1,6 @@
 """Diagnostic figures: traces, ranks, effective sample size and energy of a few scalar quantities."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import arviz_stats
 import numpy as np
@@ -111,20 +110,21 @@ def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
     right.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
 
 
-def _row(figure: FigureBase, quantities: Mapping[str, Scalar], **settings: Any) -> list[Axes]:
+def _row(figure: FigureBase, quantities: Mapping[str, Scalar], sharey: bool = False) -> list[Axes]:
     """Panels, one for each quantity, with its name."""
-    panels = list(figure.subplots(1, len(quantities), squeeze=False, **settings).flat)
+    panels = list(figure.subplots(1, len(quantities), squeeze=False, sharey=sharey).flat)
     for axes, name in zip(panels, quantities, strict=True):
         axes.set_title(short(name))
     return panels
 
 
-def _legend(figure: FigureBase, axes: Axes, **lines: Any) -> None:
+def _legend(figure: FigureBase, axes: Axes, linewidth: float | None = None) -> None:
     """Draw one legend for a row of panels, beside the row."""
     handles, labels = axes.get_legend_handles_labels()
     legend = figure.legend(handles[:10], labels[:10], loc="outside right center", fontsize=8, frameon=False)
-    for line in legend.get_lines():
-        line.set(**lines)
+    if linewidth is not None:
+        for line in legend.get_lines():
+            line.set_linewidth(linewidth)
 
 
 def _chain_colors(chains: int) -> list[str]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from itertools import cycle
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -10,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from bayesattn._util.checks import Checked
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
@@ -49,7 +49,7 @@ def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draw
     return figure
 
 
-def _compared(comparisons: Any) -> list[Comparison]:
+def _compared(comparisons: Checked) -> list[Comparison]:
     several = [*comparisons] if isinstance(comparisons, list | tuple) else [comparisons]
     if not several:
         raise BayesattnError("comparisons must hold at least one, got none")

@@ -3,15 +3,17 @@
 import io
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
 from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import ScaledTranslation
 
@@ -96,22 +98,32 @@ def width_axis(axes: Axes, widths: Sequence[float]) -> None:
     axes.set_xlabel("width N (all layers)")
 
 
-def legend_below(axes: Axes, columns: int = 1, **settings: Any) -> None:
+def legend_below(
+    axes: Axes, columns: int = 1, title: str | None = None, handles: Sequence[Artist] | None = None
+) -> None:
     """Draw a legend below the axes and the name of the abscissa, where there are no data."""
-    figure: Any = axes.figure
-    down = ScaledTranslation(0, -LEGEND_DISTANCE / 72, figure.dpi_scale_trans)
+    down = ScaledTranslation(0, -LEGEND_DISTANCE / 72, axes.figure.dpi_scale_trans)
     axes.legend(
         loc="upper center",
         bbox_to_anchor=(0.5, 0),
         bbox_transform=axes.transAxes + down,
         ncols=columns,
-        **{"fontsize": 8, "title_fontsize": 8, "frameon": False} | settings,
+        fontsize=8,
+        title=title,
+        title_fontsize=8,
+        frameon=False,
+        handles=handles,
     )
 
 
 def heat_map(
-    axes: Axes, matrix: np.ndarray, rows: Sequence[str], columns: Sequence[str], limit: float, errors: Any = None
-) -> Any:
+    axes: Axes,
+    matrix: np.ndarray,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    limit: float,
+    errors: np.ndarray | None = None,
+) -> AxesImage:
     """Draw a matrix with names of rows and columns, and 0 in the middle of the colours; write entries if it is small."""
     image = axes.imshow(matrix, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
     name_ticks(axes.xaxis, columns, tilted=True)

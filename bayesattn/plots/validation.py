@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import cycle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, FigureBase
 
+from bayesattn._util.checks import Checked
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
@@ -64,23 +65,23 @@ def validation_figure(
         title += "\nno alignment: all labels are 0"
     figure = plt.figure(figsize=(max(13, 4.4 * len(panels)), 9.5), layout="constrained")
     figure.suptitle(title, fontsize=13)
-    rows: Any = figure.subfigures(2, 1, height_ratios=(1.15, 1))
-    for axes, draw in zip(rows[0].subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
+    above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))
+    for axes, draw in zip(above.subplots(1, len(panels), squeeze=False).flat, panels, strict=True):
         draw(axes)
-    order_parameters(rows[1], smallest)
+    order_parameters(below, smallest)
     return figure
 
 
-def _validated(validations: Any) -> list[Validation]:
+def _validated(validations: Checked) -> list[Validation]:
     """Validations unchanged, and draws compared with the theory of their model."""
-    from bayesattn.checks.validation import LEVEL, validate
+    from bayesattn.checks.validation import LEVEL, Validation, validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
     if not several:
         raise BayesattnError("validations must hold at least one, got none")
 
-    def validated(each: Any) -> Validation:
-        if hasattr(each, "saddle"):
+    def validated(each: Validation | Draws) -> Validation:
+        if isinstance(each, Validation):
             return each
         model, draws = opened_with_network(each)
         return validate(model, draws, level=LEVEL / len(several))

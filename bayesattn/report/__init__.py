@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeGuard
 
 import jax
 import numpy as np
@@ -22,6 +22,7 @@ from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.models import Model
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import KINDS, lacking, names_of
+from bayesattn.posterior import Posterior
 from bayesattn.report.figures import EmbeddedFigure, by_model, captions, diagnostic_figure, embedded, theory_caption
 from bayesattn.report.tables import (
     Row,
@@ -148,9 +149,9 @@ def _titles(runs: list[Run]) -> list[str]:
     return titles
 
 
-def _has_theory(model: Any) -> bool:
+def _has_theory(model: Posterior) -> TypeGuard[Model]:
     """Whether the theory to first order in 1/N, with which draws are compared, is available for a model."""
-    return model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
+    return isinstance(model, Model) and model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
 
 
 def _posterior(model: Model) -> str:
@@ -161,13 +162,14 @@ def _posterior(model: Model) -> str:
 def _theory(run: Run, posterior: str) -> Predicted:
     """Theory of a run's model, the most expensive part of a report, which is stored with the run for later reports."""
 
-    def compute() -> list[Any]:
+    def compute() -> list[object]:
         return [_plain(part) for part in predicted(run.model)]
 
-    def restore(parts: list[Any]) -> Predicted:
-        saddle, corrected, relative_variance, means = parts
-        arrays = None if means is None else {name: np.array(mean) for name, mean in means.items()}
-        return Predicted(np.array(saddle), np.array(corrected), np.array(relative_variance), arrays)
+    def restore(parts: list[list[list[float]] | dict[str, list[float]] | None]) -> Predicted:
+        *matrices, means = parts
+        arrays = {name: np.array(mean) for name, mean in means.items()} if isinstance(means, dict) else None
+        saddle, corrected, relative_variance = map(np.array, matrices)
+        return Predicted(saddle, corrected, relative_variance, arrays)
 
     return run.remembered(
         "theory", compute, restore, {"of": posterior, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
@@ -176,7 +178,7 @@ def _theory(run: Run, posterior: str) -> Predicted:
 
 def _combining(run: Run, known: dict[str, str]) -> str:
     """Sentence on the width at which paths stop combining, stored with the run; empty without such a theory."""
-    model: Any = run.model
+    model: Posterior = run.model
     if not _has_theory(model) or model.architecture.rows < 2:
         return ""
     of_all_widths = fingerprint(model.replace(width=1))
@@ -195,7 +197,7 @@ def _combining(run: Run, known: dict[str, str]) -> str:
     return known[of_all_widths]
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     return value.tolist() if isinstance(value, np.ndarray) else value

@@ -3,7 +3,6 @@
 import base64
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -18,7 +17,7 @@ from bayesattn.plots.style import png
 
 PAPER = "#121212"
 """Background of the page in dark mode."""
-STYLES: dict[str, list[Any]] = {
+STYLES: dict[str, list[str | dict[str, str]]] = {
     "light": ["default"],
     "dark": ["dark_background", {"figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER}],
 }

@@ -1,7 +1,6 @@
 """Verdict and tables of one run: theory against draws, head scores and correlations of paths."""
 
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -11,9 +10,10 @@ from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
 from bayesattn.checks.mixing import moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
-from bayesattn.head_posterior import heads, path_correlations
+from bayesattn.head_posterior import Heads, PathCorrelations, heads, path_correlations
 from bayesattn.models import LatentModel, Model
 from bayesattn.plots.run import MOST_PATHS_DRAWN
+from bayesattn.posterior import Posterior
 from bayesattn.theory.problem import MOST_COORDINATES
 
 MOST_PATHS_WITH_ALL_ENTRIES = 4
@@ -32,7 +32,7 @@ def theory_table(validation: Validation) -> Verdict:
     rows = []
     for row, column in zip(*np.tril_indices(len(names)), strict=True):
         error = float(validation.error[row, column])
-        agrees = _agrees(agrees_with_theory[row, column], error)
+        agrees = _agrees(bool(agrees_with_theory[row, column]), error)
         if len(names) > MOST_PATHS_WITH_ALL_ENTRIES and row != column and agrees != "no":
             continue
         rows.append(
@@ -53,7 +53,7 @@ def theory_table(validation: Validation) -> Verdict:
 
 
 @singledispatch
-def draws_table(model: Any, draws: xr.DataTree, level: float) -> Verdict:
+def draws_table(model: object, draws: xr.DataTree, level: float) -> Verdict:
     """Verdict and table of draws of a model for which the theory to first order in 1/N is not available."""
     raise TypeError(f"a report has no table for a {type(model).__name__}")
 
@@ -102,7 +102,7 @@ def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdic
                 "exact mean": f"{result.mean[value, feature]:.4g}",
                 "exact deviation": f"{result.deviation[feature]:.4g}",
                 "draws": with_error(float(result.draws[value, feature]), error),
-                "agrees": _agrees(result.agrees[value, feature], error),
+                "agrees": _agrees(bool(result.agrees[value, feature]), error),
             }
         )
     sentences = {
@@ -113,14 +113,14 @@ def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdic
     return sentences[result.verdict], ANSWERS[result.verdict], rows
 
 
-def _agrees(agrees: Any, error: float) -> str:
+def _agrees(agrees: bool, error: float) -> str:
     """Text "yes" or "no", or the text for unknown without a Monte Carlo error."""
     return ("yes" if agrees else "no") if np.isfinite(error) else UNKNOWN
 
 
-def heads_table(model: Any, draws: xr.DataTree) -> list[Row]:
+def heads_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Posterior of each head's score; no rows without draws of U, or for a single head."""
-    if "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
+    if not isinstance(model, Model) or "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
         return []
     posterior = heads(draws, model)
     return [
@@ -134,24 +134,24 @@ def heads_table(model: Any, draws: xr.DataTree) -> list[Row]:
     ]
 
 
-def correlations_table(model: Any, draws: xr.DataTree) -> list[Row]:
+def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
-    if "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
+    if not isinstance(model, Model) or "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
         return []
     posterior = path_correlations(draws, model)
-    pairs = np.tril_indices(len(posterior.names), -1)
-    strongest = np.argsort(-np.abs(posterior.mean[pairs]), kind="stable")[:SHOWN_CORRELATIONS]
+    rows, columns = np.tril_indices(len(posterior.names), -1)
+    strongest = np.argsort(-np.abs(posterior.mean[rows, columns]), kind="stable")[:SHOWN_CORRELATIONS]
     return [
         {
             "paths": f"{posterior.names[row]}, {posterior.names[column]}",
             "correlation": with_error(float(posterior.mean[row, column]), float(posterior.error[row, column])),
             **_spread(posterior, (row, column)),
         }
-        for row, column in (tuple(axis[pair] for axis in pairs) for pair in strongest)
+        for row, column in zip(rows[strongest].tolist(), columns[strongest].tolist(), strict=True)
     ]
 
 
-def _spread(posterior: Any, entry: Any) -> Row:
+def _spread(posterior: Heads | PathCorrelations, entry: int | tuple[int, int]) -> Row:
     """Posterior standard deviation and interval of an entry."""
     return {
         "posterior sd": cell(posterior.sd[entry], ".2g"),

@@ -5,7 +5,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING
 
 import jax
 
@@ -14,6 +14,10 @@ from bayesattn._util.files import user_path
 from bayesattn._util.plain import PlainMapping
 from bayesattn.samplers.blocks import cores
 from bayesattn.sweep.plan import Cluster, Sweep
+
+if TYPE_CHECKING:
+    from dask_jobqueue import JobQueueCluster
+    from distributed import Client, Security, SpecCluster
 
 CLUSTERS = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "sge": "SGECluster", "lsf": "LSFCluster", "oar": "OARCluster"}
 TLS_FILES = ("tls_ca_file", "tls_client_cert", "tls_client_key")
@@ -24,7 +28,7 @@ CONNECT_SECONDS = 10
 @contextmanager
 def client(
     sweep: Sweep, workers: int | None, scheduler: str | None, security: PlainMapping | None, pending: int
-) -> Iterator[tuple[Any, int]]:
+) -> Iterator[tuple["Client", int]]:
     """Dask client, and number of threads that each run may use.
 
     The client does not become Dask's default: a default client that was left over kept xarray from writing files.
@@ -52,7 +56,7 @@ def client(
             yield client, threads
 
 
-def _security(options: PlainMapping | None) -> Any:
+def _security(options: PlainMapping | None) -> "Security | None":
     """Security options for Dask; None for Dask's own configuration."""
     from distributed import Security
 
@@ -70,7 +74,7 @@ def _security(options: PlainMapping | None) -> Any:
         ) from None
 
 
-def embedded(workers: int | None, pending: int, scratch: str) -> tuple[Any, int]:
+def embedded(workers: int | None, pending: int, scratch: str) -> tuple["SpecCluster", int]:
     """Cluster of spawned single-threaded processes, one per core or one per GPU, and number of threads for each run.
 
     A process sees only its own GPU. All processes listen on 127.0.0.1 only and serve no web page, because Dask executes any
@@ -105,7 +109,7 @@ def gpus() -> list[str]:
     return [name.strip() for name in names][: jax.local_device_count()]
 
 
-def batch_cluster(table: Cluster) -> Any:
+def batch_cluster(table: Cluster) -> "JobQueueCluster":
     """Cluster of dask-jobqueue from a [cluster] table."""
     import dask_jobqueue
 

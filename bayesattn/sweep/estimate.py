@@ -4,7 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bayesattn import runs
 from bayesattn.samplers.pilot import Pilot, estimate
@@ -36,7 +36,7 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
     to the same program share a pilot, and compilation is counted with the first of them. Nothing is trained: the pilot uses
     networks as they are before training.
     """
-    pilots: dict[Any, Pilot] = {}
+    pilots: dict[tuple, Pilot] = {}
     for planned in sweep.runs:
         job, state, done = planned.job, planned.state(), planned.steps_done
         remaining, logged = job.chains * job.transitions - done, _logged_seconds(planned) if done else None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
 import filelock
 import pandas as pd
@@ -15,6 +15,10 @@ from bayesattn._util.processes import require_main_guard
 from bayesattn.sweep import clusters
 from bayesattn.sweep.plan import Planned, Sweep
 from bayesattn.sweep.table import results, write_table
+
+if TYPE_CHECKING:
+    from distributed import Client
+    from distributed.client import DoneAndNotDoneFutures
 
 POLL_SECONDS = 1.0
 
@@ -108,10 +112,9 @@ def require_extras(sweep: Sweep) -> None:
     require("sweep", "a sweep")
 
 
-def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
-    import distributed
+def _run_all(client: "Client", work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
+    from distributed import wait
 
-    wait: Any = distributed.wait
     futures = {client.submit(work, planned, pure=False): planned for planned in pending}
     waiting = set(futures)
     total = sum(planned.job.chains * planned.job.transitions for planned in sweep.runs)
@@ -120,7 +123,8 @@ def _run_all(client: Any, work: Callable, sweep: Sweep, pending: list[Planned], 
     while waiting:
         try:
             with client.as_current():
-                finished = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED").done
+                found = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
+                finished = cast("DoneAndNotDoneFutures", found).done
         except TimeoutError:
             finished = set()
         for future in finished:

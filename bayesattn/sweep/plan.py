@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -243,7 +243,7 @@ def _name(varied: PlainDict) -> str:
     return name
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Text of a value in names, with all digits that distinguish numbers."""
     if isinstance(value, list):
         return "+".join(map(_text, value))

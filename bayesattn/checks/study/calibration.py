@@ -84,7 +84,7 @@ def calibrate(
     chains: int = 1000,
     seed: int = 0,
     progress: Callable[[str, str, int], None] | None = None,
-    testing: Callable[[str, str], Any] | None = None,
+    testing: Callable[[str, str], object] | None = None,
     **settings: Any,
 ) -> CalibrationStudy:
     """Simulation-based calibration and a joint test of each sampler on each network.

@@ -57,7 +57,7 @@ def prune(
     models: Iterable[tuple[Model, PlainMapping | None]],
     *,
     choose_temperature: bool = False,
-    choosing: Callable[[int], Any] | None = None,
+    choosing: Callable[[int], object] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
@@ -106,7 +106,7 @@ def prune(
     return PruningStudy(comparisons)
 
 
-def _pairs(models: Checked) -> Iterator[tuple[Model, Any]]:
+def _pairs(models: Checked) -> Iterator[tuple[Model, PlainMapping | None]]:
     """Yield each model with its weights; raise ValueError for anything else."""
     wanted = "models must be pairs of a model and the weights of its trained network, or None"
     if isinstance(models, str | Model) or not isinstance(models, Iterable):

@@ -125,7 +125,7 @@ def validate(
     theory_widths: Sequence[int] = (),
     also_on: Mapping[str, Model] | None = None,
     margin: float = MARGIN,
-    solving: Callable[[int], Any] | None = None,
+    solving: Callable[[int], object] | None = None,
     sampling: Callable[[int], Callable[[Progress], None]] | None = None,
     progress: Callable[[Progress], None] | bool | None = None,
     **settings: Any,
