@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bayesattn._util.text import with_error
+from bayesattn.checks.comparison import Compared
 from bayesattn.checks.predicted import size_of
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, doubts_about, percent
 
@@ -49,8 +50,7 @@ def doubts(validation: "Validation") -> list[str]:
         return unmixed
     if validation.verdict != CANNOT_TELL:
         return []
-    family = max(validation.families, key=lambda compared: np.max(compared.bound))
-    worst = int(np.argmax(family.bound))
+    family, worst = _least_bounded(validation)
     difference, bound = abs(family.difference[worst]) / family.size[worst], family.bound[worst]
     error, allowance, noise = (
         values[worst] / family.size[worst] for values in (family.error, family.allowance, family.noise)
@@ -75,6 +75,12 @@ def statement(validation: "Validation") -> str:
     return f"{validation.verdict}: {'; '.join([*doubts(validation), _sensitivity(validation), tested])}"
 
 
+def _least_bounded(validation: "Validation") -> tuple[Compared, int]:
+    """Family and index of the quantity with the largest confidence bound."""
+    family = max(validation.families, key=lambda compared: np.max(compared.bound))
+    return family, int(np.argmax(family.bound))
+
+
 def _cause(validation: "Validation") -> str:
     """Statement whether the next order in 1/N may explain why the theory does not hold, which would not refute it."""
     first = float(np.max(np.abs(validation.expected) / size_of(validation.corrected)))
@@ -96,8 +102,7 @@ def _sensitivity(validation: "Validation") -> str:
     )
     if validation.bound <= allowance + noise:
         return text
-    family = max(validation.families, key=lambda compared: np.max(compared.bound))
-    worst = int(np.argmax(family.bound))
+    family, worst = _least_bounded(validation)
     gap = abs(family.difference[worst]) / family.size[worst]
     return (
         f"{text}, which is less, since {family.names[worst]} was found {percent(gap)} off and may by Monte Carlo error"

@@ -65,6 +65,10 @@ __all__ = [
 ]
 
 
+MIXING = ("rhat", "ess", "tail_ess", "pareto_k")
+"""Numbers of `bayesattn.checks.mixing.moments` that a validation has for each entry of U."""
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Validation(Described):
     """Comparison of the theory of one model with draws of its posterior.
@@ -229,7 +233,7 @@ class Validation(Described):
         drawn = {"saddle": self.saddle, "corrected": self.corrected, "draws": self.order_parameter, "error": self.error}
         columns = {name: matrix[pairs] for name, matrix in drawn.items()}
         columns |= {"difference": entries.difference, "z": entries.z}
-        columns |= {name: getattr(self, name)[pairs] for name in ("rhat", "ess", "tail_ess", "pareto_k")}
+        columns |= {name: getattr(self, name)[pairs] for name in MIXING}
         return pd.DataFrame(columns | {"agrees": entries.agrees}, index=pd.Index(entries.names, name="entry"))
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -245,17 +249,7 @@ class Validation(Described):
 
     def to_dict(self) -> PlainDict:
         """All fields as plain numbers and lists, for JSON."""
-        matrices = (
-            "order_parameter",
-            "error",
-            "saddle",
-            "corrected",
-            "allowance",
-            "rhat",
-            "ess",
-            "tail_ess",
-            "pareto_k",
-        )
+        matrices = ("order_parameter", "error", "saddle", "corrected", "allowance", *MIXING)
         return {
             "model": self.model.name,
             "widths": list(self.model.architecture.widths),
@@ -273,8 +267,8 @@ class Validation(Described):
             "joint_p": self.joint_p if self.usable else None,
             "directions": self.directions and self.directions.to_dict(),
             "diagnostics": self.diagnostics.to_dict(),
-            "accuracy": self.accuracy.to_dict() if self.accuracy else None,
-            "alignment": self.alignment.to_dict() if self.alignment else None,
+            "accuracy": self.accuracy and self.accuracy.to_dict(),
+            "alignment": self.alignment and self.alignment.to_dict(),
             "relative_deviation": self.relative_deviation,
             "relative_remaining": self.relative_remaining,
             "relative_error": self.relative_error,
@@ -338,10 +332,7 @@ def validate(
         saddle=saddle,
         corrected=corrected,
         relative_variance=np.broadcast_to(relative_variance, corrected.shape),
-        rhat=matrix("rhat"),
-        ess=matrix("ess"),
-        tail_ess=matrix("tail_ess"),
-        pareto_k=matrix("pareto_k"),
+        **{name: matrix(name) for name in MIXING},
         readouts=by_batch,
         diagnostics=diagnose(tree),
         accuracy=accuracy,

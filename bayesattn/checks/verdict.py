@@ -1,7 +1,7 @@
 """Verdicts: requirements on draws, the overall verdict of several, and draws of z against its exact posterior."""
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Bool, Float
@@ -49,6 +49,7 @@ def doubts_about(name: str, chains: int, rhat: np.ndarray, ess: np.ndarray) -> l
     return doubts
 
 
+@runtime_checkable
 class Judged(Protocol):
     """Comparison with a verdict, such as a `Validation`."""
 

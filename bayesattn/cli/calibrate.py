@@ -17,19 +17,19 @@ from bayesattn.cli.options import (
     ParameterisationName,
     Seed,
     Temperature,
+    Width,
     models,
+    results_option,
 )
 from bayesattn.cli.screen import (
     CANNOT_TELL,
     FAILS,
     HOLDS,
     bars,
-    free_folder,
     new_table,
     print_json,
     print_table,
-    refuse_to_overwrite,
-    require_free_figure,
+    results_folder,
     save_results,
     say,
     say_where,
@@ -54,7 +54,7 @@ def calibrate(
         typer.Option(help=f"{', '.join(CALIBRATED_SAMPLERS)}, or all; may be given several times. By default nuts."),
     ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
-    width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
+    width: Width = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
     simulations: Annotated[int, typer.Option(min=calibration.FEWEST_SIMULATIONS, help="Simulated data sets.")] = 200,
@@ -68,10 +68,7 @@ def calibrate(
         bool, typer.Option(help="Whether a network narrower than its number of paths is calibrated too.")
     ] = True,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for figure and results; by default out/calibrate-MODEL, numbered if taken."),
-    ] = None,
+    out: Annotated[Path | None, results_option("calibrate")] = None,
     figure: FigureFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -84,9 +81,7 @@ def calibrate(
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
-    folder = out or free_folder(Path("out") / f"calibrate-{Path(model).stem}")
-    refuse_to_overwrite(folder, overwrite)
-    require_free_figure(figure, overwrite)
+    folder = results_folder("calibrate", model, out, figure, overwrite)
     for name in sampler or []:
         one_of("--sampler", name, [*CALIBRATED_SAMPLERS, "all"])
     seed_number("--seed", seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from typer.models import ArgumentInfo
+from typer.models import ArgumentInfo, OptionInfo
 
 import bayesattn as ba
 from bayesattn._util.input_files import read_toml
@@ -43,6 +43,7 @@ def _argument(serves: Callable[[PlainDict], bool], of: str = "") -> ArgumentInfo
 ModelName = Annotated[str, _argument(lambda _: True)]
 TrainedName = Annotated[str, _argument(_is_trained, " of a one-shot task")]
 PrunedName = Annotated[str, _argument(_can_be_pruned, " of one output and without skips")]
+Width = Annotated[int | None, typer.Option(help="Width of all layers.")]
 Widths = Annotated[list[int] | None, typer.Option("--width", help="Width of all layers; may be given several times.")]
 Temperature = Annotated[float | None, typer.Option(help="Temperature T, instead of the model's.")]
 Temperatures = Annotated[list[float] | None, typer.Option("--temperature", help="Temperature T; several may be given.")]
@@ -51,6 +52,7 @@ Seed = Annotated[int, typer.Option(help="Seed of the sampler.")]
 Chains = Annotated[int, typer.Option(help="Number of chains.")]
 Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, discarded.")]
 Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
+ShowAll = Annotated[bool, typer.Option("--all", help="Print every entry of U.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
 Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out, or at --figure.")]
 OverwriteOut = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
@@ -62,11 +64,16 @@ SamplerName = Annotated[Sampler, typer.Option("--sampler", help="Sampler.")]
 ParameterisationName = Annotated[Parameterisation, typer.Option("--parameterisation", help="Form of the posterior.")]
 
 
-def models(
-    name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None, quiet: bool = False
-) -> list[Model]:
+def results_option(command: str) -> OptionInfo:
+    """Option --out of a command with a figure and results."""
+    return typer.Option(
+        help=f"Folder for figure and results; by default out/{command}-MODEL, numbered if taken.",
+    )
+
+
+def models(name: str, widths: list[int] | None, temperature: float | None, data_seed: int | None) -> list[Model]:
     """Model at each width, with its data created once; a progress bar is shown if its heads must be trained."""
     width = widths[0] if widths else None
-    with training_progress("training", quiet) as progress:
+    with training_progress() as progress:
         first = ba.load_model(name, width=width, temperature=temperature, seed=data_seed, progress=progress)
     return [first, *(first.replace(width=width) for width in (widths or [])[1:])]

@@ -24,15 +24,14 @@ from bayesattn.cli.options import (
     Seed,
     Temperature,
     Warmup,
+    results_option,
 )
 from bayesattn.cli.screen import (
     bars,
-    free_folder,
     new_table,
     print_json,
     print_table,
-    refuse_to_overwrite,
-    require_free_figure,
+    results_folder,
     save_results,
     say,
     say_where,
@@ -57,9 +56,7 @@ def prune(
     warmup: Warmup = 200,
     draws: Draws = 250,
     seed: Seed = 0,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for figure and results; by default out/prune-MODEL, numbered if taken.")
-    ] = None,
+    out: Annotated[Path | None, results_option("prune")] = None,
     figure: FigureFile = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -70,9 +67,7 @@ def prune(
 
     Example: bayesattn prune one_shot_digits --width 10 --data-seed 0
     """
-    folder = out or free_folder(Path("out") / f"prune-{Path(model).stem}")
-    refuse_to_overwrite(folder, overwrite)
-    require_free_figure(figure, overwrite)
+    folder = results_folder("prune", model, out, figure, overwrite)
     # Invalid settings of the sampler are found before training.
     settings: PlainDict = {
         "sampler": sampler.value,
@@ -120,7 +115,7 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
         table.add_row(f"{layer + 1}.{head + 1}", *map(_mean, scores), *map(_mean, drops))
     width = compared[0].model.architecture.widths[0]
     print_table(f"Heads of {model}, N = {width}, T = {temperatures}, {seeds}", table)
-    orders = _orders(compared)
+    orders = list(dict.fromkeys(order for network in networks.values() for order in network.accuracies))
     table = new_table("network", "accuracy", "rank corr.", *orders, text=("network",))
     for name in networks:
         pruned = [comparison.networks[name] for comparison in compared]
@@ -138,10 +133,6 @@ def _print(compared: list[Comparison], model: str, folder: Path) -> None:
         f" {len(heads)} heads go before more than {100 * pruning.MOST_ACCURACY_LOST:.0f} points are lost{errors}"
     )
     say_where(f"figure and results in {folder}")
-
-
-def _orders(compared: list[Comparison]) -> list[str]:
-    return list(dict.fromkeys(order for network in compared[0].networks.values() for order in network.accuracies))
 
 
 def _mean(values: list[float]) -> str:

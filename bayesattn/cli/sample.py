@@ -23,8 +23,10 @@ from bayesattn.cli.options import (
     ParameterisationName,
     SamplerName,
     Seed,
+    ShowAll,
     Temperature,
     Warmup,
+    Width,
     models,
 )
 from bayesattn.cli.screen import (
@@ -55,7 +57,7 @@ ENTRIES_OF_LEAST_ESS = 3
 def sample(
     model: ModelName,
     out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; a run that stands there is resumed.")],
-    width: Annotated[int | None, typer.Option(help="Width of all layers.")] = None,
+    width: Width = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
     sampler: SamplerName = NUTS,
@@ -89,7 +91,7 @@ def sample(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Say what it would cost, by some seconds of it, and stop.")
     ] = False,
-    show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
+    show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
@@ -156,11 +158,10 @@ def sample(
 
 
 def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
-    collapsed = job.parameterisation == "collapsed"
+    form = None
     with working("timing a gradient, or some seconds of one chain", as_json):
         needed = bytes_needed(case, job.parameterisation, at_once)
-        form = None
-        if collapsed:
+        if job.parameterisation == "collapsed":
             form = form_at(compressed(case), case.architecture.factor_columns)
         cost = estimate(case, job)
     seconds = cost.compilation + job.chains * job.transitions * cost.seconds_per_step / at_once

@@ -1,5 +1,6 @@
 """Output shared by commands: consoles, tables, progress bars, JSON."""
 
+import itertools
 import json
 import re
 import textwrap
@@ -56,10 +57,10 @@ def working(description: str, quiet: bool = False) -> Iterator[Bar]:
 
 
 @contextmanager
-def training_progress(description: str, quiet: bool):
+def training_progress(quiet: bool = False) -> Iterator[Callable[["Progress"], None]]:
     """Context with the callback of `training_bar` as the only bar."""
     with bars(quiet) as shown:
-        yield training_bar(shown, description)
+        yield training_bar(shown, "training")
 
 
 def training_bar(shown: Bars, description: str) -> Callable[["Progress"], None]:
@@ -106,9 +107,9 @@ MOST_DIAGONAL_ENTRIES = 20
 """Number of diagonal entries of U that tables show, the largest ones."""
 
 
-def say_paths(names: Sequence[str], numbers: Collection[int] | None = None) -> None:
-    """Print the names of the paths by their numbers in tables, for all paths or those in `numbers`."""
-    chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if numbers is None or number in numbers]
+def say_paths(names: Sequence[str], numbers: Collection[int]) -> None:
+    """Print the names of the paths with these numbers, which stand in tables."""
+    chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if number in numbers]
     say("paths: " + ", ".join(each.replace(" ", NO_BREAK_SPACE) for each in chosen))
 
 
@@ -127,10 +128,22 @@ def print_json(content: PlainDict | list[PlainDict]) -> None:
     print(to_json(content))
 
 
-def free_folder(folder: Path) -> Path:
-    """The folder, or the folder with a number appended if it exists."""
-    candidates = (folder.with_name(f"{folder.name}-{number}") for number in range(2, 10**6))
-    return folder if not folder.exists() else next(c for c in candidates if not c.exists())
+def results_folder(command: str, model: str, out: Path | None, figure: Path | None, overwrite: bool) -> Path:
+    """Folder `out` for a command's results; by default out/COMMAND-MODEL, with a number appended if it exists.
+
+    Raises an error, before any computation, if the folder or the file `figure` cannot be written.
+    """
+    folder = Path("out") / f"{command}-{Path(model).stem}"
+    numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
+    folder = out or next(each for each in itertools.chain([folder], numbered) if not each.exists())
+    refuse_to_overwrite(folder, overwrite)
+    if figure is not None:
+        from bayesattn.plots.style import checked_file
+
+        refuse_to_overwrite(
+            checked_file("--figure", figure, overwrite=True), overwrite, folder=False, option="--figure"
+        )
+    return folder
 
 
 def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
@@ -144,14 +157,6 @@ def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option
         raise BayesattnError(f"{option} must be a {'folder' if folder else 'file'}, got {path}, which is none")
 
 
-def require_free_figure(file: Path | None, overwrite: bool) -> None:
-    """Raise an error, before any computation, if --figure cannot be written."""
-    if file is not None:
-        from bayesattn.plots.style import checked_file
-
-        refuse_to_overwrite(checked_file("--figure", file, overwrite=True), overwrite, folder=False, option="--figure")
-
-
 def save_results(
     folder: Path, content: PlainDict, draw: Callable[[], "Figure"], file: Path | None = None, overwrite: bool = False
 ) -> None:
@@ -161,8 +166,7 @@ def save_results(
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "result.json", to_json(content).encode())
     figure = draw()
-    save(
-        figure, folder / "figure.png", overwrite=True
-    )  # Whether the folder may exist was checked before any computation.
+    # Whether the folder may exist was checked before any computation.
+    save(figure, folder / "figure.png", overwrite=True)
     if file is not None:
         save(figure, file, overwrite=overwrite)

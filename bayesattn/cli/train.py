@@ -28,7 +28,7 @@ def train(
     Example: bayesattn train one_shot_digits --out heads.safetensors
     """
     task, settings = load_task(model, seed=data_seed, steps=steps)
-    with training_progress("training", quiet=False) as progress:
+    with training_progress() as progress:
         weights = training.train(task, settings, out, progress, small=compact)
     for part in ("validation", "test"):
         screen.print(f"accuracy on {part} classes: {100 * training.accuracy(task, weights, part):.1f} %")

@@ -28,8 +28,10 @@ from bayesattn.cli.options import (
     ParameterisationName,
     Sampler,
     Seed,
+    ShowAll,
     Temperature,
     Widths,
+    results_option,
 )
 from bayesattn.cli.screen import (
     CANNOT_TELL,
@@ -37,12 +39,10 @@ from bayesattn.cli.screen import (
     HOLDS,
     MOST_DIAGONAL_ENTRIES,
     bars,
-    free_folder,
     new_table,
     print_json,
     print_table,
-    refuse_to_overwrite,
-    require_free_figure,
+    results_folder,
     save_results,
     say,
     say_paths,
@@ -90,13 +90,10 @@ def validate(
     margin: Annotated[
         float, typer.Option(help="Difference, relative to U and to the predictor, within which the theory is to hold.")
     ] = MARGIN,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder for figure and results; by default out/validate-MODEL, numbered if taken."),
-    ] = None,
+    out: Annotated[Path | None, results_option("validate")] = None,
     figure: FigureFile = None,
     overwrite: Overwrite = False,
-    show_all: Annotated[bool, typer.Option("--all", help="Print every entry of U.")] = False,
+    show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
     """Does the theory hold? Draw the posterior at several widths and compare.
@@ -108,9 +105,7 @@ def validate(
 
     Example: bayesattn validate hidden_markov --width 10 --width 30
     """
-    folder = out or free_folder(Path("out") / f"validate-{Path(model).stem}")
-    refuse_to_overwrite(folder, overwrite)
-    require_free_figure(figure, overwrite)
+    folder = results_folder("validate", model, out, figure, overwrite)
     positive("--margin", margin)
     usual = load_validate_table(model)
     sampler_name, warmup = sampler.value if sampler else usual.sampler, usual.warmup if warmup is None else warmup
@@ -126,7 +121,7 @@ def validate(
     Job(**settings)  # Invalid settings are found before training.
     # Loaded before the model's own data, so that a wrong name is found before training.
     elsewhere = {}
-    with training_progress("training", as_json) as progress:
+    with training_progress(as_json) as progress:
         for source in also_on or []:
             task = {"test_images": _absolute_source(source)}
             try:
@@ -134,7 +129,7 @@ def validate(
             except ValueError as error:
                 raise BayesattnError(f"--also-on {source}: {error}") from error
     widths = width or usual.widths
-    with training_progress("training", as_json) as progress:
+    with training_progress(as_json) as progress:
         case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
     start = time.perf_counter()
     choose = temperature is None and case.validation_labels is not None

@@ -30,6 +30,12 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
             f"calibrations must be results of bayesattn.calibration by name, got {shown(calibrations)}"
         )
     colors = palette()
+    kinds = {
+        "U": ("entries of U", colors.blue),
+        "corr": ("their correlations", colors.purple),
+        "f": ("predictions", colors.orange),
+        "log": ("log likelihood", colors.green),
+    }
     columns = min(MOST_COLUMNS, len(calibrations))
     rows = -(-len(calibrations) // columns)
     size = (max(6.0, 3.4 * columns), 3.0 * rows + 0.9)
@@ -41,8 +47,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         low, high = ecdf_band(len(calibration.ranks), calibration.draws)
         panel.fill_between(ranks, low, high, color=colors.grey, alpha=0.25, linewidth=0, step="post")
         for quantity, values in zip(calibration.names, calibration.ranks.T, strict=True):
-            of = {"U": colors.blue, "corr": colors.purple, "f": colors.orange}
-            color = of.get(quantity.split()[0], colors.green)
+            _, color = kinds[quantity.split()[0]]
             panel.step(ranks, ecdf_difference(values, calibration.draws), where="post", color=color, linewidth=0.9)
         count = len(calibration.ranks)
         panel.set_title(
@@ -53,13 +58,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         whole_numbers(panel.xaxis)
     for panel in panels[:, 0]:
         panel.set_ylabel("ECDF - uniform")
-    named = {
-        "entries of U": colors.blue,
-        "their correlations": colors.purple,
-        "predictions": colors.orange,
-        "log likelihood": colors.green,
-    }
-    handles: list[Artist] = [Line2D([], [], color=color, label=label) for label, color in named.items()]
+    handles: list[Artist] = [Line2D([], [], color=color, label=label) for label, color in kinds.values()]
     handles.append(Patch(color=colors.grey, alpha=0.25, label="95 % of uniform curves"))
     columns = 3 if size[0] < 9 else len(handles)
     figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)

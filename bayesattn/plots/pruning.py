@@ -102,8 +102,8 @@ def accuracy_as_heads_go(axes: Axes, pruned: Sequence[Pruned], name: str) -> Non
         curves = 100 * np.array([network.accuracies[order] for network in pruned])
         deviation = curves.std(0, ddof=1) if len(pruned) > 1 else None
         style = ORDER_STYLES[order] | {"color": getattr(palette(), ORDER_STYLES[order]["color"])}
-        settings = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "label": f"by {order}"}
-        settings["label"] = "at random, mean" if order == "random" else settings["label"]
+        label = "at random, mean" if order == "random" else f"by {order}"
+        settings: PlainDict = {"capsize": 2, "linewidth": 1.2, "markersize": 4, "label": label}
         axes.errorbar(np.arange(curves.shape[1]), curves.mean(0), deviation, **settings | style)
     least = float(100 * np.mean([network.accuracy - MOST_ACCURACY_LOST for network in pruned]))
     allowed = f"{100 * MOST_ACCURACY_LOST:g} points below the whole network"

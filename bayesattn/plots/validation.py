@@ -17,6 +17,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
 from bayesattn.checks.alignment import Alignment
+from bayesattn.checks.predicted import size_of
 from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence
 from bayesattn.models.trees import Draws, opened_with_network
 from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, short, whole_numbers, width_axis
@@ -74,14 +75,14 @@ def validation_figure(
 
 def _validated(validations: Checked) -> list[Validation]:
     """Validations unchanged, and draws compared with the theory of their model."""
-    from bayesattn.checks.validation import LEVEL, Validation, validate
+    from bayesattn.checks.validation import LEVEL, validate
 
     several = [*validations] if isinstance(validations, list | tuple) else [validations]
     if not several:
         raise BayesattnError("validations must hold at least one, got none")
 
-    def validated(each: Validation | Draws) -> Validation:
-        if isinstance(each, Validation):
+    def validated(each: Checked) -> Validation:
+        if hasattr(each, "saddle"):
             return each
         model, draws = opened_with_network(each)
         return validate(model, draws, level=LEVEL / len(several))
@@ -142,24 +143,17 @@ def order_parameter_against_width(axes: Axes, validations: Sequence[Validation])
 
     With several widths it is drawn against width, for at most the four paths with the largest U; with one width, by path.
     """
-    colors, names = palette(), validations[0].model.row_names
+    names = validations[0].model.row_names
     if len(validations) == 1:
         _by_path(axes, validations[0])
         return
-    widths = np.array([v.width for v in validations], float)
-    greatest = np.sort(np.argsort(-np.diag(validations[0].saddle), kind="stable")[:MOST_PATHS_DRAWN])
-    axes.axhline(0, color=colors.grey, linewidth=1, label="saddle point")
-    for number, (path, color) in enumerate(zip(greatest, colors, strict=False)):
-        saddle = np.array([v.saddle[path, path] for v in validations])
-        corrected = np.array([v.corrected[path, path] for v in validations]) / saddle - 1
-        draws = np.array([v.order_parameter[path, path] for v in validations]) / saddle - 1
-        error = np.array([v.error[path, path] for v in validations]) / saddle
-        axes.plot(widths, 100 * corrected, color=color, linestyle=":", marker="x", markersize=5)
-        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars do not overlap
-        style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": short(names[path])}
-        axes.errorbar(shift * widths, 100 * draws, 100 * error, **style)
-    width_axis(axes, [v.width for v in validations])
-    most = "" if len(names) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(names)}"
+    saddle, corrected, draws, error = (
+        np.array([np.diag(getattr(v, name)) for v in validations])
+        for name in ("saddle", "corrected", "order_parameter", "error")
+    )
+    axes.axhline(0, color=palette().grey, linewidth=1, label="saddle point")
+    curves = (100 * (corrected / saddle - 1), 100 * (draws / saddle - 1), 100 * (error / saddle))
+    most = _against_width(axes, validations, saddle[0], *curves, [short(name) for name in names])
     axes.set(ylabel="deviation of U from the saddle point (%)", title=f"Diagonal entries of U{most}")
     legend_below(axes, 2, title="dots: draws ± Monte Carlo error; crosses: theory to first order in 1/N")
 
@@ -169,36 +163,42 @@ def cross_terms_against_width(axes: Axes, validations: Sequence[Validation]) -> 
 
     Of many pairs of paths, only the four with the largest correlations at the smallest width are drawn.
     """
-    colors, names = palette(), validations[0].model.row_names
-    widths = np.array([v.width for v in validations], float)
+    names = validations[0].model.row_names
     rows, columns = np.tril_indices(len(names), -1)
     drawn, corrected, saddle = (
-        np.array([_correlations(getattr(v, name))[rows, columns] for v in validations])
+        np.array([(getattr(v, name) / size_of(getattr(v, name)))[rows, columns] for v in validations])
         for name in ("order_parameter", "corrected", "saddle")
     )
-    error = np.array([(v.error / _sizes(v.order_parameter))[rows, columns] for v in validations])
-    greatest = np.sort(np.argsort(-np.abs(saddle[0]), kind="stable")[:MOST_PATHS_DRAWN])
-    axes.axhline(0, color=colors.grey, linewidth=1)
-    for number, (pair, color) in enumerate(zip(greatest, colors, strict=False)):
-        axes.plot(widths, saddle[:, pair], color=color, linewidth=0.8)
-        axes.plot(widths, corrected[:, pair], color=color, linestyle=":", marker="x", markersize=5)
-        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)
-        label = f"{short(names[columns[pair]])},\n{short(names[rows[pair]])}"
-        style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": label}
-        axes.errorbar(shift * widths, drawn[:, pair], error[:, pair], **style)
-    width_axis(axes, [v.width for v in validations])
-    most = "" if len(rows) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(rows)}"
+    error = np.array([(v.error / size_of(v.order_parameter))[rows, columns] for v in validations])
+    axes.axhline(0, color=palette().grey, linewidth=1)
+    labels = [f"{short(names[column])},\n{short(names[row])}" for row, column in zip(rows, columns, strict=True)]
+    most = _against_width(axes, validations, np.abs(saddle[0]), corrected, drawn, error, labels, saddle)
     axes.set(ylabel=r"$U_{ij} / (U_{ii} U_{jj})^{1/2}$", title=f"Cross-path entries of U{most}")
     legend_below(axes, 2, title="dots: draws; crosses: theory to first order; lines: saddle point")
 
 
-def _sizes(matrix: np.ndarray) -> np.ndarray:
-    own = np.diag(matrix)
-    return np.sqrt(np.outer(own, own))
-
-
-def _correlations(matrix: np.ndarray) -> np.ndarray:
-    return matrix / _sizes(matrix)
+def _against_width(
+    axes: Axes,
+    validations: Sequence[Validation],
+    sizes: np.ndarray,
+    corrected: np.ndarray,
+    draws: np.ndarray,
+    error: np.ndarray,
+    labels: Sequence[str],
+    lines: np.ndarray | None = None,
+) -> str:
+    """Draw the columns of greatest sizes, a row a width, a colour each; returns how many of how many, for the title."""
+    widths = np.array([v.width for v in validations], float)
+    greatest = np.sort(np.argsort(-sizes, kind="stable")[:MOST_PATHS_DRAWN])
+    for number, (entry, color) in enumerate(zip(greatest, palette(), strict=False)):
+        if lines is not None:
+            axes.plot(widths, lines[:, entry], color=color, linewidth=0.8)
+        axes.plot(widths, corrected[:, entry], color=color, linestyle=":", marker="x", markersize=5)
+        shift = 1 + 0.05 * (number - (len(greatest) - 1) / 2)  # beside each other, so that error bars do not overlap
+        style: PlainDict = {"fmt": "o", "markersize": 4, "capsize": 3, "color": color, "label": labels[entry]}
+        axes.errorbar(shift * widths, draws[:, entry], error[:, entry], **style)
+    width_axis(axes, [v.width for v in validations])
+    return "" if len(sizes) <= MOST_PATHS_DRAWN else f", {MOST_PATHS_DRAWN} greatest of {len(sizes)}"
 
 
 def _by_path(axes: Axes, validation: Validation) -> None:

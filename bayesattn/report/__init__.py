@@ -163,7 +163,9 @@ def _theory(run: Run, posterior: str) -> Predicted:
     """Theory of a run's model, the most expensive part of a report, which is stored with the run for later reports."""
 
     def compute() -> list[object]:
-        return [_plain(part) for part in predicted(run.model)]
+        *matrices, means = predicted(run.model)
+        by_name = means and {name: mean.tolist() for name, mean in means.items()}
+        return [*(matrix.tolist() for matrix in matrices), by_name]
 
     def restore(parts: list[list[list[float]] | dict[str, list[float]] | None]) -> Predicted:
         *matrices, means = parts
@@ -195,12 +197,6 @@ def _combining(run: Run, known: dict[str, str]) -> str:
         about = {"of": of_all_widths, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
         known[of_all_widths] = run.remembered("combining_width", compute, str, about)
     return known[of_all_widths]
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, dict):
-        return {name: _plain(part) for name, part in value.items()}
-    return value.tolist() if isinstance(value, np.ndarray) else value
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
@@ -243,14 +239,8 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
             figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities, names), titled, alternative)
             figures.append(figure)
     verdict, holds, rows = found
-    tables = {
-        "Head scores: how much each head matters beside the one that matters most (± one Monte Carlo error)": (
-            heads_table(run.model, draws)
-        ),
-        "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)": (
-            correlations_table(run.model, draws)
-        ),
-    }
+    by_heads = "Head scores: how much each head matters beside the one that matters most (± one Monte Carlo error)"
+    by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
     return RunSection(
@@ -261,7 +251,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
         verdict=verdict,
         holds=holds,
         rows=rows,
-        tables=tables,
+        tables={by_heads: heads_table(run.model, draws), by_paths: correlations_table(run.model, draws)},
         combining=combining,
         figures=figures,
         provenance={

@@ -46,14 +46,7 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
         else:
             model = planned.model(trained=False)
             kind = (
-                *(
-                    job.sampler,
-                    job.parameterisation,
-                    job.chain_method,
-                    repr(job.options),
-                    job.keep,
-                    job.warmup,
-                ),
+                *(job.sampler, job.parameterisation, job.chain_method, repr(job.options), job.keep, job.warmup),
                 model.path_inputs.shape,
                 type(model.likelihood),
                 layer_shapes(model.architecture),

@@ -17,8 +17,7 @@ from bayesattn.sweep.plan import Planned, Sweep
 from bayesattn.sweep.table import results, write_table
 
 if TYPE_CHECKING:
-    from distributed import Client
-    from distributed.client import DoneAndNotDoneFutures
+    from distributed import Client, Future
 
 POLL_SECONDS = 1.0
 
@@ -83,14 +82,13 @@ def run(
     require_extras(sweep)
     sweep.out.mkdir(parents=True, exist_ok=True)
     errors: dict[str, str | None] = {planned.name: None for planned in sweep.runs}
-    lock = filelock.FileLock(sweep.out / ".lock")
     try:
-        lock.acquire(timeout=0)
+        lock = filelock.FileLock(sweep.out / ".lock").acquire(timeout=0)
     except filelock.Timeout:
         raise BlockingIOError(
             f"{sweep.out} is being swept by another process: wait for it, or choose another out"
         ) from None
-    try:
+    with lock:
         pending = [planned for planned in sweep.runs if not planned.finished()]
         try:
             if pending:
@@ -100,8 +98,6 @@ def run(
         finally:
             table = results(sweep, errors)
             write_table(table, sweep.out)
-    finally:
-        lock.release()
     return table
 
 
@@ -112,7 +108,14 @@ def require_extras(sweep: Sweep) -> None:
     require("sweep", "a sweep")
 
 
-def _run_all(client: "Client", work: Callable, sweep: Sweep, pending: list[Planned], errors: dict, progress) -> None:
+def _run_all(
+    client: "Client",
+    work: Callable,
+    sweep: Sweep,
+    pending: list[Planned],
+    errors: dict[str, str | None],
+    progress: Callable[[PlainDict], None] | None,
+) -> None:
     from distributed import wait
 
     futures = {client.submit(work, planned, pure=False): planned for planned in pending}
@@ -124,7 +127,7 @@ def _run_all(client: "Client", work: Callable, sweep: Sweep, pending: list[Plann
         try:
             with client.as_current():
                 found = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
-                finished = cast("DoneAndNotDoneFutures", found).done
+                finished, _ = cast(tuple[set["Future"], set["Future"]], found)
         except TimeoutError:
             finished = set()
         for future in finished:

@@ -93,10 +93,7 @@ class ValidationStudy(Described):
 
     def to_dict(self) -> PlainDict:
         """Plain values, for JSON; a number that is not finite is None."""
-        return finite(self._to_dict())
-
-    def _to_dict(self) -> PlainDict:
-        return {
+        plain: PlainDict = {
             "verdict": self.verdict,
             "holds": self.verdict == HOLDS,
             "bound": self.bound,
@@ -114,6 +111,7 @@ class ValidationStudy(Described):
             ],
             "results": [result.to_dict() for result in self.validations],
         }
+        return finite(plain)
 
 
 @with_own_settings
