@@ -137,13 +137,16 @@ def results_folder(command: str, model: str, out: Path | None, figure: Path | No
     numbered = (folder.with_name(f"{folder.name}-{number}") for number in itertools.count(2))
     folder = out or next(each for each in itertools.chain([folder], numbered) if not each.exists())
     refuse_to_overwrite(folder, overwrite)
-    if figure is not None:
+    require_free_figure(figure, overwrite)
+    return folder
+
+
+def require_free_figure(file: Path | None, overwrite: bool) -> None:
+    """Raise an error, before any computation, if --figure cannot be written."""
+    if file is not None:
         from bayesattn.plots.style import checked_file
 
-        refuse_to_overwrite(
-            checked_file("--figure", figure, overwrite=True), overwrite, folder=False, option="--figure"
-        )
-    return folder
+        refuse_to_overwrite(checked_file("--figure", file, overwrite=True), overwrite, folder=False, option="--figure")
 
 
 def refuse_to_overwrite(path: Path, overwrite: bool, folder: bool = True, option: str = "--out") -> None:
