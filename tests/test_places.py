@@ -54,9 +54,9 @@ ENTRIES = {
     "runs.sampling.sample": ("out", lambda path, _: runs.sample(tiny_model(), path, **QUICK)),
     "runs.run.Run": ("run", lambda path, _: runs.Run(path)),
     "runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
-    "runs.listing.is_run": ("run", lambda path, _: runs.is_run(path)),
-    "runs.listing.overview": ("folder", lambda path, _: runs.overview(path)),
-    "runs.listing.under_way": ("out", lambda path, _: runs.under_way(path)),
+    "runs.run.is_run": ("run", lambda path, _: runs.is_run(path)),
+    "runs.run.overview": ("folder", lambda path, _: runs.overview(path)),
+    "runs.folder.under_way": ("out", lambda path, _: runs.under_way(path)),
     "runs.folder.found_in": ("folder", lambda path, _: folder.found_in(path)),
     "runs.folder.prepared": ("out", lambda path, _: folder.prepared(path)),
     "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
@@ -123,11 +123,11 @@ FURTHER = {
 }
 OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
-_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clear runs.folder.is_free
+_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.clear runs.folder.is_free
 runs.folder.locked runs.folder.remove runs.folder.replace runs.folder.require_replaceable sweep.plan.Planned
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
-OWN_MODULES = ("runs.store", "runs.checkpoint", "runs.log", "sweep.table", "sweep.execute")
+OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")
 
 
 def functions_of_paths():

@@ -194,7 +194,7 @@ def test_a_run_tells_state_and_settings_and_reads_no_draws(model, tmp_path, monk
     def refused(*_, **__):
         raise AssertionError("draws were read")
 
-    for name in ("draws", "require_sound", "arrays_of_draws", "diagnose"):
+    for name in ("root", "draws", "require_sound", "diagnose"):
         monkeypatch.setattr(runs.Run, name, refused)
     assert lines_of(run)[0] == "Run run: complete"
     assert run.title == f"{model.name}, N = 4, T = 0.5"

@@ -15,6 +15,7 @@ import zarr
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn.models.description import described
 from bayesattn.runs import provenance, sampling, store
 from bayesattn.samplers import SAMPLERS
 from bayesattn.samplers import blocks as block_runner
@@ -242,7 +243,7 @@ def test_a_run_tells_what_it_was(model, complete):
 
 def test_a_ready_model_is_recorded_as_a_model_file(tmp_path):
     first = ba.load_model("hidden_markov", width=7, seed=2)
-    (tmp_path / "resolved.toml").write_text(provenance.to_toml(provenance.model_table(first)))
+    (tmp_path / "resolved.toml").write_text(described(first)["model"])
     again = ba.load_model(tmp_path / "resolved.toml")
     np.testing.assert_array_equal(first.path_inputs, again.path_inputs)
     assert again.architecture == first.architecture
@@ -335,7 +336,7 @@ def cut(file, keep=0.5):
 
 def edit_description(folder, **changes):
     """As if it had been written so, or, for what is to be None, not been written."""
-    about, metadata, _ = store.read_root(folder)
+    about, metadata = store.read_root(folder)
     about = {name: value for name, value in (about | changes).items() if value is not None}
     root = json.loads((folder / "zarr.json").read_text())
     root["attributes"]["bayesattn"] = json.dumps(about | {"checksum": store.checksum(about, metadata)})

@@ -62,26 +62,18 @@ def followed(out: str | Path) -> Path:
     return Path(os.path.realpath(out)) if out.is_symlink() or out.name in ("", "..") else out
 
 
+def under_way(out: str | Path) -> Path:
+    """Path at which the run for `out` is sampled: a hidden folder beside it while the run replaces another."""
+    new = beside(followed(out), REPLACEMENT)
+    return new if new.exists() else user_path("out", out)
+
+
 def prepared(out: str | Path) -> Path:
     """Path of a run to be sampled, with links resolved and leftovers of killed processes removed.
 
     Raises RunError if there cannot be a run at the path, for example in the working directory of this process.
     """
     out = followed(out)
-    _require_possible(out)
-    replaced = beside(out, REPLACED)
-    with suppress(RunBusy, FileNotFoundError):
-        if replaced.exists() and not out.exists():  # A process was killed between the two renames of `replace`.
-            with locked(replaced, 0):
-                replaced.rename(out)
-    for leftover in (replaced, beside(out, UNFINISHED), beside(beside(out, REPLACEMENT), UNFINISHED)):
-        with suppress(RunBusy, FileNotFoundError):
-            if leftover.exists():
-                remove(leftover)
-    return out
-
-
-def _require_possible(out: Path) -> None:
     if out.is_symlink():
         raise RunError(f"out must be a folder, got {out}, a link that leads to itself")
     try:
@@ -94,6 +86,21 @@ def _require_possible(out: Path) -> None:
     here = Path(os.path.realpath(out))
     if here == Path.cwd() or here in Path.cwd().parents:
         raise RunError(f"out must be a folder other than the one that this command runs in, got {out}")
+    replaced = beside(out, REPLACED)
+    with suppress(RunBusy, FileNotFoundError):
+        if replaced.exists() and not out.exists():  # A process was killed between the two renames of `replace`.
+            with locked(replaced, 0):
+                replaced.rename(out)
+    clean(out)
+    return out
+
+
+def clean(out: Path) -> None:
+    """Delete what is left beside a run of processes that were killed, and of the run that it replaced."""
+    for leftover in (beside(out, REPLACED), beside(out, UNFINISHED), beside(beside(out, REPLACEMENT), UNFINISHED)):
+        with suppress(RunBusy, OSError):  # It is deleted before the next run is sampled here.
+            if leftover.exists():
+                remove(leftover)
 
 
 def is_free(out: Path) -> bool:
@@ -102,27 +109,22 @@ def is_free(out: Path) -> bool:
 
 
 def require_replaceable(out: Path) -> None:
-    """Raise RunError unless there is a run, even if damaged, at a path; RunBusy if it is being written."""
+    """Raise RunError unless there is a run, even if damaged, at a path."""
     if not (out / "zarr.json").is_file() or not (out / FOLDER).is_dir():
         raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is something else")
-    with locked(out, 0):
-        pass
 
 
 def replace(new: Path, out: Path) -> None:
-    """Replace a run by a complete new one, which the caller has locked; the old run is deleted only afterwards."""
+    """Replace a run, which the caller has locked, by a complete new one; the old run is left for `clean` to delete."""
     replaced = beside(out, REPLACED)
-    with locked(out, 0):
-        out.rename(replaced)
-        try:
-            new.rename(out)
-        except BaseException:
-            if not out.exists():
-                replaced.rename(out)
-            raise
-        sync_folder(out.parent)
-    with suppress(RunBusy, OSError):  # `prepared` deletes the remainder.
-        remove(replaced)
+    out.rename(replaced)
+    try:
+        new.rename(out)
+    except BaseException:
+        if not out.exists():
+            replaced.rename(out)
+        raise
+    sync_folder(out.parent)
 
 
 def remove(folder: Path) -> None:
@@ -138,11 +140,10 @@ def remove(folder: Path) -> None:
 def clear(folder: Path) -> None:
     """Delete everything in a run except its hidden folder."""
     for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            if path.name != FOLDER:
-                shutil.rmtree(path, ignore_errors=True)
-        else:
+        if path.is_symlink() or not path.is_dir():
             path.unlink(missing_ok=True)
+        elif path.name != FOLDER:
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def found_in(folder: str | Path) -> list[Path]:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 import numpy as np
-import tomli_w
 
 from bayesattn._util.plain import PlainDict
 from bayesattn.models import PARAMETERISATIONS
@@ -51,25 +50,15 @@ RESULT_ARRAYS = ("test_labels",)
 """Arrays that do not affect draws, but results computed from draws."""
 
 
-def model_table(model: Posterior) -> PlainDict:
-    """Table of the resolved model, in the form of a model file if there is one."""
-    return plain_table(model.table())
-
-
 def job_table(job: Job) -> PlainDict:
     """Table of all settings of the job."""
     return plain_table(vars(job))
 
 
-def to_toml(table: PlainDict) -> str:
-    """TOML text of a table."""
-    return tomli_w.dumps(table)
-
-
 def identity(model: Posterior, job: Job) -> str:
     """SHA-256 of data, model, settings and names, which determine a run except its environment and number of draws."""
-    settings, table = job_table(job), model_table(model) | {"task": {}, "shown": [plain_table(model.shown_names)]}
-    del settings["draws"]
+    settings = {name: value for name, value in job_table(job).items() if name != "draws"}
+    table = plain_table(model.table()) | {"task": {}, "shown": [plain_table(model.shown_names)]}
     arrays = [getattr(model, name, None) for name in (*model.data_names, *RESULT_ARRAYS)]
     if PARAMETERISATIONS[job.parameterisation].needs_tokens and (tokens := getattr(model, "tokens", None)):
         arrays += [tokens.inputs, *tokens.matrices]
@@ -80,18 +69,36 @@ def identity(model: Posterior, job: Job) -> str:
 
 
 def environment() -> PlainDict:
-    """Versions, precision, device and machine of the current environment."""
+    """Versions, precision, device and machine of the current environment, with JAX's flags that are not as usual."""
     device = next(iter(jnp.zeros(0).devices()))
-    return _versions() | {
+    flags = {
+        name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in DEFAULT_FLAGS.items()
+    }
+    return _software() | {
         "draws_version": DRAWS_VERSION,
         "python": platform.python_version(),
         "dtype": str(jnp.zeros(0).dtype),
         "device": f"{device.platform} {device.device_kind}",
         "machine": platform.machine(),
         "XLA_FLAGS": os.environ.get("XLA_FLAGS", ""),
-        "flags": _flags(),
-        "git": _git_revision(),
+        "flags": " ".join(f"{name}={value}" for name, value in flags.items() if value != DEFAULT_FLAGS[name]),
     }
+
+
+@cache
+def _software() -> PlainDict:
+    """Versions of the libraries as at the first call, even if others are installed later, and the Git revision.
+
+    The revision is that of the checkout from which bayesattn is imported; None without a checkout.
+    """
+    git = ["git", "-C", str(PACKAGE)]
+    try:
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
+        command = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
+        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        revision = None
+    return {name: version(name) for name in LIBRARIES} | {"git": revision}
 
 
 def differences(begun: PlainDict, now: PlainDict) -> list[str]:
@@ -101,12 +108,6 @@ def differences(begun: PlainDict, now: PlainDict) -> list[str]:
         for name in DRAW_ENVIRONMENT
         if begun.get(name) != now[name]
     ]
-
-
-def _flags() -> str:
-    """Text of the JAX flags that can change the last bit of a draw and differ from their defaults."""
-    has = {name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in DEFAULT_FLAGS.items()}
-    return " ".join(f"{name}={value}" for name, value in has.items() if value != DEFAULT_FLAGS[name])
 
 
 def require_same(run: Run, model: Posterior, job: Job) -> None:
@@ -131,8 +132,7 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
 
 def require_same_environment(run: Run) -> None:
     """Raise RunError, which names the differences, unless this environment would continue the draws bit for bit."""
-    changed = differences(run.description["environment"], environment())
-    if changed:
+    if changed := differences(run.description["environment"], environment()):
         raise RunError(
             f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
             " resume it with what it was begun with, choose another folder, or replace it with overwrite=True"
@@ -141,24 +141,6 @@ def require_same_environment(run: Run) -> None:
 
 def _model_settings(model: Posterior) -> PlainDict:
     """Entries of a model's table, without [task] and with the entries of [architecture] on the same level."""
-    table = model_table(model)
+    table = plain_table(model.table()) | {"names": plain_table(model.shown_names)}
     table.pop("task", None)
-    return table.pop("architecture", {}) | table | {"names": plain_table(model.shown_names)}
-
-
-@cache
-def _versions() -> dict[str, str]:
-    """Versions of the libraries, as at the first call, even if others are installed later."""
-    return {name: version(name) for name in LIBRARIES}
-
-
-@cache
-def _git_revision() -> str | None:
-    """Revision of the Git checkout from which bayesattn is imported; None without a checkout."""
-    command = ["git", "-C", str(PACKAGE), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        listed = subprocess.run([*command[:3], "ls-files", "--error-unmatch", __file__], capture_output=True)
-        described = subprocess.run(command, capture_output=True, text=True)
-    except OSError:
-        return None
-    return described.stdout.strip() if listed.returncode == described.returncode == 0 else None
+    return table.pop("architecture", {}) | table

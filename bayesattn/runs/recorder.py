@@ -9,9 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import zarr
 
 from bayesattn._util.random import key_of
-from bayesattn.runs import checkpoint, store
+from bayesattn.runs import store
 from bayesattn.runs.folder import RunError
 from bayesattn.runs.run import Run
 from bayesattn.samplers.blocks import Chains, Outputs, write_region
@@ -22,44 +23,43 @@ class Recorder:
 
     def __init__(self, run: Run):
         self.run = run
-        self.arrays = {
-            name: array.with_config({"write_empty_chunks": True})
-            for name, array in store.arrays_of(store.open_root(run.path)).items()
-        }
+        with run.reading("its arrays"):
+            arrays = store.arrays_of(zarr.open_group(store.DurableStore(run.path), mode="r+"))
+            self.arrays = {name: array.with_config({"write_empty_chunks": True}) for name, array in arrays.items()}
 
     def restore(self, chains: Chains, like: Any) -> tuple[Any, int] | None:
         """State and number of steps done in the checkpoint; None without a checkpoint."""
-        if not self.run.checkpoint_file(chains).exists():
+        done, stored = self.run.checkpoint(chains)
+        if not stored:
             return None
-        done, stored = self.run.read_checkpoint(chains)
         leaves, tree = jax.tree.flatten(like)
-        raw = [jax.eval_shape(_raw, leaf) for leaf in leaves]
-        if [(leaf.shape, leaf.dtype) for leaf in stored] != [(leaf.shape, leaf.dtype) for leaf in raw]:
+        expected = [jax.eval_shape(_raw, leaf) for leaf in leaves]
+        if [(leaf.shape, leaf.dtype) for leaf in stored.values()] != [(leaf.shape, leaf.dtype) for leaf in expected]:
             raise RunError(
-                f"{self.run.path} is damaged: {self.run.checkpoint_file(chains).name} has other shapes than its sampler;"
-                f" {store.DRAW_AGAIN}"
+                f"{self.run.path} is damaged: {store.checkpoint_file(self.run.path, chains).name} has other shapes than"
+                f" its sampler; {store.DRAW_AGAIN}"
             )
-        state = [
-            key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in zip(stored, leaves, strict=True)
-        ]
+        pairs = zip(stored.values(), leaves, strict=True)
+        state = [key_of(array) if _is_key(leaf) else jnp.asarray(array) for array, leaf in pairs]
         return jax.tree.unflatten(tree, state), done
 
     def record(self, chains: Chains, first: int, outputs: Outputs) -> None:
         """Write draws to the arrays, each array in its own thread, as most of the time is spent on the disk."""
 
-        def write(group: str, name: str, values: Any) -> None:
-            write_region({group: {name: self.arrays[f"{group}/{name}"]}}, chains, first, {group: {name: values}})
+        def write(name: str) -> None:
+            group, variable = name.split("/")
+            write_region({group: {variable: self.arrays[name]}}, chains, first, {group: {variable: drawn[name]}})
 
+        drawn = {f"{group}/{name}": values for group, named in outputs.items() for name, values in named.items()}
         with self._writing(), ThreadPoolExecutor() as pool:
-            parts = [(group, name, values) for group, named in outputs.items() for name, values in named.items()]
-            list(pool.map(write, *zip(*parts, strict=True)))
+            list(pool.map(write, drawn))
 
     def checkpoint(self, chains: Chains, state: Any, done: int, steps: int, seconds: float) -> None:
         """Replace the checkpoint and log the block."""
         arrays = {f"leaf_{index}": np.asarray(_raw(leaf)) for index, leaf in enumerate(jax.tree.leaves(state))}
         about = {"run": self.run.identity, "chains": chains, "done": done, "leaves": len(arrays)}
         with self._writing():
-            checkpoint.write(self.run.checkpoint_file(chains), about, arrays)
+            store.write_checkpoint(store.checkpoint_file(self.run.path, chains), about, arrays)
             self.run.log(event="block", chains=chains, done=done, steps=steps, seconds=round(seconds, 4))
 
     @contextmanager

@@ -7,7 +7,8 @@ import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from functools import cached_property
+from datetime import UTC, datetime
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,16 +18,17 @@ import zarr
 from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
-from bayesattn._util.files import replace_file, require_new, user_path
+from bayesattn._util.files import append_line, replace_file, require_new, user_path
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import Described
 from bayesattn.likelihoods import UnknownLikelihood
-from bayesattn.models.description import restored
-from bayesattn.posterior import Posterior
-from bayesattn.runs import checkpoint, folder, log, provenance, store
-from bayesattn.runs.folder import FOLDER, RunBusy, RunError
-from bayesattn.runs.store import DRAW_AGAIN, KEY
+from bayesattn.models.arviz import DATA_GROUPS
+from bayesattn.models.description import ATTRIBUTE, restored
+from bayesattn.runs import provenance, store
+from bayesattn.runs.folder import FOLDER, RunBusy, RunError, found_in, locked
+from bayesattn.runs.store import DRAW_AGAIN
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, units
 
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
 
 DIAGNOSTICS_VERSION = 1
 """To be raised when `diagnose` or `summary` give other numbers: the numbers stored with runs are then recomputed."""
-_damage_of_runs: dict[Path, tuple[str, str | None]] = {}
-"""By path of each run checked in this process: `stamp` of its files, and the damage found or None."""
 
 
 class Run(Described):
@@ -48,11 +48,16 @@ class Run(Described):
 
     def __init__(self, path: str | Path):
         self.path = user_path("run", path)
-        self.description, self.metadata, self._consolidated = store.read_root(self.path)
+        self.description, self.metadata = store.read_root(self.path)
+
+    @property
+    def identity(self) -> str:
+        """Content hash of model and settings."""
+        return self.description["identity"]
 
     def root(self) -> zarr.Group:
         """Root Zarr group of the run."""
-        return zarr.open_group(self.path, mode="r", use_consolidated=self._consolidated)
+        return zarr.open_group(self.path, mode="r")
 
     @cached_property
     def job(self) -> Job:
@@ -64,42 +69,47 @@ class Run(Described):
     def model(self) -> Any:
         """Posterior, restored with the data in the store."""
         with self.reading("the data of the model"):
+            groups = [members for name, members in self.root().groups() if name in DATA_GROUPS]
+            arrays = {name: np.asarray(array[...]) for members in groups for name, array in members.arrays()}
             try:
-                model = self._stored_model()
+                model = restored(self.description, arrays)
             except UnknownLikelihood as error:
                 raise RunError(f"{self.path} can be read where its likelihood is known: {error}") from error
-            same = provenance.identity(model, self.job) == self.identity
-        if not same:
-            raise RunError(
-                f"{self.path} is damaged: the data that it holds are not those it was begun with; {DRAW_AGAIN}"
-            )
-        return model
+            if provenance.identity(model, self.job) != self.identity:
+                raise RunError(
+                    f"{self.path} is damaged: the data that it holds are not those it was begun with; {DRAW_AGAIN}"
+                )
+            return model
 
-    def _stored_model(self) -> Posterior:
-        arrays: dict[str, np.ndarray] = {}
-        tree = self.root()
-        for group in ("observed_data", "constant_data"):
-            arrays |= {name: np.asarray(array[...]) for name, array in tree[group].arrays()}  # pyright: ignore
-        return restored(self.description, arrays)
+    def checkpoint(self, chains: Chains, with_arrays: bool = True) -> tuple[int, dict[str, np.ndarray]]:
+        """Number of steps done and arrays of a checkpoint (`store.checkpoint_file`); 0 and none for chains without one."""
+        file, most = store.checkpoint_file(self.path, chains), self.job.transitions
+        if chains and not file.exists():
+            if file.parent.is_dir():
+                return 0, {}
+            raise RunError(
+                f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, which a copy of all but hidden files leaves"
+                " out; copy the whole folder"
+            )
+        try:
+            about, arrays = store.read_checkpoint(file, with_arrays)
+            done = about.get("done", 0)
+            if (about.get("run"), about.get("chains", [])) != (self.identity, [*chains]):
+                raise BayesattnError("it is of another run or other chains")
+            if not isinstance(done, int) or not 0 <= done <= most:
+                raise BayesattnError(f"its steps must be from 0 to {most}, got {done}")
+            if with_arrays and len(arrays) != about.get("leaves", len(arrays)):
+                raise BayesattnError(f"it must hold {about['leaves']} arrays, got {len(arrays)}")
+        except Exception as error:  # After one flipped bit, a zip file may seem encrypted or of another version.
+            raise RunError(
+                f"{self.path} is damaged: checkpoint {file.name} cannot be read ({error}); {DRAW_AGAIN}"
+            ) from None
+        return done, arrays
 
     @property
     def done(self) -> list[int]:
         """Number of steps done of each chain, warm-up included, according to its checkpoint."""
-        done = [0] * self.job.chains
-        for chains in units(self.job):
-            for chain in chains:
-                done[chain] = self._steps_done(chains)
-        return done
-
-    def _steps_done(self, chains: Chains) -> int:
-        try:
-            about = checkpoint.read_description(self.checkpoint_file(chains))
-        except FileNotFoundError:
-            self.require_folder()
-            return 0
-        except checkpoint.UNREADABLE as error:
-            raise self._unreadable(chains, error) from None
-        return self._checked_steps(chains, about)
+        return [step for chains in units(self.job) for step in len(chains) * [self.checkpoint(chains, False)[0]]]
 
     @property
     def drawn(self) -> int:
@@ -116,15 +126,15 @@ class Run(Described):
         """State: "complete", "running", "failed", "interrupted", or "stopped" early by a target or limit."""
         if self.complete:
             return "complete"
-        # Acquiring a lock creates its file, which a reader must not do.
-        if (self.path / FOLDER / "lock").exists():
-            try:
-                with folder.locked(self.path, 0):
+        try:
+            # Acquiring a lock creates its file, which a reader must not do.
+            if (self.path / FOLDER / "lock").exists():
+                with locked(self.path, 0):
                     pass
-            except RunBusy:
-                return "running"
-            except OSError:
-                pass  # The disk is read-only.
+        except RunBusy:
+            return "running"
+        except OSError:
+            pass  # The disk is read-only.
         events = self.events()
         last = events[-1]["event"] if events else None
         return last if last in ("failed", "stopped") else "interrupted"
@@ -133,14 +143,7 @@ class Run(Described):
     def nbytes(self) -> int:
         """Uncompressed size in bytes of all draws of the complete run."""
         with self.reading("its arrays"):
-            arrays = [about for about in self.metadata.values() if store.is_of_draws(about.get("dimension_names"))]
-            return sum(map(store.bytes_of, arrays))
-
-    def arrays_of_draws(self) -> PlainDict:
-        """Zarr arrays of draws, by group and name."""
-        with self.reading("its arrays"):
-            arrays = store.arrays_of(self.root())
-            return {name: array for name, array in arrays.items() if store.is_of_draws(array.metadata.dimension_names)}
+            return sum(array.nbytes for array in store.arrays_of(self.root()).values() if store.is_of_draws(array))
 
     def draws(self) -> xr.DataTree:
         """Draws that all chains have so far, read lazily.
@@ -152,8 +155,8 @@ class Run(Described):
         with self.reading("the draws"):
             # Given a name, xarray and fsspec would expand `~` and interpret `::` as chained file systems.
             files: Any = LocalStore(self.path.absolute(), read_only=True)
-            tree = xr.open_datatree(files, engine="zarr", chunks=None, consolidated=self._consolidated)
-        tree.attrs[KEY] = json.dumps(self.description)
+            tree = xr.open_datatree(files, engine="zarr", chunks=None)
+        tree.attrs[ATTRIBUTE] = json.dumps(self.description)
         return tree.map_over_datasets(lambda node: node.isel(draw=slice(drawn)) if "draw" in node.dims else node)
 
     def to_netcdf(self, file: str | Path) -> None:
@@ -171,11 +174,6 @@ class Run(Described):
         finally:
             partial.unlink(missing_ok=True)
 
-    @property
-    def identity(self) -> str:
-        """Content hash of model and settings."""
-        return self.description["identity"]
-
     def diagnose(self) -> "Diagnostics":
         """Diagnostics of the draws so far."""
         from bayesattn.checks.diagnostics import Diagnostics, diagnose
@@ -189,11 +187,7 @@ class Run(Described):
         return self.remembered("summary", lambda: summary(self.draws()), lambda rows: [dict(row) for row in rows])
 
     def remembered(
-        self,
-        name: str,
-        compute: Callable[[], Any],
-        restore: Callable[[Any], Any],
-        about: PlainDict | None = None,
+        self, name: str, compute: Callable[[], Any], restore: Callable[[Any], Any], about: PlainDict | None = None
     ) -> Any:
         """Result of `compute`, plain values for JSON, cached beside the draws and used again while `about` is unchanged.
 
@@ -205,27 +199,23 @@ class Run(Described):
             if stored["about"] == about | {"sum": _digest(stored["value"])}:
                 return restore(stored["value"])
         value = compute()
-        if (self.path / FOLDER).is_dir():
-            with suppress(OSError):  # On a read-only disk the result is computed each time.
-                content = {"about": about | {"sum": _digest(value)}, "value": value}
-                replace_file(file, json.dumps(content).encode())
+        with suppress(OSError):  # On a read-only disk the result is computed each time.
+            replace_file(file, json.dumps({"about": about | {"sum": _digest(value)}, "value": value}).encode())
         return restore(value)
 
     def stamp(self) -> str:
         """Text that changes with the name, size or time of any file of draws, data or checkpoints."""
         with self.reading("its files"):
             files = [file for file in self.path.rglob("*") if FOLDER not in file.relative_to(self.path).parts]
-            files += [self.checkpoint_file(chains) for chains in units(self.job)]
+            files += [store.checkpoint_file(self.path, chains) for chains in units(self.job)]
             stats = {str(file): file.stat() for file in files if file.suffix != ".partial" and file.is_file()}
             return _digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
 
     def require_sound(self) -> None:
         """Raise RunError, which names the damage, unless draws, data and checkpoints are intact."""
-        path, stamp = self.path.absolute(), self.stamp()
-        if path not in _damage_of_runs or _damage_of_runs[path][0] != stamp:
-            with self.reading("its arrays"):
-                _damage_of_runs[path] = stamp, store.damage(self)
-        if damage := _damage_of_runs[path][1]:
+        with self.reading("its arrays"):
+            damage = _damage(self.path.absolute(), self.stamp())
+        if damage:
             raise RunError(f"{self.path} is damaged: {damage}; {DRAW_AGAIN}")
 
     @cached_property
@@ -253,7 +243,7 @@ class Run(Described):
             "seed": self.job.seed,
             "state": state,
             "progress": sum(done) / (self.job.chains * self.job.transitions),
-            "seconds": sum(event["seconds"] for event in log.blocks(events)),
+            "seconds": sum(event["seconds"] for event in blocks(events)),
             "error": events[-1].get("error") if state == "failed" else None,
             "diagnostics": self.diagnose().to_dict() if min(done) > self.job.warmup else None,
         }
@@ -270,50 +260,26 @@ class Run(Described):
         except Exception as error:  # The files may be damaged in any way.
             return f"Run {self.path}: unreadable", rows | {"error": f"{type(error).__name__}: {error}"}
 
-    def require_folder(self) -> None:
-        """Raise RunError if the hidden folder of checkpoints is missing."""
-        if not (self.path / FOLDER).is_dir():
-            raise RunError(
-                f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, which a copy of all but hidden files leaves"
-                " out; copy the whole folder"
-            )
-
-    def locked(self, timeout: float = folder.LOCK_SECONDS) -> AbstractContextManager[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Context in which no other process writes the run; raises RunBusy."""
-        return folder.locked(self.path, timeout)
+        return locked(self.path)
 
     def log(self, **event: Any) -> None:
-        """Append an event to the run's log."""
-        log.append(self.path / FOLDER / "log.jsonl", **event)
+        """Append an event, with its time, to the run's log, on which only times and states depend."""
+        time = datetime.now(UTC).isoformat(timespec="milliseconds")
+        with suppress(IsADirectoryError):
+            append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
 
     def events(self) -> list[PlainDict]:
         """Events of the log: starts with their environment, blocks with their wall time in seconds, ends."""
-        return log.read(self.path / FOLDER / "log.jsonl")
-
-    def checkpoint_file(self, chains: Chains) -> Path:
-        """Checkpoint file of chains that advance together."""
-        return self.path / FOLDER / f"chain-{'-'.join(map(str, chains))}.npz"
-
-    def read_checkpoint(self, chains: Chains) -> tuple[int, list[np.ndarray]]:
-        """Number of steps done, and leaves of the sampler's state."""
-        try:
-            about, arrays = checkpoint.read(self.checkpoint_file(chains))
-            leaves = [arrays[f"leaf_{index}"] for index in range(about["leaves"])]
-        except checkpoint.UNREADABLE as error:
-            raise self._unreadable(chains, error) from None
-        return self._checked_steps(chains, about), leaves
-
-    def _unreadable(self, chains: Chains, why: Any) -> RunError:
-        name = self.checkpoint_file(chains).name
-        return RunError(f"{self.path} is damaged: checkpoint {name} cannot be read ({why}); {DRAW_AGAIN}")
-
-    def _checked_steps(self, chains: Chains, about: PlainDict) -> int:
-        if (about.get("run"), about.get("chains")) != (self.identity, list(chains)):
-            raise self._unreadable(chains, "it is of another run or other chains")
-        done, most = about.get("done"), self.job.transitions
-        if not isinstance(done, int) or not 0 <= done <= most:
-            raise self._unreadable(chains, f"its steps must be from 0 to {most}, got {done}")
-        return done
+        events = []
+        with suppress(OSError):
+            for line in (self.path / FOLDER / "log.jsonl").read_text(errors="replace").splitlines():
+                with suppress(ValueError, RecursionError):  # A line may be cut short.
+                    event = json.loads(line)
+                    if isinstance(event, dict) and isinstance(event.get("event"), str):
+                        events.append(event)
+        return events
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
@@ -322,12 +288,51 @@ class Run(Described):
             with warnings.catch_warnings():
                 # Without consolidated metadata in its root, Zarr lists the folder with the hidden one in it.
                 warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
+                warnings.filterwarnings("ignore", message="Failed to open Zarr store with consolidated metadata")
                 yield
         except RunError:
             raise
         except Exception as error:
             message = f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}; {DRAW_AGAIN}"
             raise RunError(message) from error
+
+
+@lru_cache(maxsize=1000)
+def _damage(path: Path, stamp: str) -> str | None:
+    """Damage of the run at a path, looked for once while the stamp of its files is the same."""
+    return store.damage(Run(path))
+
+
+def blocks(events: list[PlainDict]) -> list[PlainDict]:
+    """Events of blocks with valid entries."""
+    kinds = {"seconds": int | float, "steps": int | float, "chains": list}
+    found = [event for event in events if event["event"] == "block"]
+    return [event for event in found if all(isinstance(event.get(name), kind) for name, kind in kinds.items())]
+
+
+def is_run(path: str | Path) -> bool:
+    """Whether there is a readable run at a path."""
+    try:
+        Run(path)
+    except RunError:
+        return False
+    return True
+
+
+def overview(folder: str | Path) -> list[PlainDict]:
+    """State and numbers of every run in a folder, or of the folder itself if it is a run; a damaged one is "unreadable".
+
+    Raises RunError if there is no run.
+    """
+    rows, folder = [], user_path("folder", folder)
+    for path in found_in(folder):
+        row: PlainDict = {"run": str(path.relative_to(folder)) if path != folder else path.name}
+        try:
+            rows.append(row | Run(path).overview())
+        except Exception as error:  # An error of one run must not hide the others.
+            text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
+            rows.append(row | {"state": "unreadable", "error": text})
+    return rows
 
 
 def _digest(value: Any) -> str:

@@ -4,13 +4,14 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
+from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.progress import callback, compiling
 from bayesattn._util.settings import with_own_settings
 from bayesattn.posterior import Posterior
 from bayesattn.runs import folder, store
-from bayesattn.runs.folder import RunBusy, RunError
+from bayesattn.runs.folder import RunError
 from bayesattn.runs.provenance import environment, require_same, require_same_environment
 from bayesattn.runs.recorder import Recorder
 from bayesattn.runs.run import Run
@@ -65,119 +66,83 @@ def sample(
     out = folder.prepared(out)
     goal = Goal(job, target_ess, max_seconds)
     with callback(progress, shown_as(model), job.chains * job.transitions) as report:
-        return _sampled(model, job, out, report, threads, overwrite, goal)
+        request = _Request(model, job, goal, report, threads)
+        return request.replace(out) if overwrite and not folder.is_free(out) else request.draw(out)
 
 
-def _sampled(
-    model: Posterior,
-    job: Job,
-    out: Path,
-    progress: Callable[[Progress], None],
-    threads: int,
-    overwrite: bool,
-    goal: Goal,
-) -> Run:
-    if not overwrite or folder.is_free(out):
-        return _drawn(model, job, out, progress, threads, goal)
-    folder.require_replaceable(out)
-    compiling(progress)
-    plan(model, job)  # Errors in the request are found before anything is created.
-    new = folder.beside(out, folder.REPLACEMENT)
-    try:
-        if new.exists():
-            try:
-                begun = Run(new)
-                require_same(begun, model, job)
-                require_same_environment(begun)
-                begun.require_sound()
-            except RunError:
-                folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
-        _drawn(model, job, new, progress, threads, goal, lambda: folder.replace(new, out))
-    except (RunError, FileNotFoundError):
-        if not new.exists():
-            raise RunBusy(f"{out} has just been replaced by another process") from None
-        raise
-    return Run(new if new.exists() else out)
+class _Request(NamedTuple):
+    """Request for draws on disk."""
 
+    model: Posterior
+    job: Job
+    goal: Goal
+    progress: Callable[[Progress], None]
+    threads: int
 
-def _drawn(
-    model: Posterior,
-    job: Job,
-    out: Path,
-    progress: Callable[[Progress], None],
-    threads: int,
-    goal: Goal,
-    finish: Callable[[], None] | None = None,
-) -> Run:
-    """Run sampled to its end; `finish` is called then, before the lock is released."""
-    ready = None
-    if folder.is_free(out):
-        compiling(progress)
-        ready = plan(model, job)
-        store.create(out, model, job, ready)
-    run = Run(out)
-    run.require_folder()
-    if (
-        finish is None and run.complete and job.draws <= run.job.draws
-    ):  # No lock is taken, as the disk may be read-only.
-        require_same(run, model, job)
-        run.require_sound()
-        goal.values = _entries(run)
-        goal.finish(run.drawn)
+    def replace(self, out: Path) -> Run:
+        """Run sampled in a hidden folder, which replaces the one at `out` if it is complete or at its target."""
+        folder.require_replaceable(out)
+        new = folder.beside(out, folder.REPLACEMENT)
+        with folder.locked(out, 0):
+            self._plan()  # Errors in the request are found before anything is created or deleted.
+            if new.exists():
+                try:
+                    require_same_environment(self._opened(new))
+                except RunError:
+                    folder.remove(new)  # An earlier replacement with other settings, or a damaged one.
+            run = self.draw(new)
+            if not run.complete and self.goal.reached is None:
+                return run  # A run that ran out of time replaces nothing: the same call continues it.
+            folder.replace(new, out)
+        folder.clean(out)
+        return Run(out)
+
+    def draw(self, out: Path) -> Run:
+        """Run sampled to its end, or to its goal."""
+        ready = None
+        if folder.is_free(out):
+            ready = self._plan()
+            store.create(out, self.model, self.job, ready)
+        run = self._opened(out)
+        if not run.complete or self.job.draws > run.job.draws:  # Else no lock is taken, as the disk may be read-only.
+            with folder.locked(out):
+                run = self._opened(out)  # Another process may have changed it meanwhile.
+                require_same_environment(run)
+                if self.job.draws > run.job.draws:
+                    store.extend(run, self.job)
+                    run = self._opened(out)
+                if not run.complete:
+                    self._advance(run, ready)
+        self.goal.finish(run.drawn)
         return run
-    with folder.locked(out):
-        run = Run(out)
-        require_same(run, model, job)
+
+    def _plan(self, prepared: PlainDict | None = None) -> Plan:
+        compiling(self.progress)
+        return plan(self.model, self.job, prepared)
+
+    def _opened(self, path: Path) -> Run:
+        """Run at a path, if it is the requested one and undamaged."""
+        run = Run(path)
+        require_same(run, self.model, self.job)
         run.require_sound()
-        if job.draws > run.job.draws or not run.complete:
-            require_same_environment(run)
-        if job.draws > run.job.draws:
-            store.extend(run, job)
-            run = Run(out)
-        goal.values = _entries(run)
-        if not run.complete:
-            _advance(run, job, ready, progress, threads, goal)
-        goal.finish(run.drawn)
-        # A run that ran out of time replaces nothing: the same call continues it.
-        if finish is not None and (run.complete or goal.reached is not None):
-            finish()
-    return run
+        self.goal.values = lambda count: entries(cast("PlainMapping", run.root()["posterior"]), count)
+        return run
 
-
-def _advance(
-    run: Run, job: Job, ready: Plan | None, progress: Callable[[Progress], None], threads: int, goal: Goal
-) -> None:
-    """Sample the missing draws of a run, until the goal is reached; the caller has locked the run."""
-    if goal.enough(run.drawn):
-        run.log(event="stopped")
-        return
-    for leftover in run.path.rglob("*.partial"):
-        with suppress(OSError):
-            leftover.unlink(missing_ok=True)
-    run.log(event="start", pid=os.getpid(), environment=environment())
-    try:
-        if ready is None:
-            compiling(progress)
-            ready = plan(run.model, job, store.read_prepared(run))
-        advance(ready, job, Recorder(run), progress, threads, goal)
-    except KeyboardInterrupt:
-        with suppress(OSError):
-            run.log(event="interrupted")
-        raise
-    except (FloatingPointError, OSError) as error:
-        with suppress(OSError):  # The disk may be full.
-            run.log(event="failed", error=str(error))
-        raise
-    run.log(event="complete" if run.complete else "stopped")
-
-
-def _entries(run: Run) -> Callable[[int], Any]:
-    """Function for `Goal` that returns the entries of the first `count` draws."""
-
-    def values(count: int) -> Any:
-        posterior = {
-            name.partition("/")[2]: array for name, array in run.arrays_of_draws().items() if "posterior/" in name
-        }
-        return entries(posterior, count)
-
-    return values
+    def _advance(self, run: Run, ready: Plan | None) -> None:
+        """Sample the missing draws of a run, until the goal is reached; the caller has locked the run."""
+        if self.goal.enough(run.drawn):
+            run.log(event="stopped")
+            return
+        for leftover in run.path.rglob("*.partial"):
+            with suppress(OSError):
+                leftover.unlink(missing_ok=True)
+        run.log(event="start", pid=os.getpid(), environment=environment())
+        try:
+            ready = ready or self._plan(run.checkpoint(())[1])
+            advance(ready, self.job, Recorder(run), self.progress, self.threads, self.goal)
+        except (KeyboardInterrupt, FloatingPointError, OSError) as error:
+            stopped = isinstance(error, KeyboardInterrupt)
+            with suppress(OSError):  # The disk may be full.
+                run.log(**({"event": "interrupted"} if stopped else {"event": "failed", "error": str(error)}))
+            raise
+        run.log(event="complete" if run.complete else "stopped")

@@ -1,40 +1,39 @@
-"""Create, extend and check the Zarr store of a run.
+"""Zarr store and checkpoints of a run: their formats, creation, extension and verification.
 
 A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
 A chunk holds many blocks of draws. Writing a block rewrites its chunks, which are on disk before the checkpoint that
 counts the block. A block that was written but not checkpointed is drawn again, to the same bits. Every chunk has a
-checksum of Zarr's.
+checksum of Zarr's. A checkpoint is an .npz without pickles, with those of the zip format.
 """
 
 from __future__ import annotations
 
 import asyncio
 import errno
+import io
 import json
-import math
 import shutil
 import zlib
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import tomli_w
 import zarr
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.storage import LocalStore
 
-from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import replace_file, sync, sync_folder
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.posterior import Posterior
-from bayesattn.runs import checkpoint, provenance
+from bayesattn.runs import provenance
 from bayesattn.runs.folder import FOLDER, UNFINISHED, RunBusy, RunError, beside, clear, is_free, locked, remove
 from bayesattn.samplers import Job
-from bayesattn.samplers.blocks import Plan, bytes_per_draw, units
+from bayesattn.samplers.blocks import Chains, Plan, bytes_per_draw, units
 
 if TYPE_CHECKING:
     from zarr.core.buffer import Buffer
@@ -42,16 +41,12 @@ if TYPE_CHECKING:
     from bayesattn.runs.run import Run
 
 FORMAT = 4
-KEY = ATTRIBUTE
-"""Attribute of the store's root that contains the description of the run, as JSON."""
-REQUIRED_ENTRIES = ("identity", "environment", "sampler", "kind", "model", "about_model")
+REQUIRED_ENTRIES = {"identity", "environment", "sampler", "kind", "model", "about_model"}
 """Required entries of a run's description, besides its format."""
 CONSOLIDATED = "consolidated_metadata"
-PREPARED = "prepared.npz"
-"""File with the arrays computed before sampling."""
 CHUNK_DRAWS = 10_000
 CHUNK_BYTES = 2**22
-"""Largest number of draws, and of bytes before compression, in a chunk, unless a single block has more."""
+"""Largest number of draws, and of bytes before compression, in a chunk, which holds whole blocks, one at the least."""
 DRAW_AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
 
 Metadata = dict[str, PlainDict]
@@ -67,16 +62,28 @@ class DurableStore(LocalStore):
         await asyncio.to_thread(replace_file, self.root / key, value.to_bytes())
 
 
-def open_root(path: Path) -> zarr.Group:
-    """Root group of a run, opened for writing."""
-    return zarr.open_group(DurableStore(path), mode="r+")
+def checkpoint_file(path: Path, chains: Chains) -> Path:
+    """Checkpoint of chains that advance together in a run; of no chains, the file of arrays computed before sampling."""
+    return path / FOLDER / (f"chain-{'-'.join(map(str, chains))}.npz" if chains else "prepared.npz")
 
 
-def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
-    """Description of a run, metadata of its groups and arrays, and whether its root contains consolidated metadata.
+def write_checkpoint(file: Path, about: PlainMapping, arrays: PlainMapping) -> None:
+    """Write a checkpoint of arrays, with a description in plain values for JSON; replaces an existing one."""
+    content = io.BytesIO()
+    described = np.frombuffer(json.dumps(about).encode(), np.uint8)
+    np.savez(content, allow_pickle=False, about=described, **arrays)
+    replace_file(file, content.getvalue())
 
-    Raises RunError if `path` is not a readable run.
-    """
+
+def read_checkpoint(file: Path, with_arrays: bool) -> tuple[PlainDict, dict[str, np.ndarray]]:
+    """Description of a checkpoint, and its arrays if they are wanted."""
+    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files if with_arrays and name != "about"}
+        return dict(json.loads(stored["about"].tobytes())), arrays
+
+
+def read_root(path: Path) -> tuple[PlainDict, Metadata]:
+    """Description of a run, and metadata of its groups and arrays; raises RunError if `path` is not a readable run."""
     if not path.exists():
         raise RunError(f"run must be a folder that `bayesattn sample` made, got {path}, which does not exist")
     try:
@@ -88,32 +95,28 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata, bool]:
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
-        about = root["attributes"][KEY]
+        about = root["attributes"][ATTRIBUTE]
         # A string, which NetCDF can store too; early formats wrote a dictionary.
         about = dict(json.loads(about) if isinstance(about, str) else about)
-    except (KeyError, TypeError, ValueError):
+        maker = about.get("environment", {}).get("bayesattn", "of another version")
+    except (AttributeError, KeyError, TypeError, ValueError):
         raise RunError(
             f"{path} must be a run that `bayesattn sample` made, got a Zarr store of something else"
         ) from None
     if about.get("format") != FORMAT:
-        environment = about.get("environment")
-        maker = environment.get("bayesattn") if isinstance(environment, dict) else None
         raise RunError(
             f"{path} must be a run of store format {FORMAT}, got format {about.get('format')}, written by bayesattn"
-            f" {maker or 'of another version'}: open it with that version, or draw it again with overwrite=True"
+            f" {maker}: open it with that version, or draw it again with overwrite=True"
         )
     try:
-        metadata, consolidated = dict(root[CONSOLIDATED]["metadata"]), True
-    except (KeyError, TypeError, ValueError):
-        metadata, consolidated = None, False  # Programs that write an attribute drop the consolidated metadata.
-    try:
-        metadata = metadata_of(path) if metadata is None else metadata
-        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= set(REQUIRED_ENTRIES)
-    except (OSError, ValueError, TypeError, AttributeError):
-        sound = False
-    if not sound or metadata is None:
+        # Programs that write an attribute drop the consolidated metadata.
+        metadata = root[CONSOLIDATED]["metadata"] if root.get(CONSOLIDATED) else metadata_of(path)
+        sound = about.pop("checksum", None) == checksum(about, metadata) and about.keys() >= REQUIRED_ENTRIES
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        sound, metadata = False, {}
+    if not sound:
         raise RunError(f"{path} is damaged: its zarr.json is not what was written; {DRAW_AGAIN}")
-    return about, metadata, consolidated
+    return about, metadata
 
 
 def metadata_of(path: Path) -> Metadata:
@@ -154,8 +157,7 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
                 "environment": provenance.environment(),
             } | described(model, job.parameterisation == "token")
             _write_groups(zarr.create_group(new, zarr_format=3), model, job, ready)
-            about = {"run": description["identity"]}
-            checkpoint.write(new / FOLDER / PREPARED, about, ready.prepared)
+            write_checkpoint(checkpoint_file(new, ()), {"run": description["identity"]}, ready.prepared)
             sync(new)
             _describe(new, description, job, metadata_of(new))
             new.rename(out)
@@ -163,9 +165,7 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
     except RunBusy:
         raise RunBusy(f"{out} is being written by another process: wait for it, or choose another folder") from None
     finally:
-        with suppress(
-            RunBusy, OSError
-        ):  # A folder that cannot be removed now is removed before the next run is sampled here.
+        with suppress(RunBusy, OSError):  # What cannot be removed now is removed before the next run is sampled here.
             if new.exists():
                 remove(new)
 
@@ -180,59 +180,40 @@ def require_room(out: Path, model: Posterior, draw_bytes: int) -> None:
         raise OSError(errno.ENOSPC, needed, str(folder))
 
 
-def read_prepared(run: Run) -> dict[str, np.ndarray]:
-    """Arrays computed before sampling; raises RunError if they cannot be read."""
-    try:
-        about, arrays = checkpoint.read(run.path / FOLDER / PREPARED)
-        if about["run"] != run.identity:
-            raise BayesattnError("it is of another run")
-    except checkpoint.UNREADABLE as error:
-        raise RunError(f"{run.path} is damaged: {PREPARED} cannot be read ({error}); {DRAW_AGAIN}") from None
-    return arrays
-
-
 def extend(run: Run, job: Job) -> None:
     """Extend the arrays for more draws; the root's zarr.json, with their number, is replaced last and atomically."""
     require_room(run.path, run.model, run.nbytes * (job.kept - run.job.kept) // run.job.kept)
     metadata = {}
     for name, about in run.metadata.items():
-        axes = about.get("dimension_names") or []
-        if "draw" in axes:
-            sizes = zip(axes, about["shape"], strict=True)
+        if "draw" in (along := about.get("dimension_names") or []):
+            sizes = zip(along, about["shape"], strict=True)
             about = about | {"shape": [job.kept if axis == "draw" else size for axis, size in sizes]}
         metadata[name] = about
         own = {key: value for key, value in about.items() if key != CONSOLIDATED}
         replace_file(run.path / name / "zarr.json", json.dumps(own).encode())
         if name.endswith("/draw"):
-            numbers = zarr.open_array(DurableStore(run.path), path=name, mode="r+")
-            numbers[...] = job.draw_numbers
+            zarr.open_array(DurableStore(run.path), path=name, mode="r+")[...] = job.draw_numbers
     _describe(run.path, run.description, job, metadata)
 
 
 def _describe(path: Path, description: PlainMapping, job: Job, metadata: Metadata) -> None:
     """Write the description of a run, with the settings of `job`, to the root of its store, after all other files."""
     content = json.loads((path / "zarr.json").read_bytes())
-    about = dict(description) | {"sampler": provenance.to_toml(provenance.job_table(job))}
-    content["attributes"][KEY] = json.dumps(about | {"checksum": checksum(about, metadata)})
+    about = dict(description) | {"sampler": tomli_w.dumps(provenance.job_table(job))}
+    content["attributes"][ATTRIBUTE] = json.dumps(about | {"checksum": checksum(about, metadata)})
     content[CONSOLIDATED] = _consolidated(metadata)
     replace_file(path / "zarr.json", json.dumps(content).encode())
 
 
-def arrays_of(root: zarr.Group) -> PlainDict:
+def arrays_of(root: zarr.Group) -> dict[str, zarr.Array]:
     """All arrays of a run, by group and name."""
-    return {
-        f"{group}/{name}": array for group, members in sorted(root.groups()) for name, array in sorted(members.arrays())
-    }
+    groups = {name: dict(members.arrays()) for name, members in sorted(root.groups())}
+    return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in sorted(arrays.items())}
 
 
-def is_of_draws(axes: Sequence[str | None] | None) -> bool:
+def is_of_draws(array: zarr.Array) -> bool:
     """Whether the leading axes of an array are (chain, draw)."""
-    return tuple(axes or ())[:2] == ("chain", "draw")
-
-
-def bytes_of(about: PlainMapping) -> int:
-    """Uncompressed size in bytes of an array, from its metadata."""
-    return math.prod(about["shape"]) * np.dtype(about["data_type"]).itemsize
+    return tuple(array.metadata.dimension_names or ())[:2] == ("chain", "draw")
 
 
 def damage(run: Run) -> str | None:
@@ -242,26 +223,24 @@ def damage(run: Run) -> str | None:
     exist. Raises RunError if a checkpoint cannot be read.
     """
     for chains in units(run.job):
-        if run.checkpoint_file(chains).exists():
-            run.read_checkpoint(chains)
+        run.checkpoint(chains)
     kept = [max(0, (done - run.job.warmup) // run.job.thin) for done in run.done]
     for name, array in arrays_of(run.root()).items():
         for place in np.ndindex(array.cdata_shape):
-            where, part = name, tuple(slice(i * n, (i + 1) * n) for i, n in zip(place, array.chunks, strict=True))
-            if drawn := is_of_draws(array.metadata.dimension_names):
+            where, count = name, None
+            if drawn := is_of_draws(array):
                 chain, first = place[0], place[1] * array.chunks[1]
-                last = min(first + array.chunks[1], kept[chain])
-                if first >= last:
+                count = min(array.chunks[1], kept[chain] - first)
+                if count <= 0:
                     continue
-                where = f"{name} of chain {chain}, draws {first} to {last - 1},"
-                part = (part[0], slice(first, last), *part[2:])
+                where = f"{name} of chain {chain}, draws {first} to {first + count - 1},"
             if not (run.path / name / array.metadata.encode_chunk_key(place)).is_file():
                 return f"{where} is missing"
             try:
-                values = np.asarray(array[part])
+                values = np.asarray(array.blocks[place])
             except Exception as error:  # Zarr and its codecs raise various errors for damaged files.
                 return f"{where} cannot be read: {type(error).__name__}: {error}"
-            if drawn and name.startswith("posterior/") and not np.isfinite(values).all():
+            if drawn and name.startswith("posterior/") and not np.isfinite(values[:, :count]).all():
                 return f"{where} is missing in part"
     return None
 
@@ -270,45 +249,38 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
     """Write the ArviZ groups: data, and empty arrays for the draws."""
     dims = axes(model)
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
-    usual: PlainDict = {
-        "compressors": [ZstdCodec(level=1), Crc32cCodec()],
-        "chunk_key_encoding": {"name": "default", "separator": "."},
-        "config": {"write_empty_chunks": True},
-    }
+    data = data_groups(model, PARAMETERISATIONS[job.parameterisation].needs_tokens)
 
-    def add(group: zarr.Group, name: str, values: Any, along: list[str]) -> None:
+    def add(group: zarr.Group, name: str, sizes: dict[str, int], dtype: Any, **settings: Any) -> zarr.Array:
+        return group.create_array(
+            name,
+            shape=tuple(sizes.values()),
+            dtype=dtype,
+            dimension_names=[*sizes],
+            compressors=[ZstdCodec(level=1), Crc32cCodec()],
+            chunk_key_encoding={"name": "default", "separator": "."},
+            config={"write_empty_chunks": True},
+            **settings,
+        )
+
+    def write(group: zarr.Group, name: str, sizes: dict[str, int], values: Any) -> None:
         values = np.asarray(values)
         text = values.dtype.kind == "U"
-        dtype = "string" if text else values.dtype
-        array = group.create_array(name, shape=values.shape, dtype=dtype, dimension_names=along, **usual)
+        array = add(group, name, sizes, "string" if text else values.dtype)
         array[...] = values.astype(np.dtypes.StringDType()) if text else values
 
-    def add_coords(group: zarr.Group, sizes: Mapping[str, int]) -> None:
-        for dim, size in sizes.items():
-            add(group, dim, coords.get(dim, np.arange(size)), [dim])
-
-    for name, variables in data_groups(model, PARAMETERISATIONS[job.parameterisation].needs_tokens).items():
-        group, sizes = root.create_group(name), {}
-        for variable, values in variables.items():
-            add(group, variable, values, dims.get(variable, []))
-            sizes |= dict(zip(dims.get(variable, []), values.shape, strict=True))
-        add_coords(group, sizes)
-    for name, variables in ready.shapes.items():
-        group, sizes = root.create_group(name), {"chain": job.chains, "draw": job.kept}
+    for name, variables in (data | ready.shapes).items():
+        group, all_sizes = root.create_group(name), {}
         for variable, like in variables.items():
-            group.create_array(
-                variable,
-                shape=(job.chains, job.kept, *like.shape),
-                chunks=(1, draws_per_chunk(ready.block, like.size * like.dtype.itemsize), *like.shape),
-                dtype=like.dtype,
-                fill_value=np.nan if like.dtype.kind == "f" else 0,
-                dimension_names=["chain", "draw", *dims.get(variable, [])],
-                **usual,
-            )
-            sizes |= dict(zip(dims.get(variable, []), like.shape, strict=True))
-        add_coords(group, sizes)
-
-
-def draws_per_chunk(block: int, draw_bytes: int) -> int:
-    """Number of draws in a chunk of an array, a whole number of blocks."""
-    return block * max(1, min(CHUNK_DRAWS, CHUNK_BYTES // max(1, draw_bytes)) // block)
+            sizes = dict(zip(dims.get(variable, []), like.shape, strict=True))
+            if name in data:
+                write(group, variable, sizes, like)
+            else:
+                sizes = {"chain": job.chains, "draw": job.kept} | sizes
+                most = min(CHUNK_DRAWS, CHUNK_BYTES // max(1, like.size * like.dtype.itemsize))
+                draws = ready.block * max(1, most // ready.block)
+                fill = np.nan if like.dtype.kind == "f" else 0
+                add(group, variable, sizes, like.dtype, chunks=(1, draws, *like.shape), fill_value=fill)
+            all_sizes |= sizes
+        for dim, size in all_sizes.items():
+            write(group, dim, {dim: size}, coords.get(dim, np.arange(size)))

@@ -22,7 +22,6 @@ import zarr
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import LatentModel
-from bayesattn.runs import checkpoint as checkpoints
 from bayesattn.runs import folder, provenance, store
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import job as job_module
@@ -161,7 +160,7 @@ PREPARED = {
     "missing": lambda file: file.unlink(),
     "a folder": lambda file: [file.unlink(), file.mkdir()],
     "one bit, of another compression": lambda file: flip_entry(file, 10, 32),
-    "of another run": lambda file: checkpoints.write(file, {"run": "another"}, {}),
+    "of another run": lambda file: store.write_checkpoint(file, {"run": "another"}, {}),
 }
 
 
