@@ -30,15 +30,20 @@ class RunBusy(RunError):
     """Error for a run that another process is writing."""
 
 
+def damaged(path: Path, how: str) -> RunError:
+    """Error for a damaged run, which says what to do."""
+    return RunError(f"{path} is damaged: {how}; draw it again with overwrite=True: the same seed gives the same draws")
+
+
 @contextmanager
-def locked(folder: Path, timeout: float = LOCK_SECONDS) -> Iterator[None]:
-    """Context in which no other process writes a run; raises RunBusy if one does.
+def locked(folder: Path, timeout: float = LOCK_SECONDS, out: Path | None = None) -> Iterator[None]:
+    """Context in which no other process writes the run in a folder; raises RunBusy, which names `out`, if one does.
 
     The operating system releases the lock when the process ends.
     """
     file = folder / FOLDER / "lock"
     lock = filelock.FileLock(file)
-    busy = RunBusy(f"{folder} is being written by another process: wait for it, or choose another folder")
+    busy = RunBusy(f"{out or folder} is being written by another process: wait for it, or choose another folder")
     try:
         lock.acquire(timeout=timeout)
     except (filelock.Timeout, FileNotFoundError):  # Without a file, it has just been replaced by another run.
@@ -80,8 +85,7 @@ def prepared(out: str | Path) -> Path:
         str(out).encode()
     except UnicodeEncodeError:
         raise RunError(f"out must be a name in UTF-8, got {str(out)!r}") from None
-    above = next((folder for folder in out.parents if os.path.lexists(folder)), out.parent)
-    if above.exists() and not above.is_dir():
+    if above := next(filter(Path.is_file, out.parents), None):
         raise RunError(f"out must be in a folder, got {out}, but {above} is a file")
     here = Path(os.path.realpath(out))
     if here == Path.cwd() or here in Path.cwd().parents:
@@ -108,12 +112,6 @@ def is_free(out: Path) -> bool:
     return not out.exists() or (out.is_dir() and not any(out.iterdir()))
 
 
-def require_replaceable(out: Path) -> None:
-    """Raise RunError unless there is a run, even if damaged, at a path."""
-    if not (out / "zarr.json").is_file() or not (out / FOLDER).is_dir():
-        raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is something else")
-
-
 def replace(new: Path, out: Path) -> None:
     """Replace a run, which the caller has locked, by a complete new one; the old run is left for `clean` to delete."""
     replaced = beside(out, REPLACED)
@@ -131,26 +129,18 @@ def remove(folder: Path) -> None:
     """Delete a run or a partial run, its lock last; raises RunBusy if it is being written."""
     (folder / FOLDER).mkdir(exist_ok=True)
     with locked(folder, 0):
-        clear(folder)
-        shutil.rmtree(folder / FOLDER, ignore_errors=True)
+        for path in sorted(folder.iterdir(), key=lambda path: path.name == FOLDER):
+            if path.is_symlink() or not path.is_dir():
+                path.unlink(missing_ok=True)
+            else:
+                shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):  # Another process may have begun a run in the folder.
         folder.rmdir()
-
-
-def clear(folder: Path) -> None:
-    """Delete everything in a run except its hidden folder."""
-    for path in folder.iterdir():
-        if path.is_symlink() or not path.is_dir():
-            path.unlink(missing_ok=True)
-        elif path.name != FOLDER:
-            shutil.rmtree(path, ignore_errors=True)
 
 
 def found_in(folder: str | Path) -> list[Path]:
     """Paths of all runs in a folder, or of the folder itself if it is a run; raises RunError if there is none."""
     folder = user_path("folder", folder)
-    if not folder.is_dir():
-        raise RunError(f"folder must be a run or hold runs, got {folder}, which is not a folder")
     runs = []
     for place, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -158,5 +148,6 @@ def found_in(folder: str | Path) -> list[Path]:
             folders.clear()
             runs.append(Path(place))
     if not runs:
-        raise RunError(f"folder must be a run or hold runs, got {folder}, which holds none")
+        why = "holds none" if folder.is_dir() else "is not a folder"
+        raise RunError(f"folder must be a run or hold runs, got {folder}, which {why}")
     return runs

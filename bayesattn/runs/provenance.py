@@ -5,8 +5,6 @@ Checks of whether a request is for the same run, and whether this environment wo
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -20,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bayesattn._util.plain import PlainDict
+from bayesattn._util.random import digest
 from bayesattn.models import PARAMETERISATIONS
 from bayesattn.models.description import plain_table
 from bayesattn.models.origin import close
@@ -30,7 +29,6 @@ from bayesattn.samplers import DRAWS_VERSION, Job
 if TYPE_CHECKING:
     from bayesattn.runs.run import Run
 
-PACKAGE = Path(__file__).parents[1]
 LIBRARIES = ("bayesattn", "jax", "jaxlib", "numpyro", "blackjax", "numpy")
 DRAW_ENVIRONMENT = (
     *("draws_version", "jax", "jaxlib", "numpyro", "blackjax"),
@@ -62,10 +60,8 @@ def identity(model: Posterior, job: Job) -> str:
     arrays = [getattr(model, name, None) for name in (*model.data_names, *RESULT_ARRAYS)]
     if PARAMETERISATIONS[job.parameterisation].needs_tokens and (tokens := getattr(model, "tokens", None)):
         arrays += [tokens.inputs, *tokens.matrices]
-    digest = hashlib.sha256(json.dumps([table, settings], sort_keys=True).encode())
-    for array in arrays:
-        digest.update(b"-" if array is None else np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    absent = np.frombuffer(b"-", np.uint8)
+    return digest([table, settings], *(absent if array is None else array for array in arrays))
 
 
 def environment() -> PlainDict:
@@ -91,7 +87,7 @@ def _software() -> PlainDict:
 
     The revision is that of the checkout from which bayesattn is imported; None without a checkout.
     """
-    git = ["git", "-C", str(PACKAGE)]
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True)
         command = [*git, "describe", "--always", "--dirty", "--abbrev=40"]
@@ -115,10 +111,9 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
 
     A request for more draws is not a difference.
     """
-    asked, has = job_table(job), job_table(run.job)
+    asked, has = _settings(model, job), _settings(run.model, run.job)
     if job.draws > run.job.draws:
         del asked["draws"], has["draws"]
-    asked, has = asked | _model_settings(model), has | _model_settings(run.model)
     for name, value in has.items():
         if asked.get(name) != value:
             raise RunError(
@@ -139,8 +134,8 @@ def require_same_environment(run: Run) -> None:
         )
 
 
-def _model_settings(model: Posterior) -> PlainDict:
-    """Entries of a model's table, without [task] and with the entries of [architecture] on the same level."""
+def _settings(model: Posterior, job: Job) -> PlainDict:
+    """Entries of the tables of job and model, without [task] and with those of [architecture] on the same level."""
     table = plain_table(model.table()) | {"names": plain_table(model.shown_names)}
     table.pop("task", None)
-    return table.pop("architecture", {}) | table
+    return job_table(job) | table.pop("architecture", {}) | table

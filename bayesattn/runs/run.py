@@ -1,6 +1,5 @@
 """Run on disk, complete or not: access to draws, state and diagnostics, and checks for damage."""
 
-import hashlib
 import json
 import tomllib
 import uuid
@@ -15,20 +14,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import xarray as xr
 import zarr
-from zarr.errors import ZarrUserWarning
 from zarr.storage import LocalStore
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import append_line, replace_file, require_new, user_path
 from bayesattn._util.plain import PlainDict
+from bayesattn._util.random import digest
 from bayesattn._util.text import Described
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE, restored
 from bayesattn.runs import provenance, store
-from bayesattn.runs.folder import FOLDER, RunBusy, RunError, found_in, locked
-from bayesattn.runs.store import DRAW_AGAIN
+from bayesattn.runs.folder import FOLDER, RunBusy, RunError, damaged, found_in, locked
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, units
 
@@ -76,9 +74,7 @@ class Run(Described):
             except UnknownLikelihood as error:
                 raise RunError(f"{self.path} can be read where its likelihood is known: {error}") from error
             if provenance.identity(model, self.job) != self.identity:
-                raise RunError(
-                    f"{self.path} is damaged: the data that it holds are not those it was begun with; {DRAW_AGAIN}"
-                )
+                raise damaged(self.path, "the data that it holds are not those it was begun with")
             return model
 
     def checkpoint(self, chains: Chains, with_arrays: bool = True) -> tuple[int, dict[str, np.ndarray]]:
@@ -92,8 +88,10 @@ class Run(Described):
                 " out; copy the whole folder"
             )
         try:
-            about, arrays = store.read_checkpoint(file, with_arrays)
-            done = about.get("done", 0)
+            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
+                about = json.loads(stored["about"].tobytes())
+                arrays = {name: stored[name] for name in stored.files if with_arrays and name != "about"}
+            done = about["done"] if chains else 0
             if (about.get("run"), about.get("chains", [])) != (self.identity, [*chains]):
                 raise BayesattnError("it is of another run or other chains")
             if not isinstance(done, int) or not 0 <= done <= most:
@@ -101,9 +99,7 @@ class Run(Described):
             if with_arrays and len(arrays) != about.get("leaves", len(arrays)):
                 raise BayesattnError(f"it must hold {about['leaves']} arrays, got {len(arrays)}")
         except Exception as error:  # After one flipped bit, a zip file may seem encrypted or of another version.
-            raise RunError(
-                f"{self.path} is damaged: checkpoint {file.name} cannot be read ({error}); {DRAW_AGAIN}"
-            ) from None
+            raise damaged(self.path, f"checkpoint {file.name} cannot be read ({error})") from None
         return done, arrays
 
     @property
@@ -196,11 +192,11 @@ class Run(Described):
         file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION}
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             stored = json.loads(file.read_text())
-            if stored["about"] == about | {"sum": _digest(stored["value"])}:
+            if stored["about"] == about | {"sum": digest(stored["value"])}:
                 return restore(stored["value"])
         value = compute()
         with suppress(OSError):  # On a read-only disk the result is computed each time.
-            replace_file(file, json.dumps({"about": about | {"sum": _digest(value)}, "value": value}).encode())
+            replace_file(file, json.dumps({"about": about | {"sum": digest(value)}, "value": value}).encode())
         return restore(value)
 
     def stamp(self) -> str:
@@ -209,14 +205,13 @@ class Run(Described):
             files = [file for file in self.path.rglob("*") if FOLDER not in file.relative_to(self.path).parts]
             files += [store.checkpoint_file(self.path, chains) for chains in units(self.job)]
             stats = {str(file): file.stat() for file in files if file.suffix != ".partial" and file.is_file()}
-            return _digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
+            return digest(sorted((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats.items()))
 
     def require_sound(self) -> None:
         """Raise RunError, which names the damage, unless draws, data and checkpoints are intact."""
         with self.reading("its arrays"):
-            damage = _damage(self.path.absolute(), self.stamp())
-        if damage:
-            raise RunError(f"{self.path} is damaged: {damage}; {DRAW_AGAIN}")
+            if damage := _damage(self.path.absolute(), self.stamp()):
+                raise damaged(self.path, damage)
 
     @cached_property
     def _model_settings(self) -> PlainDict:
@@ -287,14 +282,12 @@ class Run(Described):
         try:
             with warnings.catch_warnings():
                 # Without consolidated metadata in its root, Zarr lists the folder with the hidden one in it.
-                warnings.filterwarnings("ignore", message="Object at", category=ZarrUserWarning)
-                warnings.filterwarnings("ignore", message="Failed to open Zarr store with consolidated metadata")
+                warnings.filterwarnings("ignore", "Object at|Failed to open Zarr store with consolidated metadata")
                 yield
         except RunError:
             raise
         except Exception as error:
-            message = f"{self.path} is damaged: {what} cannot be read: {type(error).__name__}: {error}; {DRAW_AGAIN}"
-            raise RunError(message) from error
+            raise damaged(self.path, f"{what} cannot be read: {type(error).__name__}: {error}") from error
 
 
 @lru_cache(maxsize=1000)
@@ -333,8 +326,3 @@ def overview(folder: str | Path) -> list[PlainDict]:
             text = str(error) if isinstance(error, RunError) else f"{type(error).__name__}: {error}"
             rows.append(row | {"state": "unreadable", "error": text})
     return rows
-
-
-def _digest(value: Any) -> str:
-    """SHA-256 of plain values, truncated to 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]

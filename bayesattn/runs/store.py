@@ -14,7 +14,7 @@ import io
 import json
 import shutil
 import zlib
-from contextlib import suppress
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +31,11 @@ from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.posterior import Posterior
 from bayesattn.runs import provenance
-from bayesattn.runs.folder import FOLDER, UNFINISHED, RunBusy, RunError, beside, clear, is_free, locked, remove
+from bayesattn.runs.folder import FOLDER, UNFINISHED, RunError, beside, clean, damaged, is_free, locked
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import Chains, Plan, bytes_per_draw, units
 
 if TYPE_CHECKING:
-    from zarr.core.buffer import Buffer
-
     from bayesattn.runs.run import Run
 
 FORMAT = 4
@@ -47,7 +45,6 @@ CONSOLIDATED = "consolidated_metadata"
 CHUNK_DRAWS = 10_000
 CHUNK_BYTES = 2**22
 """Largest number of draws, and of bytes before compression, in a chunk, which holds whole blocks, one at the least."""
-DRAW_AGAIN = "draw it again with overwrite=True: the same seed gives the same draws"
 
 Metadata = dict[str, PlainDict]
 """Content of the zarr.json of each group and array of a store, by name."""
@@ -56,7 +53,7 @@ Metadata = dict[str, PlainDict]
 class DurableStore(LocalStore):
     """Zarr store in a folder that writes each file atomically, and returns only when the file is on the disk."""
 
-    async def set(self, key: str, value: Buffer) -> None:
+    async def set(self, key: str, value: Any) -> None:
         """Replace a file atomically."""
         self._check_writable()
         await asyncio.to_thread(replace_file, self.root / key, value.to_bytes())
@@ -75,13 +72,6 @@ def write_checkpoint(file: Path, about: PlainMapping, arrays: PlainMapping) -> N
     replace_file(file, content.getvalue())
 
 
-def read_checkpoint(file: Path, with_arrays: bool) -> tuple[PlainDict, dict[str, np.ndarray]]:
-    """Description of a checkpoint, and its arrays if they are wanted."""
-    with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
-        arrays = {name: stored[name] for name in stored.files if with_arrays and name != "about"}
-        return dict(json.loads(stored["about"].tobytes())), arrays
-
-
 def read_root(path: Path) -> tuple[PlainDict, Metadata]:
     """Description of a run, and metadata of its groups and arrays; raises RunError if `path` is not a readable run."""
     if not path.exists():
@@ -91,7 +81,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
     except (FileNotFoundError, NotADirectoryError):
         raise RunError(f"{path} must be a run, a Zarr store that `bayesattn sample` made, got no Zarr store") from None
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} is damaged: its zarr.json is not JSON: {error}; {DRAW_AGAIN}") from None
+        raise damaged(path, f"its zarr.json is not JSON: {error}") from None
     except OSError as error:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
@@ -115,7 +105,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError):
         sound, metadata = False, {}
     if not sound:
-        raise RunError(f"{path} is damaged: its zarr.json is not what was written; {DRAW_AGAIN}")
+        raise damaged(path, "its zarr.json is not what was written")
     return about, metadata
 
 
@@ -144,13 +134,13 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
     Does nothing if another process has created the run meanwhile; raises RunBusy if one is creating it.
     """
     require_room(out, model, job.chains * job.kept * bytes_per_draw(ready.shapes))
+    clean(out)
     new = beside(out, UNFINISHED)
     (new / FOLDER).mkdir(parents=True, exist_ok=True)
     try:
-        with locked(new):
+        with locked(new, out=out):
             if not is_free(out):
                 return
-            clear(new)
             description = {
                 "format": FORMAT,
                 "identity": provenance.identity(model, job),
@@ -162,12 +152,8 @@ def create(out: Path, model: Posterior, job: Job, ready: Plan) -> None:
             _describe(new, description, job, metadata_of(new))
             new.rename(out)
             sync_folder(out.parent)
-    except RunBusy:
-        raise RunBusy(f"{out} is being written by another process: wait for it, or choose another folder") from None
     finally:
-        with suppress(RunBusy, OSError):  # What cannot be removed now is removed before the next run is sampled here.
-            if new.exists():
-                remove(new)
+        clean(out)
 
 
 def require_room(out: Path, model: Posterior, draw_bytes: int) -> None:
@@ -207,8 +193,7 @@ def _describe(path: Path, description: PlainMapping, job: Job, metadata: Metadat
 
 def arrays_of(root: zarr.Group) -> dict[str, zarr.Array]:
     """All arrays of a run, by group and name."""
-    groups = {name: dict(members.arrays()) for name, members in sorted(root.groups())}
-    return {f"{group}/{name}": array for group, arrays in groups.items() for name, array in sorted(arrays.items())}
+    return {name: member for name, member in sorted(root.members(max_depth=1)) if isinstance(member, zarr.Array)}
 
 
 def is_of_draws(array: zarr.Array) -> bool:
@@ -251,23 +236,19 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
     data = data_groups(model, PARAMETERISATIONS[job.parameterisation].needs_tokens)
 
-    def add(group: zarr.Group, name: str, sizes: dict[str, int], dtype: Any, **settings: Any) -> zarr.Array:
-        return group.create_array(
+    def add(group: zarr.Group, name: str, along: Iterable[str], **content: Any) -> None:
+        group.create_array(
             name,
-            shape=tuple(sizes.values()),
-            dtype=dtype,
-            dimension_names=[*sizes],
+            dimension_names=[*along],
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
             chunk_key_encoding={"name": "default", "separator": "."},
             config={"write_empty_chunks": True},
-            **settings,
+            **content,
         )
 
-    def write(group: zarr.Group, name: str, sizes: dict[str, int], values: Any) -> None:
+    def write(group: zarr.Group, name: str, along: Iterable[str], values: Any) -> None:
         values = np.asarray(values)
-        text = values.dtype.kind == "U"
-        array = add(group, name, sizes, "string" if text else values.dtype)
-        array[...] = values.astype(np.dtypes.StringDType()) if text else values
+        add(group, name, along, data=values.astype(np.dtypes.StringDType()) if values.dtype.kind == "U" else values)
 
     for name, variables in (data | ready.shapes).items():
         group, all_sizes = root.create_group(name), {}
@@ -278,9 +259,9 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
             else:
                 sizes = {"chain": job.chains, "draw": job.kept} | sizes
                 most = min(CHUNK_DRAWS, CHUNK_BYTES // max(1, like.size * like.dtype.itemsize))
-                draws = ready.block * max(1, most // ready.block)
-                fill = np.nan if like.dtype.kind == "f" else 0
-                add(group, variable, sizes, like.dtype, chunks=(1, draws, *like.shape), fill_value=fill)
+                chunks = (1, ready.block * max(1, most // ready.block), *like.shape)
+                shape, fill = tuple(sizes.values()), np.nan if like.dtype.kind == "f" else 0
+                add(group, variable, sizes, shape=shape, dtype=like.dtype, chunks=chunks, fill_value=fill)
             all_sizes |= sizes
         for dim, size in all_sizes.items():
-            write(group, dim, {dim: size}, coords.get(dim, np.arange(size)))
+            write(group, dim, [dim], coords.get(dim, np.arange(size)))
