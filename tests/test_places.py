@@ -123,8 +123,8 @@ FURTHER = {
 }
 OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
-_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.is_free
-runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
+_util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.damaged
+runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
 OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")

@@ -198,7 +198,7 @@ def arrays_of(root: zarr.Group) -> dict[str, zarr.Array]:
 
 def is_of_draws(array: zarr.Array) -> bool:
     """Whether the leading axes of an array are (chain, draw)."""
-    return tuple(array.metadata.dimension_names or ())[:2] == ("chain", "draw")
+    return tuple(getattr(array.metadata, "dimension_names", None) or ())[:2] == ("chain", "draw")
 
 
 def damage(run: Run) -> str | None:
