@@ -6,7 +6,8 @@ import numpy as np
 from scipy import special, stats
 
 DECLARATION = re.compile(
-    r"(?:array\[(?:[^\[\]]|\[[^\]]*\])*\] )?(?:matrix|vector|row_vector|int|real)(?:<[^>]*>)?(?:\[(.*?)\])? (\w+)(?: = (.*))?;$"
+    r"(?:array\[(?:[^\[\]]|\[[^\]]*\])*\] )?"
+    r"(?:matrix|vector|row_vector|int|real)(?:<[^>]*>)?(?:\[(.*?)\])? (\w+)(?: = (.*))?;$"
 )
 
 

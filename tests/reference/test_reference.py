@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy import stats
 
 import bayesattn as ba
 from bayesattn.checks.grading import BIASED, CANNOT_TELL, RIGHT
@@ -164,12 +165,13 @@ def test_commands_list_export_and_grade(draws, two_heads, tmp_path, monkeypatch,
     assert "one with" in run("grade", "run", "one_head", status=2).err
 
 
-def test_weighted_prior_draws_have_the_moments_of_quadrature():
-    """Also their errors, which are those of weighted means: over 20 seeds, squares of z are about 1."""
+@pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.heavy)])
+def test_weighted_prior_draws_have_the_moments_of_quadrature(seeds):
+    """Also their errors, which are those of weighted means: over many seeds, squares of z are about 1."""
     reference = ba.reference.load("one_head")
     mean, outputs, _ = exact_scalar_posterior(reference.model)
     z = []
-    for seed in range(20):
+    for seed in range(seeds):
         found, size = make.by_prior_draws(reference.model, reference.truth, seed=seed, draws=8 * make.BATCH)
         assert size > 1000
         z.append(
@@ -181,8 +183,10 @@ def test_weighted_prior_draws_have_the_moments_of_quadrature():
             ]
         )
     squares = np.mean(np.square(z), axis=0)
-    assert (squares > 0.3).all(), squares  # chi^2(20) / 20 is below 0.3 or above 2.27 in 0.1 % each.
-    assert (squares < 2.27).all(), squares
+    # Each chi^2 quantile is passed with a probability of 0.1 %.
+    low, high = stats.chi2(seeds).ppf([1e-3, 1 - 1e-3]) / seeds
+    assert (squares < high).all(), squares
+    assert (squares > low).all(), squares
 
 
 @pytest.mark.heavy
