@@ -44,8 +44,9 @@ class Drawn(NamedTuple):
     note: str = ""
 
 
-def ours(reference: Reference, sampler: Any, parameterisation: str, **options: Any) -> Drawn:
-    """A sampler of `ba.sample`, by its preset."""
+def ours(reference: Reference, sampler: Any, parameterisation: str) -> Drawn:
+    """A sampler of `ba.sample`, by its preset; minibatches are half of the examples, if there are few."""
+    options = {"minibatch": min(20, reference.model.examples // 2)} if sampler == "sgld" else {}
     tree = ba.sample(
         reference.model,
         sampler,
@@ -211,8 +212,8 @@ def page(results: list[dict[str, Any]]) -> str:
         "",
         "Made by `uv run python benchmarks/scoreboard.py --table docs/scoreboard.md`. Each method runs once on each",
         "reference posterior, with its preset or its library's default:",
-        f"{CHAINS} chains of {WARMUP} steps of warm-up and {DRAWS} draws. `bayesattn.grade` says whether the draws are right,",
-        "biased, or cannot tell (?); - is not served.",
+        f"{CHAINS} chains of {WARMUP} steps of warm-up and {DRAWS} draws. `bayesattn.grade` says whether the draws are",
+        "right, biased, or cannot tell (?); - is not served.",
         "",
         "## Which are right",
         "",

@@ -64,7 +64,7 @@ POSTERIORS = {
         2,
     ),
     "three_classes": Definition("three classes", (2,), (6, 4), Categorical(0.3), 6, outputs=3, labels="classes"),
-    "outliers": Definition("Student-t likelihood, one outlier", (2,), (6, 6), StudentT(0.3, 3.0), 6, labels="outlier"),
+    "outliers": Definition("Student-t likelihood, one outlier", (2,), (6, 6), StudentT(0.5, 5.0), 6, labels="outlier"),
     "counts": Definition("Poisson likelihood", (2,), (6, 6), Poisson(), 6, labels="counts"),
     "hidden_markov": Definition(
         "the built-in task of 100 examples at N = 10", (2, 2), (10, 10, 10), Gaussian(0.01), 100, 231, route=PATH
@@ -165,5 +165,5 @@ def _labels(definition: Definition, path_inputs: Float[np.ndarray, "example path
     if definition.labels == "counts":
         return rng.poisson(np.exp(labels)).astype(float)
     if definition.labels == "outlier":
-        labels[0] += 4.0
+        labels[0] += 2.0
     return labels
