@@ -1,9 +1,8 @@
 """Categorical likelihood."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn.classes import checked_classes
@@ -23,7 +22,7 @@ class Categorical(Likelihood):
         ValueError: a temperature that is not above 0.
     """
 
-    temperature: Any = positive_field("temperature")
+    temperature: float | Array = positive_field("temperature")
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
         """Log probability of the class of each example."""
@@ -45,7 +44,7 @@ class Categorical(Likelihood):
         classes = jax.random.categorical(key, logits)
         return jax.nn.one_hot(classes, outputs.shape[-1], dtype=logits.dtype)
 
-    def check_labels(self, name: str, labels: Any) -> None:
+    def check_labels(self, name: str, labels: np.ndarray) -> None:
         """Raise ValueError for labels that are not classes."""
         checked_classes(name, labels)
 

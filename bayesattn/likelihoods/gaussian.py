@@ -1,6 +1,6 @@
 """Gaussian likelihood."""
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ class Gaussian(Likelihood):
     conjugate: ClassVar[bool] = True
     statistic_name: ClassVar[str] = "mean label^2"
 
-    temperature: Any = positive_field("temperature")
+    temperature: float | Array = positive_field("temperature")
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
         """log Normal(Y_i; f_i, T I) of each example."""

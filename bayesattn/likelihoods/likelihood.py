@@ -6,6 +6,7 @@ from typing import Any, ClassVar
 
 import equinox as eqx
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import positive
@@ -27,7 +28,7 @@ class Likelihood(eqx.Module):
     """Whether outputs can be integrated out in closed form; otherwise chains of the collapsed parameterisation sample them.
     """
 
-    def __init_subclass__(cls, **options: Any):
+    def __init_subclass__(cls, **options: object):
         """Closed forms are those of the class that states them, not of one that changes its density."""
         super().__init_subclass__(**options)
         cls.conjugate = bool(vars(cls).get("conjugate", False))
@@ -51,7 +52,7 @@ class Likelihood(eqx.Module):
         weights = jnp.cos(jnp.arange(labels.size, dtype=float)).reshape(labels.shape)
         return jnp.mean(weights * labels)
 
-    def check_labels(self, name: str, labels: Any) -> None:
+    def check_labels(self, name: str, labels: np.ndarray) -> None:
         """Raise ValueError, with the argument's `name`, for labels that have probability 0 whatever the outputs."""
 
     @property

@@ -1,7 +1,5 @@
 """Poisson likelihood, for counts."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -30,7 +28,7 @@ class Poisson(Likelihood):
         many = jnp.round(jnp.exp(outputs) + jnp.exp(outputs / 2) * jax.random.normal(many_key, outputs.shape))
         return jnp.where(outputs > LARGEST_LOG_RATE, many, few)
 
-    def check_labels(self, name: str, labels: Any) -> None:
+    def check_labels(self, name: str, labels: np.ndarray) -> None:
         """Raise ValueError for labels that are no counts."""
         bad = np.argwhere((labels < 0) | (labels != np.round(labels)))
         if len(bad):

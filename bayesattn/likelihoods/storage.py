@@ -98,7 +98,9 @@ def restored(name: str, settings: PlainMapping) -> Likelihood:
         raise UnknownLikelihood(
             f"likelihood must be of a class that is defined here, got {name}: import the class, or hand over the model"
         )
-    arrays = {field: np.asarray(value) if isinstance(value, list) else value for field, value in settings.items()}
+    arrays: PlainDict = {
+        field: np.asarray(value) if isinstance(value, list) else value for field, value in settings.items()
+    }
     return kind(**arrays)
 
 

@@ -1,7 +1,5 @@
 """Student-t likelihood, for labels with outliers."""
 
-from typing import Any
-
 import jax
 from jaxtyping import Array, Float, Key
 
@@ -19,8 +17,8 @@ class StudentT(Likelihood):
         ValueError: a number that is not above 0.
     """
 
-    scale: Any = positive_field("scale")
-    freedom: Any = positive_field("freedom")
+    scale: float | Array = positive_field("scale")
+    freedom: float | Array = positive_field("freedom")
 
     def log_prob(self, outputs: Outputs, labels: Labels) -> Float[Array, "*examples"]:
         """Log density of the labels of each example."""
