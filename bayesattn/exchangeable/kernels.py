@@ -1,7 +1,5 @@
 """Kernels between keys, and checks of tokens (EXCHANGEABILITY sections 1 and 2)."""
 
-from typing import Any
-
 import jax.numpy as jnp
 import numpy as np
 from jax.core import Tracer
@@ -41,7 +39,7 @@ def similarity(
     return products / bandwidth
 
 
-def checked_tokens(keys: Checked, values: Checked) -> tuple[Any, Any]:
+def checked_tokens(keys: Checked, values: Checked) -> tuple[Array, Array]:
     """Keys (.., n, d) and values (.., n, d_v); raises ValueError if they do not fit or there are none.
 
     Only the shapes of arrays that JAX traces are checked.
@@ -52,7 +50,7 @@ def checked_tokens(keys: Checked, values: Checked) -> tuple[Any, Any]:
     return keys, values
 
 
-def checked_batch(name: str, value: Checked) -> Any:
+def checked_batch(name: str, value: Checked) -> Array:
     """`value` as an array of at least two axes (.., vector, feature), not empty, and finite unless JAX traces it."""
     shape = np.shape(value)
     if len(shape) < 2:
@@ -62,7 +60,7 @@ def checked_batch(name: str, value: Checked) -> Any:
     return value if isinstance(value, Tracer) else jnp.asarray(finite_array(name, value, shape))
 
 
-def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Any) -> None:
+def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Array) -> None:
     """Raise ValueError unless the kernel exists, the bandwidth is above 0, and vectors are on the sphere if necessary."""
     one_of("kernel", kernel, KERNELS)
     if not isinstance(bandwidth, Tracer):
@@ -71,7 +69,7 @@ def checked_kernel(kernel: str, bandwidth: Checked, **vectors: Any) -> None:
         on_sphere(**vectors)
 
 
-def on_sphere(**vectors: Any) -> None:
+def on_sphere(**vectors: Array) -> None:
     """Raise ValueError unless all vectors have norm 1."""
     for name, value in vectors.items():
         if isinstance(value, Tracer):
