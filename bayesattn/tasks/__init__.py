@@ -7,7 +7,9 @@ from bayesattn.tasks.images import load_images
 from bayesattn.tasks.one_shot import OneShot
 from bayesattn.tasks.splice import Splice
 
+Task = Digits | HiddenMarkov | OneShot | Splice
+"""A dataclass of `TASKS`."""
 TASKS = {"hidden_markov": HiddenMarkov, "digits": Digits, "splice": Splice, "one_shot": OneShot}
-"""Dataclasses of the tasks by their names in model files; a new one is registered only here."""
+"""Dataclasses of the tasks by their names in model files; a new one is registered only here, and in `Task`."""
 
 __all__ = ["TASKS", "Digits", "HiddenMarkov", "OneShot", "Splice", "TokenDataset", "load_images"]

@@ -1,13 +1,17 @@
 """Common format of the data of all tasks."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import one_of, positive, positive_integer, seed_number
 from bayesattn._util.errors import BayesattnError
+
+if TYPE_CHECKING:
+    from bayesattn.tasks.digits import Digits
+    from bayesattn.tasks.splice import Splice
 
 
 class TokenDataset(NamedTuple):
@@ -23,7 +27,7 @@ class TokenDataset(NamedTuple):
     labels: Float[np.ndarray, "*example_and_output"]
     test_inputs: Float[np.ndarray, "test_example token feature"]
     test_labels: Float[np.ndarray, "*test_example_and_output"]
-    weights: Sequence[Any]
+    weights: Sequence[np.ndarray | tuple[np.ndarray, np.ndarray]]
     head_names: tuple[tuple[str, ...], ...]
     path_groups: dict[str, tuple[int, ...]]
     readout: str = "last"
@@ -46,7 +50,7 @@ def checked_heads(layers: tuple[tuple[str, ...], ...], known: tuple[str, ...]) -
             one_of(f"layers[{layer}]", head, known)
 
 
-def checked_settings(task: Any, heads: tuple[str, ...]) -> None:
+def checked_settings(task: "Digits | Splice", heads: tuple[str, ...]) -> None:
     """Raise ValueError for invalid numbers of examples, layers, inverse temperature or seed."""
     for name in ("examples", "test_examples"):
         positive_integer(name, getattr(task, name))

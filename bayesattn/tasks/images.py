@@ -7,7 +7,7 @@ import zipfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import platformdirs
@@ -117,8 +117,10 @@ def _split(source: str) -> tuple[str, tuple[int, int] | None]:
 
 def _digits(side: int) -> Images:
     from sklearn.datasets import load_digits
+    from sklearn.utils import Bunch
 
-    stored: Any = load_digits()
+    stored = load_digits()
+    assert isinstance(stored, Bunch)
     require_memory(f"digits at side = {side}", 8 * len(stored.images) * side**2)
     # 8 x 8 pixels with values from 0 to 16.
     pixels = _scaled(stored.images.astype(np.float32) / 16, side)

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Array, Float, Int
 
 from bayesattn._util.checks import finite_array, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
@@ -19,6 +19,7 @@ IMAGES_PER_EPISODE = 3
 VALIDATION_SHARE = 0.15
 """Share of the training classes reserved for validation."""
 LONGEST_PERIOD = 10_000.0
+Numbers = TypeVar("Numbers", np.ndarray, Array)
 
 
 class Episodes(NamedTuple):
@@ -191,7 +192,7 @@ class OneShot:
         return np.random.default_rng(self.seed).spawn(len(names))[names.index(what)]
 
 
-def embedded(patches: Any, projection: Any, offsets: Any) -> Any:
+def embedded(patches: Numbers, projection: Numbers, offsets: Numbers) -> Numbers:
     """Tokens of episodes from their patches (episode, image, patch, pixel)."""
     episodes, shown, count, pixels = patches.shape
     return patches.reshape(episodes, shown * count, pixels) @ projection + offsets

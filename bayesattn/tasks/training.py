@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import filelock
 import jax
@@ -52,6 +52,7 @@ FOLDER = Path(__file__).parent / "trained"
 """Folder of the trained networks in the package, compacted by `compact`."""
 BLOCKS_PER_CHECKPOINT = 10
 """Blocks between two checkpoints."""
+State = TypeVar("State")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,7 +220,8 @@ def _train(
         if progress is not None:
             progress(Progress(done, training.steps, float(losses.mean()), float(hits.mean())))
         if done % (STEPS_PER_BLOCK * BLOCKS_PER_CHECKPOINT) == 0 and done < training.steps:
-            _write(checkpoint, _named(state), about | {"done": str(done)})
+            leaves = {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
+            _write(checkpoint, leaves, about | {"done": str(done)})
     trained = {name: np.asarray(value) for name, value in state[0].items()}
     _write(out, compact(trained) if small else trained, about)
     checkpoint.unlink(missing_ok=True)
@@ -325,8 +327,9 @@ def untrained(task: OneShot, training: Training) -> Iterator[Path]:
     """Context with a temporary file of the initial weights of training."""
     with tempfile.TemporaryDirectory() as folder:
         weights = initial_weights(first_key(training.seed), task, training.width)
-        _write(Path(folder) / "untrained.safetensors", {name: np.asarray(value) for name, value in weights.items()}, {})
-        yield Path(folder) / "untrained.safetensors"
+        file = Path(folder) / "untrained.safetensors"
+        _write(file, {name: np.asarray(value) for name, value in weights.items()}, {})
+        yield file
 
 
 def _cache_file(task: OneShot, training: Training) -> Path:
@@ -362,11 +365,7 @@ def _settings(task: OneShot, training: Training) -> dict[str, str]:
     return {name: json.dumps(value, sort_keys=True) for name, value in about.items()}
 
 
-def _named(state: Any) -> dict[str, np.ndarray]:
-    return {str(number): np.asarray(leaf) for number, leaf in enumerate(jax.tree.leaves(state))}
-
-
-def _restored(checkpoint: Path, like: Any, about: Mapping[str, str]) -> tuple[Any, int]:
+def _restored(checkpoint: Path, like: State, about: Mapping[str, str]) -> tuple[State, int]:
     """State and steps done of a checkpoint, or those of the start if it is unreadable, as all is drawn from seeds."""
     leaves, tree = jax.tree.flatten(like)
     try:
