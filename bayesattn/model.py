@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bayesattn import attention
 from bayesattn._util.checks import Checked, labels_array, one_of, require_kind
@@ -126,7 +127,7 @@ class Model(Posterior):
         put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
         architecture_changed = "architecture" in changed
         for part in ("", "test_", "validation_"):
-            inputs: Any = getattr(data, f"{part}path_inputs")
+            inputs = getattr(data, f"{part}path_inputs")
             labels = getattr(data, f"{part}labels")
             if inputs is not None and (architecture_changed or f"{part}path_inputs" in changed):
                 require_paths(f"{part}path_inputs", inputs, arch)
@@ -183,7 +184,7 @@ class Model(Posterior):
             require_usable(self.likelihood, self.labels)
 
     @property
-    def identifying_arrays(self) -> list[Any]:
+    def identifying_arrays(self) -> list[np.ndarray]:
         """Labels and path inputs; rounded for compressed data, whose last digits differ between processors."""
         arrays = super().identifying_arrays
         return arrays if self.compressed is None else list(map(rounded, arrays))

@@ -1,16 +1,18 @@
 """The network function through path inputs (THEORY section 2, EXTENSIONS section 1)."""
 
 import math
-from typing import Any
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 Weights = dict[str, Array]
 """V_0 (N_1, N_0), V_l (H_l, N_{l+1}, N_l), a (N_a,), or (m, N_a) for m outputs."""
+Skips = Sequence[float | Array | None]
+"""rho_l of each layer, None for layers without a skip."""
 
 
-def effective_weights(weights: Weights, skips: Any = None) -> Float[Array, "row width"]:
+def effective_weights(weights: Weights, skips: Skips | None = None) -> Float[Array, "row width"]:
     """w^pi = a V_L^{h_L} .. V_1^{h_1} / sqrt(N_a N_L .. N_2), one row per path, or per path and output, outputs fastest.
 
     `skips` are rho_l, one per layer and None for layers without a skip. A skip contributes sqrt(H_l N_l) rho_l
@@ -31,7 +33,7 @@ def effective_weights(weights: Weights, skips: Any = None) -> Float[Array, "row 
     return paths
 
 
-def path_readouts(weights: Weights, skips: Any = None) -> Float[Array, "row feature"]:
+def path_readouts(weights: Weights, skips: Skips | None = None) -> Float[Array, "row feature"]:
     """g^pi = V_0^T w^pi / sqrt(N_0 N_1 H_1 .. H_L): for any weights, the network is linear in its path inputs."""
     width, features = weights["V_0"].shape
     heads = math.prod(weights[f"V_{layer}"].shape[0] for layer in range(1, len(weights) - 1))
@@ -39,7 +41,7 @@ def path_readouts(weights: Weights, skips: Any = None) -> Float[Array, "row feat
 
 
 def network(
-    weights: Weights, path_inputs: Float[Array, "any_example path feature"], skips: Any = None
+    weights: Weights, path_inputs: Float[Array, "any_example path feature"], skips: Skips | None = None
 ) -> Float[Array, "*labels"]:
     """f = sum_pi g^pi . xi^pi = sum_pi w^pi . (V_0 xi^pi) / sqrt(N_0 N_1 H_1 .. H_L); shape (P, m) for m > 1 outputs."""
     flat, readouts = path_inputs.reshape(len(path_inputs), -1), path_readouts(weights, skips)

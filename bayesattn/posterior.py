@@ -3,7 +3,10 @@
 import abc
 from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import ModuleType
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from bayesattn._util.checks import OwnsArrays
 from bayesattn._util.plain import PlainDict
@@ -33,7 +36,7 @@ class Posterior(OwnsArrays, Described, abc.ABC):
         """Settings that determine the posterior, together with the arrays."""
 
     @property
-    def identifying_arrays(self) -> list[Any]:
+    def identifying_arrays(self) -> list[np.ndarray]:
         """The arrays that, with the settings, tell the posterior from others."""
         return [getattr(self, name) for name in self.posterior_names]
 
@@ -76,6 +79,6 @@ class Posterior(OwnsArrays, Described, abc.ABC):
         return {}
 
 
-def _interface() -> Any:
+def _interface() -> ModuleType:
     """Module of the methods that need NumPyro, which stands above this one."""
     return import_module("bayesattn.models.interface")

@@ -8,7 +8,7 @@ order parameters have the scale of the prior, and outputs are sampled too.
 
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -105,7 +105,13 @@ class Collapsed(Parameterisation):
 
     @classmethod
     def of(
-        cls, model: Model, *, weights: bool = False, all_examples: bool = False, order: Any = None, **prepared: Any
+        cls,
+        model: Model,
+        *,
+        weights: bool = False,
+        all_examples: bool = False,
+        order: Array | None = None,
+        **prepared: Array,
     ) -> "Collapsed":
         """Posterior of a model; a `WithOutputs` if the likelihood is not Gaussian.
 
@@ -283,8 +289,7 @@ class WithOutputs(Collapsed):
 
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """Same posterior in other coordinates."""
-        latents: PlainDict = {"latents": _whitening(prepared, "latent_")}
-        return replace(super().with_prepared(prepared), **latents)
+        return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
         """Outputs f on the training examples."""

@@ -171,7 +171,7 @@ class GivenReadout(eqx.Module):
 
     def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
         """Log density log p(Y_i | f of all other examples, U) of each example."""
-        qmc: Any = stats.qmc
+        qmc: Any = stats.qmc  # Type checkers know another name of the seed.
         nodes = jnp.asarray(
             qmc.MultivariateNormalQMC(np.zeros(self.kernels.outputs), seed=0).random(LEAVE_ONE_OUT_NODES)
         )

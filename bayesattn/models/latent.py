@@ -93,11 +93,13 @@ class Latent(Parameterisation):
     features: Float[Array, "token feature"]
     values: Float[Array, "token value_feature"]
     query_features: Float[Array, "query feature"] | None
-    noise: Any
-    prior: Any
+    noise: Float[Array, ""]
+    prior: Float[Array, ""]
 
     @classmethod
-    def of(cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Latent":
+    def of(
+        cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+    ) -> "Latent":
         """Posterior of a model."""
         queries = None if model.query_features is None else jnp.asarray(model.query_features)
         return cls(

@@ -2,7 +2,7 @@
 
 import abc
 import math
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -13,6 +13,7 @@ from jaxtyping import Array, Key
 
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.posterior import Posterior
 
 VECTORS_PER_CHAIN = 8
 """Vectors of the size of a point in the memory of a chain: points, momenta, gradients of both ends, scale, .."""
@@ -42,7 +43,7 @@ class Parameterisation(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def of(
-        cls, model: Any, *, weights: bool = False, all_examples: bool = False, **prepared: Any
+        cls, model: Posterior, *, weights: bool = False, all_examples: bool = False, **prepared: Array
     ) -> "Parameterisation":
         """Posterior of a model.
 
@@ -54,13 +55,13 @@ class Parameterisation(eqx.Module):
         """
 
     @classmethod
-    def prepare(cls, model: Any) -> dict[str, Array]:
+    def prepare(cls, model: Posterior) -> dict[str, Array]:
         """Arrays computed once before sampling; none by default."""
         return {}
 
     @classmethod
     @abc.abstractmethod
-    def bytes_needed(cls, model: Any, chains: int) -> int:
+    def bytes_needed(cls, model: Posterior, chains: int) -> int:
         """Lower bound on the memory in bytes of `chains` chains at a time, without the kept draws."""
 
     def with_prepared(self, prepared: PlainMapping) -> "Parameterisation":
@@ -133,12 +134,12 @@ class LabelDistribution(dist.Distribution):
         return jnp.sum(self.likelihood.log_prob(self.outputs, value))
 
 
-def observe(likelihood: Likelihood, outputs: Outputs, labels: Array, scale: Any = 1.0) -> None:
+def observe(likelihood: Likelihood, outputs: Outputs, labels: Array, scale: float | Array = 1.0) -> None:
     """Add the NumPyro site of the labels; `scale` scales the log likelihood of a minibatch up to all examples."""
     with numpyro.handlers.scale(scale=scale):
         numpyro.sample(LABELS, LabelDistribution(likelihood, outputs), obs=labels)
 
 
-def arrays_of(likelihood: Likelihood) -> Any:
+def arrays_of(likelihood: Likelihood) -> Likelihood:
     """Likelihood with its numbers as arrays, for compiled programs."""
     return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), likelihood)

@@ -1,7 +1,7 @@
 """Path parameterisation: all weights are sampled, outputs are computed from path inputs (THEORY section 2)."""
 
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import equinox as eqx
 import jax
@@ -14,7 +14,7 @@ from bayesattn._util.plain import PlainDict
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of, observe
-from bayesattn.network import effective_weights, network, path_readouts
+from bayesattn.network import Skips, effective_weights, network, path_readouts
 
 
 class Path(Parameterisation):
@@ -39,16 +39,16 @@ class Path(Parameterisation):
     labels: Float[Array, "*labels"]
     likelihood: Likelihood
     variances: Float[Array, " layer_and_input"]
-    skips: Any
+    skips: Skips
     test_path_inputs: Float[Array, "test_example path feature"] | None
     readout: bool = eqx.field(static=True)
     heads: tuple[int, ...] = eqx.field(static=True)
     widths: tuple[int, ...] = eqx.field(static=True)
     output_axes: tuple[int, ...] = eqx.field(static=True)
-    likelihood_scale: Any = eqx.field(default=1.0, kw_only=True)
+    likelihood_scale: float | Array = eqx.field(default=1.0, kw_only=True)
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Path":
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Path":
         """Posterior of a model, whose sites are the weights."""
         return cls(**cls._fields(model))
 

@@ -1,7 +1,6 @@
 """Token parameterisation: the network by its definition, token by token (THEORY section 1)."""
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
@@ -12,6 +11,7 @@ from bayesattn.likelihoods import Outputs
 from bayesattn.model import Model
 from bayesattn.models.parameterisation import Sites
 from bayesattn.models.path import Path
+from bayesattn.network import Skips
 
 
 class Token(Path):
@@ -30,7 +30,7 @@ class Token(Path):
     read: Float[Array, "example_or_one _ token"]
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Any) -> "Token":
+    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Token":
         """Posterior of a model; raises ValueError if the model has no tokens."""
         if model.tokens is None:
             raise BayesattnError(
@@ -67,7 +67,7 @@ def network(
     inputs: Float[Array, "example token feature"],
     matrices: list[Float[Array, "example _ token token"]],
     readout: Float[Array, "example_or_one _ token"],
-    skips: Sequence[Any] | None = None,
+    skips: Skips | None = None,
 ) -> Float[Array, "*labels"]:
     """Outputs f = a . z^L_{t*} / sqrt(N_a), with the recursion over layers
 
