@@ -1,8 +1,8 @@
 """Description of a posterior in plain text and lists, from which, with its arrays, the posterior can be restored."""
 
 import tomllib
+from collections.abc import Callable
 from functools import singledispatch
-from typing import Any
 
 import numpy as np
 import tomli_w
@@ -32,7 +32,7 @@ def described(model: Posterior, tokens: bool = False) -> PlainDict:
     }
 
 
-def restored(description: PlainMapping, arrays: PlainMapping) -> Any:
+def restored(description: PlainMapping, arrays: PlainMapping) -> Posterior:
     """Model restored from a description and arrays; raises KeyError, TypeError or ValueError for an invalid one."""
     return RESTORE[description["kind"]](tomllib.loads(description["model"]), description["about_model"], arrays)
 
@@ -86,14 +86,21 @@ def _latent(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> L
     return LatentModel(**data, noise=table["noise"], prior=table["prior"], name=names["name"])
 
 
-RESTORE = {"Model": _network, "LatentModel": _latent}
+RESTORE: dict[str, Callable[[PlainMapping, PlainMapping, PlainMapping], Posterior]] = {
+    "Model": _network,
+    "LatentModel": _latent,
+}
 """Function that restores a model, by the name of its class."""
 
 
-def plain_table(value: Any) -> Any:
+def plain_table(table: PlainMapping) -> PlainDict:
     """Plain values in lists and dictionaries, without None, which TOML cannot represent."""
+    return {key: _plain(part) for key, part in table.items() if part is not None}
+
+
+def _plain(value: object) -> object:
     if isinstance(value, dict):
-        return {key: plain_table(part) for key, part in value.items() if part is not None}
+        return plain_table(value)
     if isinstance(value, list | tuple):
-        return [plain_table(part) for part in value]
+        return [_plain(part) for part in value]
     return value.item() if isinstance(value, np.generic) else value

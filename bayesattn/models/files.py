@@ -45,7 +45,7 @@ class ArchitectureTable(Table):
         return self
 
 
-def _entry(name: str, hint: Any) -> Any:
+def _entry(name: str, hint: object) -> Any:
     """TOML type of a task's argument: lists for tuples, counts of at least 1, seeds of at least 0."""
     if get_origin(hint) is tuple:
         return list[_entry(name, get_args(hint)[0])]
@@ -54,7 +54,7 @@ def _entry(name: str, hint: Any) -> Any:
     return (Seed if name == "seed" else PositiveInt) if hint is int else hint
 
 
-def _table_of(settings: type, **others: Any) -> type[Table]:
+def _table_of(settings: type, **others: tuple[object, object]) -> type[Table]:
     """Table type of a dataclass, whose optional entries are the arguments of the dataclass."""
     hints = get_type_hints(settings)
     entries: Any = {
@@ -125,7 +125,7 @@ class ModelTable(Table):
 TableKind = TypeVar("TableKind", bound=BaseModel)
 
 
-def validated(kind: type[TableKind], content: Any) -> TableKind:
+def validated(kind: type[TableKind], content: object) -> TableKind:
     """Content of a file as a table of type `kind`; raises ValueError, with one sentence, if it is invalid."""
     try:
         return kind.model_validate(content)

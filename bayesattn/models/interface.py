@@ -5,10 +5,10 @@ The coordinates are those of `Parameterisation`: weights for "path" and "token",
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,8 @@ import numpy as np
 import numpyro
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
+from numpy.typing import ArrayLike
+from numpyro.infer import MCMC
 from numpyro.infer.util import log_density as log_density_of
 
 from bayesattn._util.checks import finite_array, one_of, seed_number, shown
@@ -24,11 +26,14 @@ from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
-from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
+from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.parameterisation import Parameterisation, Sites
 from bayesattn.models.registry import PARAMETERISATIONS
 from bayesattn.posterior import Posterior
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 STATISTICS = {
     "diverging": "diverging",
@@ -87,7 +92,7 @@ class _Flat(NamedTuple):
     """A flat vector, and the function that turns such a vector into sites."""
 
     vector: Array
-    unravel: Callable[[Array], Any]
+    unravel: Callable[[Array], Sites]
 
 
 @with_own_settings
@@ -115,7 +120,7 @@ def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[
         _require_float64()
         with numpyro.handlers.trace() as trace:
             posterior.program()
-        sites: Any = {name: trace[name]["value"] for name in names}
+        sites = {name: trace[name]["value"] for name in names}
         for name, value in posterior.central(sites).items():
             numpyro.deterministic(name, value)
 
@@ -124,8 +129,13 @@ def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[
 
 @with_own_settings
 def from_numpyro(
-    mcmc_or_sites: Any, model: Posterior, parameterisation: str = "path", *, weights: bool = False, seed: int = 0
-) -> Any:
+    mcmc_or_sites: MCMC | Mapping[str, ArrayLike],
+    model: Posterior,
+    parameterisation: str = "path",
+    *,
+    weights: bool = False,
+    seed: int = 0,
+) -> "xr.DataTree":
     """Draws of `model.numpyro(parameterisation)` as the DataTree that `bayesattn.sample` returns.
 
     Args:
@@ -143,8 +153,8 @@ def from_numpyro(
         ValueError: a site that is missing, has another shape or is not finite; a parameterisation that cannot serve the
             model.
     """
-    if hasattr(mcmc_or_sites, "get_samples"):
-        if getattr(mcmc_or_sites, "last_state", None) is None:
+    if isinstance(mcmc_or_sites, MCMC):
+        if mcmc_or_sites.last_state is None:
             raise BayesattnError("mcmc_or_sites must be a numpyro.infer.MCMC that has run, got one that has not")
         sites = mcmc_or_sites.get_samples(group_by_chain=True)
         extra = mcmc_or_sites.get_extra_fields(group_by_chain=True)
@@ -156,7 +166,7 @@ def from_numpyro(
     posterior = _posterior(model, parameterisation, weights)
     tree = _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
     if "order_parameter" in sites:
-        recorded, found = np.asarray(sites["order_parameter"]), tree["posterior"]["order_parameter"].values
+        recorded, found = np.asarray(sites["order_parameter"]), dataset(tree, "posterior")["order_parameter"].values
         if recorded.shape != found.shape or not np.allclose(recorded, found, rtol=1e-6, atol=1e-9):
             raise BayesattnError(
                 "model and parameterisation must be those of the sites, got others: the order_parameter that was recorded is"
@@ -167,8 +177,8 @@ def from_numpyro(
 
 @with_own_settings
 def from_vectors(
-    vectors: Any, model: Posterior, parameterisation: str = "collapsed", *, weights: bool = False, seed: int = 0
-) -> Any:
+    vectors: ArrayLike, model: Posterior, parameterisation: str = "collapsed", *, weights: bool = False, seed: int = 0
+) -> "xr.DataTree":
     """Draws of `model.log_density(parameterisation)` as the DataTree that `bayesattn.sample` returns.
 
     Args:
@@ -200,14 +210,13 @@ def _require_float64() -> None:
 def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:
     one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
     kind = PARAMETERISATIONS[parameterisation]
-    prepared: Any = kind.prepare(model)
-    return kind.of(model, weights=weights, **prepared)
+    return kind.of(model, weights=weights, all_examples=False, **kind.prepare(model))
 
 
 def _checked_sites(posterior: Parameterisation, sites: PlainMapping) -> Sites:
     """Values of the sites that the posterior has; raises ValueError where one is missing or of another shape."""
     expected, checked = jax.eval_shape(posterior.initial, first_key(0)), {}
-    chains_and_draws: Any = ("chains", "draws")
+    chains_and_draws: tuple[int | str, ...] = ("chains", "draws")
     for name, like in expected.items():
         if name not in sites:
             raise BayesattnError(
@@ -225,7 +234,7 @@ def _tree(
     posterior: Parameterisation,
     weights: bool,
     seed: int,
-) -> Any:
+) -> "xr.DataTree":
     """Draws as the tree of `bayesattn.sample`, with the quantities that the sites give."""
     chains, draws = next(iter(sites.values())).shape[:2]
     flat = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), sites)

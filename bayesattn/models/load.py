@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from bayesattn import tasks
 from bayesattn._util.checks import shown, suggestion
@@ -166,7 +165,7 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
     return _of_task(table, maker, file)
 
 
-def _of_task(table: ModelTable, maker: Any, file: Path) -> Model:
+def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Model:
     data = maker.dataset()
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     outputs = max(1, len(data.output_names))
@@ -199,7 +198,7 @@ def _arguments(table: TaskTable) -> PlainDict:
     return {name: _with_tuples(value) for name, value in table.model_dump(exclude={"name"}, exclude_none=True).items()}
 
 
-def _with_tuples(value: Any) -> Any:
+def _with_tuples(value: object) -> object:
     return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
 
 

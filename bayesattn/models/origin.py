@@ -4,7 +4,7 @@ import json
 import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -36,7 +36,7 @@ class Origin:
 
     about: PlainMapping
     data: PlainMapping
-    model: Any = None
+    model: Posterior | None = None
 
     @classmethod
     def of_tree(cls, tree: "xr.DataTree") -> "Origin":
@@ -45,7 +45,7 @@ class Origin:
         return cls(described_in(tree), data)
 
     @classmethod
-    def of_model(cls, model: Any) -> "Origin":
+    def of_model(cls, model: Posterior) -> "Origin":
         """Origin from the model."""
         names = (*type(model).posterior_names, "temperature", "noise", "prior")
         data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
@@ -66,7 +66,7 @@ class Origin:
     def table(self) -> PlainDict:
         """Settings of the model that determine the posterior; empty if they are not known."""
         try:
-            about: Any = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
+            about = tomllib.loads(self.about["model"]) if self.model is None else plain_table(self.model.table())
         except (KeyError, TypeError, ValueError):
             return {}
         about.pop("task", None)
@@ -95,14 +95,14 @@ class Origin:
         return "other data, temperature or architecture" if known and not (alike and decided) else None
 
 
-def close(ours: Any, theirs: Any) -> bool:
+def close(ours: np.ndarray | None, theirs: np.ndarray | None) -> bool:
     """Whether arrays are equal up to the last bits, in which other processors may differ."""
     if ours is None or theirs is None:
         return ours is theirs
     return ours.shape == theirs.shape and np.allclose(ours, theirs, rtol=1e-9, atol=1e-9 * float(np.std(ours)))
 
 
-def require_model(tree: "xr.DataTree", model: Any) -> None:
+def require_model(tree: "xr.DataTree", model: object) -> None:
     """Raise ValueError, which names the difference, if a tree is known to be of another model."""
     if not isinstance(model, Posterior):
         raise BayesattnError(f"model must be a bayesattn.Model, got {shown(model)}")
@@ -113,13 +113,13 @@ def require_model(tree: "xr.DataTree", model: Any) -> None:
 def described_in(tree: "xr.DataTree") -> PlainDict:
     """Description of the model in a tree's attribute; empty without a readable attribute."""
     try:
-        about: Any = tree.attrs.get(ATTRIBUTE)
+        about = tree.attrs[ATTRIBUTE]
         return dict(json.loads(about) if isinstance(about, str) else about)
-    except (TypeError, ValueError):
+    except (KeyError, TypeError, ValueError):
         return {}
 
 
-def model_in(tree: "xr.DataTree") -> Any:
+def model_in(tree: "xr.DataTree") -> Posterior:
     """Model restored from a tree's attribute and groups of data; raises ValueError if that is not possible."""
     about = described_in(tree)
     try:

@@ -6,10 +6,10 @@ but may lose attributes or use the attributes of the first tree for all.
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 import tomli_w
@@ -73,13 +73,13 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
     tree = _in_order(tree)
     if model is not None:
         require_model(tree, model)
-    own: Any = model if model is not None else model_in(tree) if run is None else run.model
+    own = model if model is not None else model_in(tree) if run is None else run.model
     if not isinstance(own, Model):
         raise BayesattnError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
     return own, tree
 
 
-def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", Any]:
+def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
     """Tree of draws and its run; the run is None for a tree in memory."""
     import xarray
 
@@ -127,14 +127,14 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     return result
 
 
-def _without_seed(tree: "xr.DataTree") -> dict[Any, Any]:
+def _without_seed(tree: "xr.DataTree") -> dict[Hashable, object]:
     """Attributes of joined trees, those of the first tree, without its seed, which is not that of all chains."""
     about = described_in(tree)
     about.pop(JOINED_KEY, None)
     if isinstance(about.get("sampler"), str):
         settings = {name: value for name, value in tomllib.loads(about["sampler"]).items() if name != "seed"}
         about["sampler"] = tomli_w.dumps(settings)
-    return dict(tree.attrs) | ({ATTRIBUTE: json.dumps(about)} if about else {})
+    return {**tree.attrs, **({ATTRIBUTE: json.dumps(about)} if about else {})}
 
 
 def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
@@ -244,16 +244,12 @@ def order_parameters(draws: Checked, model: Model, thin: int = 1) -> Float[np.nd
     positive_integer("thin", thin)
     rows = model.architecture.rows
     if _is_named(draws):
-        draws = _only(draws)
+        import xarray
+
+        draws = xarray.DataTree.from_dict({"posterior": draws.to_dataset(name="order_parameter")})
     elif not is_tree_or_run(draws):
         return finite_array("order_parameters", draws, ("chains", "draws", rows, rows))[:, thin - 1 :: thin]
     return order_parameters_in(opened_of(draws, model), model, thin)
-
-
-def _only(order_parameter: "xr.DataArray") -> "xr.DataTree":
-    import xarray
-
-    return xarray.DataTree.from_dict({"posterior": order_parameter.to_dataset(name="order_parameter")})
 
 
 def _is_named(draws: Checked) -> bool:
