@@ -7,7 +7,7 @@ Submodules, and JAX itself, are imported on first use (PEP 562).
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if "jax" in sys.modules:
     sys.modules["jax"].config.update("jax_enable_x64", True)
@@ -99,7 +99,7 @@ _HOMES = {
 """Modules of the public names that are not modules themselves."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module("importlib.metadata").version("bayesattn")
     if name in _HOMES:

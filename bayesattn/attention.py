@@ -289,7 +289,7 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
     return jax.tree.leaves(layer)[0].shape[0]
 
 
-def _allowed(tokens: int, causal: bool, mask: Checked) -> Any:
+def _allowed(tokens: int, causal: bool, mask: Checked) -> Array | None:
     """Whether each query may attend to each key, shape (P, T, T) or (1, T, T); None if all may."""
     if mask is None:
         return jnp.tril(jnp.ones((1, tokens, tokens), bool)) if causal else None

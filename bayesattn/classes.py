@@ -2,7 +2,7 @@
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from jaxtyping import Float
@@ -83,7 +83,7 @@ class ClassAccuracy(NamedTuple):
     __repr__ = as_text  # pyright: ignore[reportAssignmentType]
     _repr_html_ = as_html
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name in ClassScores._fields:
             raise AttributeError(f"{name} is {NO_PROBABILITIES}")
         raise AttributeError(f"ClassAccuracy has no {name}")

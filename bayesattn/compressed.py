@@ -13,7 +13,6 @@ import hashlib
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -154,7 +153,7 @@ class Compressed(OwnsArrays, Described):
 
 def triangle_of(rows: np.ndarray) -> np.ndarray:
     """R of a QR decomposition with a nonnegative diagonal, which is unique if the columns are independent."""
-    upper: Any = np.linalg.qr(rows, mode="r")
+    upper = np.asarray(np.linalg.qr(rows, mode="r"))
     return upper * np.where(np.diag(upper) < 0, -1.0, 1.0)[:, None] + 0.0  # Zeros without a sign.
 
 
@@ -187,17 +186,18 @@ def read_store(file: Path) -> tuple[Compressed, str]:
         raise FileNotFoundError(errno.ENOENT, "dataset must be a file that `Dataset.save` wrote", str(file))
     try:
         with ZipStore(file, mode="r") as store:
-            group: Any = zarr.open_group(store, mode="r", zarr_format=3)
+            group = zarr.open_group(store, mode="r", zarr_format=3)
             attributes = dict(group.attrs)
             if attributes["format"] != FORMAT:
                 raise BayesattnError(f"format {attributes['format']}")
             examples, paths, features, outputs = (positive_integer(name, attributes[name]) for name in COUNTS)
             columns = paths * features + outputs
             expected = (min(columns, examples), columns)
-            if group["triangle"].shape != expected:
-                raise BayesattnError(f"a triangle of shape {group['triangle'].shape}, expected {expected}")
+            stored = group["triangle"]
+            if not isinstance(stored, zarr.Array) or stored.shape != expected:
+                raise BayesattnError(f"a triangle of shape {getattr(stored, 'shape', None)}, expected {expected}")
             require_memory("the triangle", 8 * columns**2)
-            triangle = finite_array("triangle", group["triangle"][:], expected)
+            triangle = finite_array("triangle", stored[:], expected)
         if _digest(triangle) != attributes["of_triangle"]:
             raise BayesattnError("entries that are not those that were written")
         return Compressed(triangle, examples, paths, features, outputs), str(attributes["of_examples"])

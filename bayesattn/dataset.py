@@ -124,7 +124,7 @@ class Dataset(OwnsArrays, Described):
         """P, the number of training examples."""
         return len(self.labels) if self.compressed is None else self.compressed.examples
 
-    def replace(self, **changes: Any) -> "Dataset":
+    def replace(self, **changes: object) -> "Dataset":
         """Copy with some fields changed; raises ValueError as `Dataset` does."""
         changed = copy.copy(self)
         if self.compressed is not None and changes.keys() & {"path_inputs", "labels"} and "compressed" not in changes:
@@ -202,7 +202,7 @@ def _compressed(dataset: Dataset) -> Compressed:
     return Compressed.of(dataset.path_inputs, dataset.labels)
 
 
-def _owned_inputs(name: str, value: Checked, *sizes: Any) -> np.ndarray:
+def _owned_inputs(name: str, value: Checked, *sizes: int | str) -> np.ndarray:
     array = finite_array(name, value, ("examples", *sizes))
     require_memory(name, array.nbytes, "gather the examples (bayesattn.Dataset.gather)")
     return owned(array)

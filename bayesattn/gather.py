@@ -7,10 +7,11 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bayesattn._util.checks import Checked, finite_array, readable, require_kind, shown
 from bayesattn._util.errors import BayesattnError
@@ -28,6 +29,20 @@ STORE_SECONDS = 30.0
 """Seconds between two writes of a store."""
 PARTS_PER_SUM = 8
 """Number of parts that Dask adds at a time."""
+
+Pair = tuple[ArrayLike, ArrayLike]
+"""Path inputs and labels of some examples."""
+
+
+class Sliceable(Protocol):
+    """Array in memory or on disk, of which some rows are read at a time."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Sizes of the axes."""
+        ...
+
+    def __getitem__(self, rows: slice, /) -> ArrayLike: ...
 
 
 class Rows(NamedTuple):
@@ -50,7 +65,7 @@ def gather(batches: Checked, arch: Architecture, store: str | Path | None = None
             raise BayesattnError("store must be None with Dask, which itself does again what a lost worker had done")
         gathered = _on_dask(batches, arch)
     elif store is None:
-        gathered = functools.reduce(_add_rows, _blocks(_checked(_pairs(batches), arch)), None)
+        gathered = _of_pairs(batches, arch)
     else:
         gathered = _gather_with_store(user_path("store", store), batches, arch)
     if gathered is None:
@@ -58,7 +73,7 @@ def gather(batches: Checked, arch: Architecture, store: str | Path | None = None
     return gathered
 
 
-def _as_pair(batches: Checked) -> Any:
+def _as_pair(batches: Checked) -> object:
     """`batches` itself, or the pair of arrays in a mapping."""
     if not hasattr(batches, "keys"):
         return batches
@@ -70,7 +85,7 @@ def _as_pair(batches: Checked) -> Any:
     return batches["path_inputs"], batches["labels"]
 
 
-def _pairs(batches: Checked) -> Iterator[tuple[str, Any]]:
+def _pairs(batches: Checked) -> Iterator[tuple[str, Pair]]:
     """Small pairs of inputs and labels, with the names that errors give them."""
     if _is_pair(batches):
         yield from _parts("batches", batches)
@@ -94,7 +109,7 @@ def _is_pair(batches: Checked) -> bool:
         return False
 
 
-def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Any]]:
+def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Pair]]:
     inputs, labels = map(_sliceable, batch)
     if len(inputs.shape) != 3:
         raise BayesattnError(f"path_inputs of {name} must have shape (examples, paths, features), got {inputs.shape}")
@@ -106,12 +121,12 @@ def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Any]]:
         yield name, (inputs[start : start + step], labels[start : start + step])
 
 
-def _sliceable(part: Checked) -> Any:
+def _sliceable(part: Checked) -> Sliceable:
     """Array whose rows are taken by position: arrays on disk stay there, tables, which slice by index, are converted."""
     return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
 
 
-def _checked(pairs: Iterable[tuple[str, Any]], arch: Architecture) -> Iterator[Rows]:
+def _checked(pairs: Iterable[tuple[str, Pair]], arch: Architecture) -> Iterator[Rows]:
     """Checked rows of one pair after the other, all of one shape."""
     shape = None
     for name, pair in pairs:
@@ -178,8 +193,8 @@ def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
     return parts[0].compute()
 
 
-def _of_pairs(batches: Iterable[Any], arch: Architecture) -> Compressed | None:
-    return functools.reduce(_add_rows, _blocks(_checked(_pairs(list(batches)), arch)), None)
+def _of_pairs(batches: Iterable[object], arch: Architecture) -> Compressed | None:
+    return functools.reduce(_add_rows, _blocks(_checked(_pairs(batches), arch)), None)
 
 
 def _of_parts(parts: Iterable[Compressed | None]) -> Compressed | None:

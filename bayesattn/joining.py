@@ -2,8 +2,8 @@
 
 import json
 import tomllib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import tomli_w
@@ -114,7 +114,7 @@ def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> 
                 raise BayesattnError(f"{name} must have the {variable} of draws[0], got others")
 
 
-def _require_equal(what: str, wanted: list[Any], got: list[Any], ordered: bool = False) -> None:
+def _require_equal(what: str, wanted: Sequence[Hashable], got: Sequence[Hashable], ordered: bool = False) -> None:
     if (wanted != got) if ordered else ({*wanted} != {*got}):
         raise BayesattnError(f"{what} {', '.join(map(str, wanted))}, as draws[0] have, got {', '.join(map(str, got))}")
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import arviz_stats
 import jax
@@ -46,6 +46,7 @@ DRAWS_PER_BLOCK = 64
 """Number of draws between two updates of the progress bar."""
 PRIOR_GROUPS = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
+Part = TypeVar("Part")
 
 
 @jax.tree_util.register_dataclass
@@ -154,7 +155,7 @@ def predict(
         outputs = _by_draw(
             lambda part: _outputs(conditional, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
         )
-        mean, variance, sampled = (_by_chain(values, chains) for values in outputs)
+        mean, variance = (_by_chain(values, chains) for values in outputs[:2])
         _require_finite("prediction", mean, variance)
         variance = np.maximum(variance, 0)
         return PosteriorPrediction(
@@ -162,7 +163,7 @@ def predict(
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
             error=_error_of_mean(mean),
             probabilities=conditional.probabilities(mean, variance),
-            draws=sampled,
+            draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
         )
 
     blocks = []
@@ -257,7 +258,7 @@ def with_groups(
     posterior, groups = tree["posterior"].to_dataset(), dict(tree.children)
     for name in wanted:
         of_draws = {} if name.startswith("prior") else {axis: posterior[axis].values for axis in ("chain", "draw")}
-        coords: Any = axis_names(model) | of_draws
+        coords = axis_names(model) | of_draws
         # All outputs of an example are left out together.
         dims = axes(model) | ({"labels": [] if joint else ["example"]} if name == "log_likelihood" else {})
         if name == "log_prior":
@@ -285,7 +286,7 @@ def _variables(
     return variables
 
 
-def _by_draw(function: Callable[[Any], Any], drawn: Checked, description: str) -> Any:
+def _by_draw(function: Callable[[Part], object], drawn: Part, description: str) -> Any:
     """Values of a function of draws, in parts of one shape, so that it is compiled once; with a bar if it is slow."""
     count = len(jax.tree.leaves(drawn)[0])
     size = min(DRAWS_PER_BLOCK, count)
@@ -309,9 +310,9 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
         )
 
 
-def _by_chain(values: Checked, chains: int) -> Any:
+def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
     """Values of each draw, with a first axis of chains."""
-    return None if values is None else np.asarray(values).reshape(chains, -1, *np.shape(values)[1:])
+    return values.reshape(chains, -1, *values.shape[1:])
 
 
 def _error_of_mean(values: Float[np.ndarray, "chain draw *label"]) -> Float[np.ndarray, "*label"]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from jaxtyping import Float
+from numpy.typing import ArrayLike
 
 from bayesattn import attention
 from bayesattn._util.checks import OwnsArrays, one_of, owned
@@ -24,9 +24,9 @@ class Tokens(OwnsArrays):
     """
 
     inputs: Float[np.ndarray, "example token feature"]
-    attention: Sequence[Any] | Callable[[], Sequence[Any]]
+    attention: Sequence[ArrayLike] | Callable[[], Sequence[ArrayLike]]
     readout: str
-    mask: Any = None
+    mask: np.ndarray | None = None
     renormalise: float | None = None
 
     @property
