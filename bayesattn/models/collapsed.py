@@ -13,6 +13,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 from jaxtyping import Array, Float, Key
 
@@ -110,8 +111,8 @@ class Collapsed(Parameterisation):
         *,
         weights: bool = False,
         all_examples: bool = False,
-        order: Array | None = None,
-        **prepared: Array,
+        order: Array | np.ndarray | None = None,
+        **prepared: Array | np.ndarray,
     ) -> "Collapsed":
         """Posterior of a model; a `WithOutputs` if the likelihood is not Gaussian.
 

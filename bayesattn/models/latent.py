@@ -98,7 +98,7 @@ class Latent(Parameterisation):
 
     @classmethod
     def of(
-        cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+        cls, model: LatentModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
     ) -> "Latent":
         """Posterior of a model."""
         queries = None if model.query_features is None else jnp.asarray(model.query_features)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
@@ -43,7 +44,7 @@ class Parameterisation(eqx.Module):
     @classmethod
     @abc.abstractmethod
     def of(
-        cls, model: Posterior, *, weights: bool = False, all_examples: bool = False, **prepared: Array
+        cls, model: Posterior, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
     ) -> "Parameterisation":
         """Posterior of a model.
 

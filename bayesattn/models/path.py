@@ -6,6 +6,7 @@ from typing import ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Float, Int, Key
@@ -48,7 +49,9 @@ class Path(Parameterisation):
     likelihood_scale: float | Array = eqx.field(default=1.0, kw_only=True)
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Path":
+    def of(
+        cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
+    ) -> "Path":
         """Posterior of a model, whose sites are the weights."""
         return cls(**cls._fields(model))
 

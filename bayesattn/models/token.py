@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from bayesattn import attention
@@ -30,7 +31,9 @@ class Token(Path):
     read: Float[Array, "example_or_one _ token"]
 
     @classmethod
-    def of(cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array) -> "Token":
+    def of(
+        cls, model: Model, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
+    ) -> "Token":
         """Posterior of a model; raises ValueError if the model has no tokens."""
         if model.tokens is None:
             raise BayesattnError(
