@@ -31,7 +31,7 @@ def ours(model: ba.Model, draws: int) -> tuple[float, int]:
     settings = {"chains": 1, "warmup": WARMUP, "keep": ("order_parameter",), "progress": False}
     start = time.perf_counter()
     tree = ba.sample(model, NUTS, options={"adapt_mass_matrix": False}, draws=draws, seed=0, **settings)
-    return time.perf_counter() - start, int(tree["sample_stats"]["n_steps"].sum())
+    return time.perf_counter() - start, int(tree["sample_stats"].to_dataset()["n_steps"].sum())
 
 
 def seconds_per_gradient(run: Callable[[ba.Model, int], tuple[float, int]], model: ba.Model) -> float:
@@ -50,10 +50,8 @@ def main() -> None:
         times = [(seconds_per_gradient(bare, model), seconds_per_gradient(ours, model)) for _ in range(REPEATS)]
         ratios = [mine / theirs for theirs, mine in times]
         theirs, mine = (1e6 * statistics.median(each) for each in zip(*times, strict=True))
-        print(
-            f"| {name} | {theirs:.2f} | {mine:.2f} | {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f}) |",
-            flush=True,
-        )
+        spread = f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+        print(f"| {name} | {theirs:.2f} | {mine:.2f} | {spread} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -87,13 +87,13 @@ def blackjax_nuts(reference: Reference) -> Drawn:
     @jax.vmap
     def chain(key: jax.Array) -> tuple[jax.Array, jax.Array]:
         start_key, warmup_key, key = jax.random.split(key, 3)
-        adaptation = blackjax.window_adaptation(blackjax.nuts, density.function)
+        adaptation: Any = blackjax.window_adaptation(blackjax.nuts, density.function)
         (state, parameters), _ = adaptation.run(warmup_key, density.initial(start_key), WARMUP)
         kernel = blackjax.nuts(density.function, **parameters)
 
         def step(state: Any, key: jax.Array) -> tuple[Any, tuple[jax.Array, jax.Array]]:
-            state, info = kernel.step(key, state)
-            return state, (state.position, info.num_integration_steps)
+            moved: Any = kernel.step(key, state)
+            return moved[0], (moved[0].position, moved[1].num_integration_steps)
 
         return jax.lax.scan(step, state, jax.random.split(key, DRAWS))[1]
 

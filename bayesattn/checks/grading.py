@@ -178,7 +178,7 @@ class Grade(Described):
             "verdict": self.statement(),
             "squared bias": f"largest {squared.max():.2g}, mean {squared.mean():.2g} posterior variances",
             "draws": f"{len(self.values)} chains of {self.values.shape[1]}; effective sample size"
-            f" {cell(self.table['ess'].min(), '.0f')} or more",
+            f" {cell(float(self.table['ess'].to_numpy().min()), '.0f')} or more",
         }
         return f"Grade on reference posterior {self.reference.name!r}", rows | (
             {} if self.gradients is None else {"gradients": f"{self.gradients:,}"}
@@ -219,6 +219,6 @@ def grade(
     if gradients is not None:
         gradients = positive_integer("gradients", gradients)
     elif "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
-        gradients = int(tree["sample_stats"]["n_steps"].sum())
+        gradients = int(tree["sample_stats"].to_dataset()["n_steps"].sum())
     values = quantities_of_draws(order_parameters, predictions, model)
     return Grade(reference, values, gradients, margin, level)

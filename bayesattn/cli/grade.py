@@ -22,6 +22,8 @@ from bayesattn.cli.screen import (
     working,
 )
 
+COLUMNS = {"bias": "+.3f", "error": ".3f", "p": ".2g", "sd ratio": ".3f", "p of shares": ".2g", "ess": ".0f"}
+"""Columns of the table shown, and their formats."""
 MOST_ROWS = 12
 """Largest number of quantities shown: those with the smallest p."""
 
@@ -54,16 +56,9 @@ def grade(
     else:
         table = new_table("quantity", "bias (sd)", "error", "p", "sd ratio", "p of shares", "ESS", text=("quantity",))
         worst = found.table.assign(least=found.table[["p", "p of shares"]].min(axis=1)).nsmallest(MOST_ROWS, "least")
-        for quantity, row in worst.iterrows():
-            table.add_row(
-                str(quantity),
-                cell(row["bias"], "+.3f"),
-                cell(row["error"], ".3f"),
-                cell(row["p"], ".2g"),
-                cell(row["sd ratio"], ".3f"),
-                cell(row["p of shares"], ".2g"),
-                cell(row["ess"], ".0f"),
-            )
+        for quantity, *numbers in worst[list(COLUMNS)].itertuples():
+            shown = (cell(float(number), form) for number, form in zip(numbers, COLUMNS.values(), strict=True))
+            table.add_row(str(quantity), *shown)
         print_table(f"{name}: the {len(worst)} quantities of {len(found.table)} that fit least", table)
         squared = content["squared_bias"]
         cost = "" if found.gradients is None else f" after {found.gradients:,} gradients"

@@ -91,7 +91,7 @@ def _path_chains(model: Model, seed: int) -> Float[np.ndarray, "chain draw quant
 
 
 def _quantities(tree: xr.DataTree, model: Model) -> Float[np.ndarray, "chain draw quantity"]:
-    posterior = tree["posterior"]
+    posterior = tree["posterior"].to_dataset()
     return quantities_of_draws(posterior["order_parameter"].values, posterior["prediction"].values, model)
 
 
@@ -178,11 +178,12 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
 
 def _prior_draw(model: Model, posterior: PathPosterior) -> Callable:
     """Draw of the prior with log p(Y | f)."""
+    both = jnp.asarray(model.test_path_inputs)
 
     def draw(key: Key[Array, ""]) -> tuple[Array, Array]:
         weights = posterior.draw_prior(key)
         paths = effective_weights(weights, posterior.skips)
-        outputs = network(weights, posterior.test_path_inputs, posterior.skips)
+        outputs = network(weights, both, posterior.skips)
         log_weight = model.likelihood.log_prob(outputs[: model.examples], posterior.labels).sum()
         return log_weight, quantities_of(paths @ paths.T / paths.shape[1], outputs, model)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 LEVELS = (0.1, 0.5, 0.9)
 """Probabilities of the quantiles."""
-AGREEMENT = 2 * stats.norm.sf(4)
+AGREEMENT = float(2 * stats.norm.sf(4))
 """Probability that two right routes differ, over all numbers together: that of four errors, of a single number."""
 PER_QUANTITY = 2 + len(LEVELS)
 """Numbers by which two routes are compared for each quantity: mean, standard deviation, share below each quantile."""
@@ -61,7 +61,7 @@ class Estimates:
         )
 
     def z_scores(self, other: "Estimates") -> Float[np.ndarray, "quantity number"]:
-        """Differences in their combined errors, of mean, standard deviation, and share below each quantile."""
+        """Differences in combined errors, of mean, standard deviation, and share below each quantile."""
 
         def z(name: str) -> Float[np.ndarray, "quantity ..."]:
             error = np.hypot(getattr(self, f"{name}_error"), getattr(other, f"{name}_error"))
