@@ -17,8 +17,8 @@ def conclusions(notebook):
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in tagged]
 
 
-def test_there_are_six():
-    assert len(NOTEBOOKS) == 6
+def test_there_are_seven():
+    assert len(NOTEBOOKS) == 7
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)
