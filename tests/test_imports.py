@@ -39,8 +39,10 @@ FLOORS = [
     [
         "head_posterior",
         "plots",
+        "checks.grading",
         "checks.predicted",
         "predictive",
+        "reference",
         "runs",
         "checks.statements",
         "checks.validation",

@@ -20,6 +20,7 @@ from bayesattn.compressed import Compressed
 from bayesattn.gather import gather
 from bayesattn.models import load, trees
 from bayesattn.plots import style
+from bayesattn.reference import make
 from bayesattn.report import report
 from bayesattn.runs import folder
 from bayesattn.tasks import one_shot, training
@@ -98,6 +99,8 @@ ENTRIES = {
     "tasks.training.weights_of": ("file", lambda path, _: training.weights_of(path)),
     "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
     "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
+    "reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
+    "reference.make.make": ("folder", lambda path, _: make.make("two_heads", folder=path)),
     "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
     "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),
@@ -125,6 +128,7 @@ OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
 _util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.damaged
 runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
+reference.truth.Truth.open reference.truth.Truth.save
 """
 """Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
 OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")
@@ -183,6 +187,8 @@ REQUIRED = {
     "train": ["one_shot_digits", "--out", "weights.safetensors"],
     "plot": ["run"],
     "report": ["run"],
+    "reference": ["list"],
+    "grade": ["run", "two_heads"],
     "init": ["model.toml"],
 }
 """What each command needs, its arguments first."""

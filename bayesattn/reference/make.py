@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import user_path
 from bayesattn._util.random import stream
 from bayesattn.model import Model
 from bayesattn.models import Path as PathPosterior
@@ -37,12 +38,13 @@ MOST_WEIGHTS = 2e10
 PATH_DRAWS = 20_000
 
 
-def make(name: str, *, folder: Path = FOLDER, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
+def make(name: str, *, folder: str | Path = FOLDER, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
     """Truth of a reference posterior, written to `folder` in place of an earlier one.
 
     Raises ValueError where the two routes differ, or where the errors are too large; nothing is then written.
     """
     one_of("name of a reference posterior", name, POSTERIORS)
+    folder = user_path("folder", folder)
     model, route = model_of(name), POSTERIORS[name].route
     values, draws = _chains(model, DRAWS, seed), DRAWS
     truth = _first(model, values)
@@ -72,6 +74,7 @@ def make(name: str, *, folder: Path = FOLDER, seed: int = 0, progress: Callable[
             f"routes must agree within {agreement.bound:.1f} errors, got {agreement.largest:.1f} for"
             f" {truth.names[worst]} of {name}"
         )
+    folder.mkdir(parents=True, exist_ok=True)
     truth.save(folder / f"{name}.npz")
     return truth
 
