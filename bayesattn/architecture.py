@@ -34,7 +34,7 @@ class Architecture:
         heads: H_1..H_L, attention heads of each layer; L is the depth.
         widths: N_1..N_L, N_a, hidden widths with the readout width last (L + 1 numbers).
         variances: s_0^2, s_1^2..s_L^2, s_a^2, prior variances of input projection, values and readout (L + 2 numbers).
-        skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (EXTENSIONS section 1).
+        skips: rho_1..rho_L, strengths of the skip connections, 0 for layers without one (THEORY section 8).
         outputs: m, the number of outputs of the network.
 
     Raises:

@@ -1,6 +1,6 @@
 """Compression of any number of examples to the few numbers on which the posterior depends.
 
-Path inputs X (P, Pi N_0) and labels Y enter the posterior only through X^T X, X^T Y and Y^T Y (EXTENSIONS section 3).
+Path inputs X (P, Pi N_0) and labels Y enter the posterior only through X^T X, X^T Y and Y^T Y (THEORY section 8).
 With [X Y] = Q R, Q^T Q = I and R upper triangular, these are products of the columns of R. The rows of R are at most Pi
 N_0 examples that have the same likelihood as all P, and one more row per output for the part of Y that no function of X
 explains. The R of two sets of examples is the R of their two triangles, one below the other. So R is gathered block by

@@ -1,4 +1,4 @@
-"""The network function through path inputs (THEORY section 2, EXTENSIONS section 1)."""
+"""The network function through path inputs (THEORY sections 2 and 8)."""
 
 import math
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Grades: draws of a reference posterior held against its truth (EXTENSIONS section 9)."""
+"""Grades: draws of a reference posterior held against its truth (docs/howto/grading.md)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 """Verdicts in the order of the exit statuses of `bayesattn grade`."""
 MARGIN = 0.2
-"""Bias of a mean, in posterior standard deviations, below which draws are right."""
+"""Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
 LENGTHS = 20
 """Number of lengths of the chains at which the squared bias is computed."""
 SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
@@ -45,8 +45,8 @@ class Grade(Described):
         reference: the reference posterior.
         values: quantities of the draws.
         gradients: number of gradients behind all draws, or None.
-        margin: bias of a mean, in posterior standard deviations, below which draws are right.
-        level: probability that right draws are called biased.
+        margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
+        level: largest probability that right draws are called biased, all tests together.
     """
 
     reference: Reference
@@ -59,8 +59,8 @@ class Grade(Described):
     def table(self) -> "pd.DataFrame":
         """One row per quantity.
 
-        Columns: mean; truth; sd, the posterior standard deviation; bias and error, in units of sd; z; p, the probability
-        of a z-score as large; sd ratio with its error; the share of draws below each true quantile, and the smallest p of
+        Columns: mean; truth; sd, the posterior standard deviation; bias and error, in units of sd; z; p, the two-sided
+        p-value of z; sd ratio with its error; the share of draws below each true quantile, and the smallest p of
         these; R-hat and effective sample size.
         """
         import arviz_stats
@@ -91,12 +91,12 @@ class Grade(Described):
 
     @property
     def tests(self) -> int:
-        """Number of tests: of the mean, and of a share for each level, of each quantity."""
+        """Number of tests: for each quantity one of its mean, and one for each of the `LEVELS`."""
         return len(self.table) * (1 + len(LEVELS))
 
     @property
     def bounds(self) -> Float[np.ndarray, " quantity"]:
-        """Upper confidence bound of the size of each bias, in posterior standard deviations, all together."""
+        """Simultaneous upper confidence bounds of |bias|, in posterior standard deviations."""
         table = self.table
         freedom = np.maximum(table["ess"] / DRAWS_PER_FREEDOM, 1)
         return (table["bias"].abs() + stats.t.isf(self.level / (2 * len(table)), freedom) * table["error"]).to_numpy()
@@ -134,8 +134,9 @@ class Grade(Described):
             )
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
         if self.verdict == RIGHT:
-            return f"right: no mean is off by more than {largest}, no share of draws below a true quantile differs"
-        return f"cannot tell: a mean off by {largest} is not excluded, wanted are {self.margin:g}; draw more"
+            shares = "no share of draws below a true quantile differs significantly"
+            return f"right: no mean is off by more than {largest}, {shares}"
+        return f"cannot tell: a mean off by {largest} is not excluded, but must be below {self.margin:g}; draw more"
 
     def squared_bias(self, draws: int | None = None) -> Float[np.ndarray, " quantity"]:
         """Squared error of the mean over the first `draws` draws of each chain, in posterior variances, of each quantity.
@@ -148,7 +149,8 @@ class Grade(Described):
     def trajectory(self) -> "pd.DataFrame":
         """Squared bias, largest and mean over the quantities, of growing first parts of the chains.
 
-        Gradients are counted in proportion to the draws, or are draws of all chains where they are not known.
+        The column "gradients" is the number of all gradients times the share of the draws; if that number is unknown, it is
+        the number of draws of all chains.
         """
         import pandas as pd
 
@@ -196,9 +198,9 @@ def grade(
             `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
         name: name of the reference posterior, one of `bayesattn.reference.names()`.
         gradients: number of gradients behind all draws of all chains together, for the squared bias at a given cost; by
-            default what the draws recorded, without those of the warm-up.
-        margin: bias of a mean, in posterior standard deviations, below which draws are right.
-        level: probability that right draws are called biased.
+            default the sum of n_steps in sample_stats, which excludes the warm-up.
+        margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
+        level: largest probability that right draws are called biased, all tests together.
 
     Raises:
         ValueError: another name, draws of another model, without U or f, or not finite.

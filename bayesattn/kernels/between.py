@@ -17,7 +17,7 @@ def kernel(
 ) -> Float[Array, "label other_label"]:
     """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
 
-    In a network with skips, Pi in this prefactor is the product of the heads (EXTENSIONS section 1). JAX can trace and
+    In a network with skips, Pi in this prefactor is the product of the heads (THEORY section 8). JAX can trace and
     differentiate the kernel in all three arrays.
 
     Args:

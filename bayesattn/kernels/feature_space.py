@@ -1,4 +1,4 @@
-"""Gaussian process in feature space, by A^T A + T I if it is smaller than K + T I = A A^T + T I (EXTENSIONS section 3)."""
+"""Gaussian process in feature space, by A^T A + T I if it is smaller than K + T I = A A^T + T I (THEORY section 8)."""
 
 from dataclasses import dataclass, field
 

@@ -3,7 +3,7 @@
 Given U, the network is a Gaussian process. Theory and samplers take all that they need of the training data from one
 object, which has three exact forms that differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
 (`bayesattn.kernels.choice` picks the cheapest). With m outputs, Y has one row per (example, output) pair and F one row
-per (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (EXTENSIONS section 1).
+per (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (THEORY section 8).
 
 Methods whose names end in "of" take U itself, any symmetric matrix for which K(U) + T I is positive definite. Gradients
 in U are symmetric: they are gradients along symmetric changes.

@@ -27,8 +27,8 @@ class LatentModel(Posterior):
     Args:
         features: phi(k_i) of shape (n, d_phi).
         values: v_i of shape (n, d_v).
-        noise: sigma.
-        prior: tau.
+        noise: sigma, standard deviation of each entry of a value.
+        prior: tau, standard deviation of each entry of z.
         query_features: phi(q) of shape (m, d_phi), at which z phi(q) is predicted.
         name: name shown in tables.
 

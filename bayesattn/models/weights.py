@@ -34,7 +34,7 @@ def weights(
     Weights are drawn from the readout down:
 
     - Path vectors are W_l = sqrt(N_l) F_l Q_l^T, with Q_l a uniformly random orthonormal frame. If a skip copies the path
-      vectors of the layer above, Q_l begins with the frame of that layer (EXTENSIONS section 1).
+      vectors of the layer above, Q_l begins with the frame of that layer (THEORY section 8).
     - Values are V_l^h = s_l Q_{l+1} B_l[h] Q_l^T + (I - Q_{l+1} Q_{l+1}^T) x a prior draw, which is the prior given W_{l+1}
       and W_l.
     - V_0 is drawn by Matheron's rule; if the likelihood is not Gaussian, it is a draw from the prior given F Z.

@@ -12,9 +12,9 @@ from bayesattn.plots.style import MARKERS, legend_below, palette, short
 
 
 def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None = None) -> Figure:
-    """Squared bias of the means against gradients, one line for each grade: largest of all quantities, and their mean.
+    """Squared bias of the means against gradients: left the largest over the quantities, right their mean.
 
-    Draws that are right follow the grey line, which falls as the number of gradients grows; a bias ends in a plateau.
+    The squared bias of right draws falls in parallel to the grey line, 1 / gradients; a bias ends in a plateau.
 
     Args:
         grades: grades on one reference posterior.

@@ -58,7 +58,7 @@ def run_figure(run: Draws, kinds: Sequence[str] | None = None) -> Figure:
     """Figures of draws on one page: traces, ranks, effective sample size, energy, U (or z), predictions.
 
     Args:
-        run: a `bayesattn.runs.Run` or a run's folder, complete or with draws of all chains; or the result of
+        run: a `bayesattn.runs.Run` or a run's folder, complete or not, once every chain has draws; or the result of
             `bayesattn.sample`, also after further operations.
         kinds: kinds of figures, among `KINDS`; by default all kinds for which there are data.
 

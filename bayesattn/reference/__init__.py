@@ -4,7 +4,7 @@
 >>> "two_heads" in ba.reference.names()
 True
 
-`load(name)` gives the model and the truth, `bayesattn.grade(draws, name)` a grade, `export` the posterior for others'
+`load(name)` gives the model and the truth, `bayesattn.grade(draws, name)` gives a grade, and `export` writes files for other
 tools. `bayesattn reference make NAME` makes a truth anew.
 """
 

@@ -25,8 +25,8 @@ from bayesattn.reference.truth import LEVELS
 from bayesattn.samplers import sample
 
 FORMATS = ("npz", "numpyro", "posteriordb")
-CHAINS, DRAWS, THIN = 10, 1000, 10
-"""Draws of an entry of posteriordb: 10 chains of 1000, the last of every `THIN` draws."""
+CHAINS, DRAWS, THIN = 10, 1000, 20
+"""Draws of an entry of posteriordb: 10 chains of 1000, one of every `THIN` draws."""
 LARGEST_RHAT, LARGEST_LAG = 1.01, 0.05
 """Limits of posteriordb on R-hat and on the autocorrelation of neighbouring draws."""
 INDEPENDENT_SETS = 200
@@ -62,12 +62,12 @@ model {
   LIKELIHOOD
 }
 """
-"""Stan program, in which lines of capitals stand for what depends on the architecture."""
+"""Template: a line in capitals is replaced by what depends on the architecture or the likelihood."""
 KEYWORDS = ["bayesian neural network", "attention", "bayesattn"]
 
 
 class Labels(NamedTuple):
-    """Labels in Stan: their type, one line of the likelihood for each output shape, and further data."""
+    """Labels in Stan: their declaration, the line of the likelihood, and further data."""
 
     declared: str
     likelihood: str
@@ -83,7 +83,7 @@ def export(name: str, folder: str | Path, *, format: str = "npz", seed: int = 0)
         folder: where its files are written; none of them may exist.
         format: "npz", arrays of data and truth; "numpyro", these and a NumPyro program that needs no bayesattn;
             "posteriordb", a Stan program, data and 10,000 draws of the weights, in the folders of posteriordb.
-        seed: of the draws.
+        seed: seed of the draws; used by "posteriordb" only.
 
     Returns:
         The files written.
@@ -207,7 +207,7 @@ def numpyro_program(reference: Reference) -> str:
 
 
 def stan_program(model: Model) -> str:
-    """Stan program of all weights of a network, by its path inputs."""
+    """Stan program whose parameters are all weights of the network; its data are path inputs."""
     arch, labels = model.architecture, _stan_labels(model)
     depth, single = arch.depth, not arch.output_axes
     readout = f"vector[widths[{depth + 1}]] a;" if single else f"matrix[outputs, widths[{depth + 1}]] a;"
@@ -286,7 +286,7 @@ def _stan_labels(model: Model) -> Labels:
 
 
 def stan_data(model: Model) -> PlainDict:
-    """Data of the Stan program, as JSON."""
+    """Data of the Stan program, as plain values for JSON."""
     arch, (examples, paths, features) = model.architecture, model.path_inputs.shape
     data = {"examples": examples, "paths": paths, "features": features, "outputs": arch.outputs}
     data |= {name: list(getattr(arch, name)) for name in ("heads", "widths", "variances", "skips")}

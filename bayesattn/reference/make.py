@@ -1,4 +1,4 @@
-"""Making of the truths: collapsed chains, and weighted draws of the prior or chains of weights."""
+"""Making of the truths: collapsed chains, and importance-weighted prior draws or chains of network weights."""
 
 import math
 from collections.abc import Callable
@@ -32,10 +32,10 @@ BATCH = 4096
 PRIOR_DRAWS = 20_000_000
 """Largest number of draws from the prior."""
 ENOUGH_EFFECTIVE_DRAWS = 400_000
-"""Effective number of weighted draws, about that of the chains, at which no more are made."""
-MOST_WEIGHTS = 2e10
-"""Largest number of weights drawn from the prior in all."""
-PATH_DRAWS = 20_000
+"""Effective number of prior draws, about that of the chains, at which no more are made."""
+MOST_NETWORK_WEIGHTS = 2e10
+"""Largest number of network weights drawn from the prior in all."""
+PATH_DRAWS = 4000
 
 
 def make(name: str, *, folder: str | Path = FOLDER, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
@@ -117,15 +117,15 @@ def _first(model: Model, values: Float[np.ndarray, "chain draw quantity"]) -> Tr
 
 
 def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PRIOR_DRAWS) -> tuple[Estimates, float]:
-    """Estimates from weighted draws of the prior, and their effective number.
+    """Estimates from importance-weighted draws of the prior, and their effective number.
 
-    Weights of a network are drawn from the prior. With Gaussian labels the input projection is integrated out: a draw has
-    the weight p(Y | U), and f follows from the prior's f by Matheron's rule. Otherwise a draw has the weight p(Y | f).
+    Network weights are drawn from the prior. With Gaussian labels the input projection is integrated out: a draw has the
+    importance weight p(Y | U), and f follows from the prior's f by Matheron's rule. Otherwise it is p(Y | f).
     No chain, no coordinates of the collapsed parameterisation and no fast form of the kernel enter.
     """
     posterior = PathPosterior.of(model)
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(posterior.draw_prior, jax.random.key(0))))
-    batches = int(min(draws, MOST_WEIGHTS / count)) // BATCH
+    batches = int(min(draws, MOST_NETWORK_WEIGHTS / count)) // BATCH
     centre, scale = jnp.asarray(truth.first.mean), jnp.asarray(truth.first.sd)
     weighted_draw = _conjugate_draw(model, posterior) if model.likelihood.conjugate else _prior_draw(model, posterior)
     limits = (jnp.asarray(truth.quantiles) - centre[:, None]) / scale[:, None]
@@ -137,7 +137,7 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
 
     @jax.jit
     def sums(key: Key[Array, ""], shift: Array) -> tuple[Array, ...]:
-        """Sums of w and w^2 times powers of the standardised quantities, and times indicators of the quantiles."""
+        """Sums of importance weights w and of w^2, times powers of standardised quantities and indicators of quantiles."""
         log_weights, values = weighted(key)
         weights = jnp.exp(log_weights - shift)
         powers = jnp.stack([jnp.ones_like(values), values, values**2, values**3, values**4])
@@ -157,7 +157,7 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
     total, total_twice = once[0, 0], twice[0, 0]
     mean = once[1] / total
     variance = once[2] / total - mean**2
-    # Squared errors of ratios of sums: sums of w^2 times squared deviations.
+    # Squared error of a weighted mean: sum w^2 (x - mean)^2 / (sum w)^2; it is divided below.
     mean_square = twice[2] - 2 * mean * twice[1] + mean**2 * total_twice
     # ((x - mean)^2 - variance)^2 as a polynomial in x: a quadratic x^2 + b x + c, squared.
     b, c = -2 * mean, mean**2 - variance
@@ -180,7 +180,7 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
 
 
 def _prior_draw(model: Model, posterior: PathPosterior) -> Callable:
-    """Draw of the prior with log p(Y | f)."""
+    """Function that draws from the prior: (log p(Y | f), quantities)."""
     both = jnp.asarray(model.test_path_inputs)
 
     def draw(key: Key[Array, ""]) -> tuple[Array, Array]:
@@ -194,7 +194,7 @@ def _prior_draw(model: Model, posterior: PathPosterior) -> Callable:
 
 
 def _conjugate_draw(model: Model, posterior: PathPosterior) -> Callable:
-    """Draw of U from the prior with log p(Y | U), and of f given U and the labels."""
+    """Function that draws U from the prior, and f given U and Y: (log p(Y | U) up to a constant, quantities)."""
     arch, temperature = model.architecture, model.temperature
     both, training = jnp.asarray(model.test_path_inputs), model.examples
     paths, outputs = arch.paths, arch.outputs
@@ -212,7 +212,7 @@ def _conjugate_draw(model: Model, posterior: PathPosterior) -> Callable:
         factor = jnp.linalg.cholesky(kernel[:count, :count] + temperature * jnp.eye(count))
         whitened = jax.scipy.linalg.solve_triangular(factor, labels, lower=True)
         log_weight = -0.5 * whitened @ whitened - jnp.log(jnp.diag(factor)).sum()
-        # Matheron's rule: f given labels is the prior's f, corrected by what noisy labels of it would miss.
+        # Matheron's rule: a prior f plus K_* (K + T I)^-1 (Y - f - noise) is a draw of f given Y.
         prior = network(weights, both, posterior.skips).reshape(-1)
         noise = jnp.sqrt(temperature) * jax.random.normal(noise_key, (count,))
         missed = jax.scipy.linalg.cho_solve((factor, True), labels - prior[:count] - noise)

@@ -26,7 +26,10 @@ PRIOR, PATH = "importance sampling from the prior", "path parameterisation"
 
 
 class Definition(NamedTuple):
-    """How a reference posterior is made: its network, its data at random, and the second route to its truth."""
+    """How a reference posterior is made: its network, the sizes of its random data, and the second route to its truth.
+
+    The ready model hidden_markov has a network and data of its own; its entry only describes it.
+    """
 
     about: str
     heads: tuple[int, ...]
@@ -81,7 +84,7 @@ class Reference(Described):
         name: name of the reference posterior.
         about: what it is, in a few words.
         model: the posterior; its test examples are the training examples and `NEW_EXAMPLES` more.
-        truth: means, standard deviations and quantiles with their errors, by two routes.
+        truth: means, standard deviations and quantiles with their errors.
     """
 
     name: str
@@ -107,7 +110,7 @@ def names() -> list[str]:
 def load(name: str) -> Reference:
     """Reference posterior of a name.
 
-    Raises ValueError for another name, or where this version of NumPy makes other data of its seed.
+    Raises ValueError for an unknown name, or if NumPy makes other data from the seed than the truth was made of.
     """
     one_of("name of a reference posterior", name, names())
     model, truth = model_of(name), Truth.open(FOLDER / f"{name}.npz")
@@ -120,7 +123,7 @@ def load(name: str) -> Reference:
 
 
 def data_digest(model: Model) -> str:
-    """SHA-256 of the data, without the last digits, which depend on the processor."""
+    """SHA-256 of the settings and of the data, rounded, because their last digits depend on the processor."""
     return digest(
         model.table() | {"task": None}, *map(rounded, (model.path_inputs, model.labels, model.test_path_inputs))
     )
@@ -154,7 +157,7 @@ def model_of(name: str) -> Model:
 
 
 def _labels(definition: Definition, path_inputs: Float[np.ndarray, "example path feature"], rng: Any) -> Any:
-    """Labels that mostly the first path determines."""
+    """Labels of a planted readout, in which the first path weighs three times as much as each other, with noise."""
     examples, paths, features = path_inputs.shape
     weights = rng.normal(size=(paths, features, definition.outputs)) / np.sqrt(features)
     weights[1:] /= 3

@@ -1,6 +1,7 @@
-"""Quantities by which draws of a reference posterior are compared: entries of U, f, f^2 and the energy.
+"""Quantities by which draws of a reference posterior are compared: entries of U, f, f^2 and the energy -log p(Y | f).
 
-They are functions of U and of f on the test examples, which begin with the training examples.
+They are functions of U and of f on the test inputs. The test inputs of a reference posterior begin with its training inputs,
+so that the energy can be computed.
 """
 
 import jax
@@ -11,7 +12,7 @@ from jaxtyping import Array, Float
 from bayesattn.model import Model
 
 SHOWN_EXAMPLES = 4
-"""Largest number of training examples whose f is a quantity of its own; all of them are part of the energy."""
+"""Largest number of training examples whose f is a quantity of its own; the energy uses all of them."""
 
 
 def chosen_examples(model: Model) -> list[int]:

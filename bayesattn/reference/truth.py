@@ -1,4 +1,7 @@
-"""What is known of a posterior: means, standard deviations and quantiles, each with its error, by two routes."""
+"""What is known of a posterior: means and standard deviations by two routes, quantiles by one, each with its error.
+
+The other route checks the quantiles by the probabilities of values below them.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -20,9 +23,7 @@ if TYPE_CHECKING:
 LEVELS = (0.1, 0.5, 0.9)
 """Probabilities of the quantiles."""
 AGREEMENT = float(2 * stats.norm.sf(4))
-"""Probability that two right routes differ, over all numbers together: that of four errors, of a single number."""
-PER_QUANTITY = 2 + len(LEVELS)
-"""Numbers by which two routes are compared for each quantity: mean, standard deviation, share below each quantile."""
+"""Probability of a false alarm over all numbers together: that of one normal number beyond four standard errors."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +32,7 @@ class Estimates:
 
     Args:
         mean, sd: mean and standard deviation of each quantity.
-        below: probability of a value at most that of each quantile of the first route.
+        below: probability of a value at or below each quantile that the first route found.
         mean_error, sd_error, below_error: their standard errors.
     """
 
@@ -61,7 +62,7 @@ class Estimates:
         )
 
     def z_scores(self, other: "Estimates") -> Float[np.ndarray, "quantity number"]:
-        """Differences in combined errors, of mean, standard deviation, and share below each quantile."""
+        """Differences over combined errors: of the mean, the standard deviation, and the share below each quantile."""
 
         def z(name: str) -> Float[np.ndarray, "quantity ..."]:
             error = np.hypot(getattr(self, f"{name}_error"), getattr(other, f"{name}_error"))
@@ -71,7 +72,7 @@ class Estimates:
 
 
 class Agreement(NamedTuple):
-    """Agreement of two routes: the largest difference in combined errors, of how many numbers, and its bound."""
+    """Agreement of two routes: the largest |z|, the number of z-scores, and the bound of the largest."""
 
     largest: float
     count: int
@@ -84,7 +85,7 @@ class Agreement(NamedTuple):
 
 
 def bound_of(count: int, level: float = AGREEMENT) -> float:
-    """Number of errors by which the largest of `count` numbers differs with a probability of `level` at most."""
+    """Bound, in standard errors, that the largest of `count` differences exceeds with probability `level` at most."""
     return float(stats.norm.isf(level / (2 * count)))
 
 
@@ -114,7 +115,7 @@ class Truth(Described):
 
     @property
     def mean(self) -> Float[np.ndarray, " quantity"]:
-        """Posterior means by both routes, weighted by their precision."""
+        """Posterior means: averages of both routes, weighted by precision."""
         return self._combined("mean")[0]
 
     @property
@@ -124,7 +125,7 @@ class Truth(Described):
 
     @property
     def sd(self) -> Float[np.ndarray, " quantity"]:
-        """Posterior standard deviations by both routes, weighted by their precision."""
+        """Posterior standard deviations: averages of both routes, weighted by precision."""
         return self._combined("sd")[0]
 
     @property
@@ -134,7 +135,7 @@ class Truth(Described):
 
     @property
     def below(self) -> tuple[Float[np.ndarray, "quantity level"], Float[np.ndarray, "quantity level"]]:
-        """Posterior probabilities of values below the quantiles, by both routes, and their standard errors."""
+        """Probabilities of values at or below the quantiles, averages of both routes, and their standard errors."""
         return self._combined("below")
 
     def _combined(self, name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bayesattn.checks.diagnostics import Diagnostics
 
 DIAGNOSTICS_VERSION = 1
-"""To be raised when `diagnose` or `summary` give other numbers: the numbers stored with runs are then recomputed."""
+"""Increase this when `diagnose` or `summary` give other numbers: the numbers stored with runs are then recomputed."""
 
 
 class Run(Described):

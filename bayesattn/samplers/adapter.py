@@ -318,7 +318,7 @@ class Unadjusted(Langevin):
     def free(self, state: LangevinState, model_args: tuple, model_kwargs: dict) -> LangevinState:
         """State after one more transition of both chains, after warm-up."""
 
-    def bias(self, values: dict[str, Array], half: dict[str, Array]) -> dict[str, Array]:
+    def bias(self, values: PyTree, half: PyTree) -> PyTree:
         """Estimate of the bias of a draw's values, from the values of both chains."""
         factor = 2**self.order / (2**self.order - 1)
         return jax.tree.map(lambda at, at_half: factor * (at - at_half), values, half)

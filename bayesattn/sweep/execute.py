@@ -18,6 +18,7 @@ from bayesattn.sweep.table import results, write_table
 
 if TYPE_CHECKING:
     from distributed import Client, Future
+    from distributed.client import DoneAndNotDoneFutures
 
 POLL_SECONDS = 1.0
 
@@ -127,7 +128,8 @@ def _run_all(
         try:
             with client.as_current():
                 found = wait(waiting, timeout=POLL_SECONDS, return_when="FIRST_COMPLETED")
-                finished, _ = cast(tuple[set["Future"], set["Future"]], found)
+                # Dask's annotation says a coroutine.
+                finished = cast("set[Future]", cast("DoneAndNotDoneFutures", found).done)
         except TimeoutError:
             finished = set()
         for future in finished:

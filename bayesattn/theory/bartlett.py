@@ -2,7 +2,7 @@
 
 U_l = F_l F_l^T with F_l = (I_{H_l} (x) s_l F_{l+1}) B_l / sqrt(N_l), where B_l is lower triangular; the readout is a
 last layer with one head per output, F_a = s_a B_a / sqrt(N_a). So F_l is a Cholesky factor of U_l if rows keep their
-own order. In a layer with a skip connection of strength rho_l (EXTENSIONS section 1), F_l begins with the rows
+own order. In a layer with a skip connection of strength rho_l (THEORY section 8), F_l begins with the rows
 [sqrt(H_l) rho_l F_{l+1}, 0], and B_l = [G_l, B'_l], where G_l has as many columns of normal variables as F_{l+1} has
 columns, and B'_l is lower triangular. The prior of the B's factorises over entries, so these coordinates serve the
 saddle point, its finite-width correction and the collapsed posterior alike.

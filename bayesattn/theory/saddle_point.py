@@ -102,7 +102,7 @@ class NotConverged(RuntimeError):
 def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
     """U at infinite width: s_a^2 prod_l s_l^2 times the identity (THEORY section 4), of shape (Pi m, Pi m).
 
-    A skip on a path contributes H_l rho_l^2 in place of s_l^2 (EXTENSIONS section 1).
+    A skip on a path contributes H_l rho_l^2 in place of s_l^2 (THEORY section 8).
     """
     return jnp.diag(jnp.repeat(jnp.array(arch.path_variances), arch.outputs))
 

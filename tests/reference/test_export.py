@@ -93,7 +93,7 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, tmp_path):
 
 
 def test_bad_arguments_are_named(tmp_path):
-    with pytest.raises(ValueError, match="format must be one of npz, numpyro, posteriordb, got 'csv'"):
+    with pytest.raises(ValueError, match="format must be one of 'npz', 'numpyro', 'posteriordb', got 'csv'"):
         ba.reference.export("two_heads", tmp_path, format="csv")
     with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'three_heads'"):
         ba.reference.export("three_heads", tmp_path)
