@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import jax
 import jax.numpy as jnp
@@ -377,6 +377,11 @@ class Model(Posterior):
             return changed
         put("_origin", vars(self).get("_origin", self))
         return changed
+
+
+def is_network(posterior: object) -> TypeGuard[Model]:
+    """Whether a posterior is that of a network."""
+    return isinstance(posterior, Model)
 
 
 MODEL_FIELDS = tuple(each.name for each in dataclasses.fields(Model))

@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
-from bayesattn.model import Model
+from bayesattn.model import Model, is_network
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
@@ -74,7 +74,7 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
     if model is not None:
         require_model(tree, model)
     own = model if model is not None else model_in(tree) if run is None else run.model
-    if not isinstance(own, Model):
+    if not is_network(own):
         raise BayesattnError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
     return own, tree
 

@@ -19,7 +19,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.validation import LEVEL, Predicted, predicted, validate
 from bayesattn.head_posterior import combining_width
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
-from bayesattn.models import Model
+from bayesattn.model import Model, is_network
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import KINDS, lacking, names_of
 from bayesattn.posterior import Posterior
@@ -151,7 +151,7 @@ def _titles(runs: list[Run]) -> list[str]:
 
 def _has_theory(model: Posterior) -> TypeGuard[Model]:
     """Whether the theory to first order in 1/N, with which draws are compared, is available for a model."""
-    return isinstance(model, Model) and model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
+    return is_network(model) and model.has_theory and not too_many(layer_shapes(model.architecture, full=True))
 
 
 def _posterior(model: Model) -> str:

@@ -11,7 +11,8 @@ from bayesattn.checks.mixing import moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 from bayesattn.head_posterior import Heads, PathCorrelations, heads, path_correlations
-from bayesattn.models import LatentModel, Model
+from bayesattn.model import Model, is_network
+from bayesattn.models import LatentModel
 from bayesattn.plots.run import MOST_PATHS_DRAWN
 from bayesattn.posterior import Posterior
 from bayesattn.theory.problem import MOST_COORDINATES
@@ -120,7 +121,7 @@ def _agrees(agrees: bool, error: float) -> str:
 
 def heads_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Posterior of each head's score; no rows without draws of U, or for a single head."""
-    if not isinstance(model, Model) or "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
+    if not is_network(model) or "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
         return []
     posterior = heads(draws, model)
     return [
@@ -136,7 +137,7 @@ def heads_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
 
 def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
-    if not isinstance(model, Model) or "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
+    if not is_network(model) or "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
         return []
     posterior = path_correlations(draws, model)
     rows, columns = np.tril_indices(len(posterior.names), -1)

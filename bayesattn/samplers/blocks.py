@@ -20,7 +20,8 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import compiled
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
-from bayesattn.models import PARAMETERISATIONS, Model, Parameterisation, require_memory
+from bayesattn.model import is_network
+from bayesattn.models import PARAMETERISATIONS, Parameterisation, require_memory
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
@@ -121,7 +122,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and job.parameterisation == "collapsed" and isinstance(model, Model):
+        if not pair and job.parameterisation == "collapsed" and is_network(model):
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:

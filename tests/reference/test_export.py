@@ -10,8 +10,8 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bayesattn as ba
-from bayesattn.reference import formats as exports
 from bayesattn.reference.posteriors import POSTERIORS, model_of
+from bayesattn.reference.stan import stan_data, stan_program
 from tests.reference import stan
 
 NAMES = [*POSTERIORS]
@@ -35,7 +35,7 @@ def test_stan_program_has_the_log_density(name):
     """Real Stan (2.35, by httpstan) compiled two_skips' program and agreed to 2e-13; here its text is read by NumPy."""
     model = model_of(name)
     weights, ours = points(model)
-    program, data = exports.stan_program(model), json.loads(json.dumps(exports.stan_data(model)))
+    program, data = stan_program(model), json.loads(json.dumps(stan_data(model)))
     theirs = [stan.log_density(program, data, {key: np.asarray(w) for key, w in each.items()}) for each in weights]
     assert same_up_to_a_constant(ours, theirs)
     assert np.ptp(ours) > 1
@@ -73,7 +73,7 @@ def test_an_entry_of_posteriordb_meets_its_rules(name, tmp_path):
     assert len(draws) == 10
     assert {len(values) for chain in draws for values in chain.values()} == {1000}
     assert sum(posterior["dimensions"].values()) == len(draws[0]) == len(info["diagnostics"]["r_hat"])
-    assert (tmp_path / "models/stan" / f"{program}.stan").read_text() == exports.stan_program(model_of(name))
+    assert (tmp_path / "models/stan" / f"{program}.stan").read_text() == stan_program(model_of(name))
     with zipfile.ZipFile(files[f"data/data/{data_name}.json.zip"]) as packed:
         assert json.loads(packed.read(f"{data_name}.json"))["examples"] == model_of(name).examples
     # The weights are draws of the posterior: the moments that they give are the truth's.
