@@ -13,7 +13,7 @@ from numpyro.infer import MCMC, NUTS
 
 import bayesattn as ba
 
-WARMUP, SHORT, LONG, REPEATS = 200, 2000, 22_000, 5
+WARMUP, SHORT, LONG, REPEATS = 200, 2000, 102_000, 5
 
 
 def bare(model: ba.Model, draws: int) -> tuple[float, int]:
