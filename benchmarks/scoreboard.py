@@ -207,6 +207,14 @@ def page(results: list[dict[str, Any]]) -> str:
     names = [name for name in ba.reference.names() if any(each["reference"] == name for each in results)]
     by_pair = {(each["method"], each["reference"]): each for each in results}
     methods = [method for method in METHODS if any(each["method"] == method for each in results)]
+
+    def table(shown: Callable[[dict[str, Any]], str]) -> list[str]:
+        rows = [["", *names], ["---"] * (1 + len(names))]
+        for method in methods:
+            pairs = (by_pair.get((method, name)) for name in names)
+            rows.append([method, *("" if found is None else shown(found) for found in pairs)])
+        return [f"| {' | '.join(row)} |" for row in rows]
+
     lines = [
         "# Scoreboard",
         "",
@@ -217,13 +225,7 @@ def page(results: list[dict[str, Any]]) -> str:
         "",
         "## Which are right",
         "",
-        "| | " + " | ".join(names) + " |",
-        "| --- |" + " --- |" * len(names),
-    ]
-    for method in methods:
-        cells = [SHORT[by_pair[method, name]["verdict"]] if (method, name) in by_pair else "" for name in names]
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    lines += [
+        *table(lambda found: SHORT[found["verdict"]]),
         "",
         "## Gradients for a squared error of 0.01 and of 0.0001",
         "",
@@ -231,16 +233,10 @@ def page(results: list[dict[str, Any]]) -> str:
         "bias that was found is larger. Methods without gradients count evaluations of the log density. Draws that cannot",
         "tell have costs by their Monte Carlo errors, which may be too small.",
         "",
-        "| | " + " | ".join(names) + " |",
-        "| --- |" + " --- |" * len(names),
+        *table(lambda found: " / ".join(power(cost) for cost in found.get("costs", {}).values())),
+        "",
     ]
-    for method in methods:
-        cells = []
-        for name in names:
-            found = by_pair.get((method, name), {})
-            cells.append(" / ".join(power(cost) for cost in found["costs"].values()) if "costs" in found else "")
-        lines.append(f"| {method} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])
+    return "\n".join(lines)
 
 
 def main() -> None:

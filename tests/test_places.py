@@ -100,7 +100,7 @@ ENTRIES = {
     "tasks.images.load_images": ("images", lambda path, _: tasks.images.load_images(path)),
     "tasks.one_shot.load_heads": ("task.attention", lambda path, _: one_shot.load_heads(path, (2,), 16)),
     "reference.formats.export": ("folder", lambda path, _: ba.reference.export("two_heads", path)),
-    "reference.make.make": ("folder", lambda path, _: make.make("two_heads", folder=path)),
+    "reference.make.make": ("folder", lambda path, _: make.make("two_heads", path)),
     "_util.input_files.regular_file": ("key", lambda path, _: regular_file("key", path, "a file")),
     "_util.input_files.read_toml": ("key", lambda path, _: read_toml("key", path)),
     "_util.input_files.read_arrays": ("key", lambda path, _: read_arrays("key", path)),

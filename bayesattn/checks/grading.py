@@ -14,7 +14,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
-from bayesattn.checks.mixing import moments
+from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of, order_parameters_in
 from bayesattn.reference.posteriors import Reference, load
@@ -66,28 +66,29 @@ class Grade(Described):
         import arviz_stats
         import pandas as pd
 
-        truth, drawn = self.reference.truth, xr.DataArray(self.values, dims=(*CHAIN_AXES, "quantity"))
+        quantiles, truth = self.reference.truth.quantiles, self.reference.truth.combined
+        drawn = xr.DataArray(self.values, dims=(*CHAIN_AXES, "quantity"))
         found = moments(drawn)
-        freedom = np.maximum(found["ess"] / DRAWS_PER_FREEDOM, 1)
         error = np.hypot(found["error"], truth.mean_error)
-        under = (drawn <= xr.DataArray(truth.quantiles, dims=("quantity", "level"))).astype(float)
-        shares = moments(under)
-        expected, expected_error = truth.below
+        shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
+        # Chains that never, or always, are below a quantile have no error of their own: that of right draws is taken.
+        ess = np.where(np.isnan(shares["ess"]), found["ess"][:, None], shares["ess"])
+        own = np.where(np.isnan(shares["ess"]), np.sqrt(truth.below * (1 - truth.below) / ess), shares["error"])
         with np.errstate(divide="ignore", invalid="ignore"):
             z = (found["mean"] - truth.mean) / error
-            z_shares = (shares["mean"] - expected) / np.hypot(shares["error"], expected_error)
-            sd_error = arviz_stats.mcse(drawn, method="sd").values if drawn.sizes["draw"] > 3 else np.nan
+            z_shares = (shares["mean"] - truth.below) / np.hypot(own, truth.below_error)
+            sd_error = arviz_stats.mcse(drawn, method="sd").values if drawn.sizes["draw"] >= FEWEST_DRAWS else np.nan
         columns = {"mean": found["mean"], "truth": truth.mean, "sd": truth.sd}
         columns |= {"bias": (found["mean"] - truth.mean) / truth.sd, "error": error / truth.sd, "z": z}
-        columns |= {"p": 2 * stats.t.sf(np.abs(z), freedom)}
+        columns |= {"p": _p_value(z, found["ess"])}
         columns |= {"sd ratio": found["sd"] / truth.sd, "sd ratio error": sd_error / truth.sd}
         columns |= dict(zip(SHARES, shares["mean"].T, strict=True))
         columns |= {
-            "p of shares": 2 * stats.t.sf(np.abs(z_shares).max(1), freedom),
+            "p of shares": _p_value(z_shares, ess).min(1),
             "rhat": found["rhat"],
             "ess": found["ess"],
         }
-        return pd.DataFrame(columns, index=pd.Index(truth.names, name="quantity"))
+        return pd.DataFrame(columns, index=pd.Index(self.reference.truth.names, name="quantity"))
 
     @property
     def tests(self) -> int:
@@ -98,8 +99,8 @@ class Grade(Described):
     def bounds(self) -> Float[np.ndarray, " quantity"]:
         """Simultaneous upper confidence bounds of |bias|, in posterior standard deviations."""
         table = self.table
-        freedom = np.maximum(table["ess"] / DRAWS_PER_FREEDOM, 1)
-        return (table["bias"].abs() + stats.t.isf(self.level / (2 * len(table)), freedom) * table["error"]).to_numpy()
+        noise = stats.t.isf(self.level / (2 * len(table)), _freedom(table["ess"].to_numpy())) * table["error"]
+        return (table["bias"].abs() + noise).to_numpy()
 
     @property
     def doubts(self) -> list[str]:
@@ -108,16 +109,16 @@ class Grade(Described):
         return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
 
     @property
-    def worst(self) -> str:
-        """Name of the quantity with the smallest p."""
-        return str(self.table[["p", "p of shares"]].min(axis=1).idxmin())
+    def smallest_p(self) -> "pd.Series":
+        """Smallest p-value of each quantity, of its mean and its shares."""
+        return self.table[["p", "p of shares"]].min(axis=1)
 
     @property
     def verdict(self) -> str:
         """One of "right", "biased" and "cannot tell"."""
         if self.doubts:
             return CANNOT_TELL
-        if self.table[["p", "p of shares"]].min(axis=None) * self.tests < self.level:
+        if self.smallest_p.min() * self.tests < self.level:
             return BIASED
         return RIGHT if self.bounds.max() < self.margin else CANNOT_TELL
 
@@ -126,10 +127,11 @@ class Grade(Described):
         if self.doubts:
             return f"cannot tell: {'; '.join(self.doubts)}"
         if self.verdict == BIASED:
-            row = self.table.loc[self.worst]
+            worst = self.smallest_p.idxmin()
+            row = self.table.loc[worst]
             shares = ", ".join(f"{row[name]:.3f} {name}" for name in SHARES)
             return (
-                f"biased: {self.worst} is off by {row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations,"
+                f"biased: {worst} is off by {row['bias']:+.3f} ± {row['error']:.3f} posterior standard deviations,"
                 f" with shares of {shares}"
             )
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
@@ -143,7 +145,7 @@ class Grade(Described):
 
         Its maximum and mean are the "b^2" of Hoffman and Sountsov (2022).
         """
-        truth = self.reference.truth
+        truth = self.reference.truth.combined
         return ((self.values[:, :draws].mean((0, 1)) - truth.mean) / truth.sd) ** 2
 
     def trajectory(self) -> "pd.DataFrame":
@@ -187,6 +189,16 @@ class Grade(Described):
         )
 
 
+def _freedom(ess: np.ndarray) -> np.ndarray:
+    """Degrees of freedom of Monte Carlo errors."""
+    return np.maximum(ess / DRAWS_PER_FREEDOM, 1)
+
+
+def _p_value(z: np.ndarray, ess: np.ndarray) -> np.ndarray:
+    """Two-sided p-values of differences in Monte Carlo errors."""
+    return 2 * stats.t.sf(np.abs(z), _freedom(ess))
+
+
 @with_own_settings
 def grade(
     draws: Draws, name: str, *, gradients: int | None = None, margin: float = MARGIN, level: float = LEVEL
@@ -203,7 +215,7 @@ def grade(
         level: largest probability that right draws are called biased, all tests together.
 
     Raises:
-        ValueError: another name, draws of another model, without U or f, or not finite.
+        ValueError: an unknown name, draws of another model, without U or f, or not finite.
     """
     margin, level, reference = positive("margin", margin), positive("level", level), load(name)
     model, tree = reference.model, opened_of(draws, reference.model)

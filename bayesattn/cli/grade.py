@@ -37,7 +37,7 @@ def grade(
         int | None, typer.Option(help="Gradients behind all draws; by default what the run recorded, without warm-up.")
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="Bias in posterior standard deviations below which draws are right.")
+        float, typer.Option(help="Bias in standard deviations that must be excluded to be right.")
     ] = MARGIN,
     figure: FigureFile = None,
     overwrite: Overwrite = False,
@@ -55,7 +55,7 @@ def grade(
         print_json(content)
     else:
         table = new_table("quantity", "bias (sd)", "error", "p", "sd ratio", "p of shares", "ESS", text=("quantity",))
-        worst = found.table.assign(least=found.table[["p", "p of shares"]].min(axis=1)).nsmallest(MOST_ROWS, "least")
+        worst = found.table.loc[found.smallest_p.nsmallest(MOST_ROWS).index]
         for quantity, *numbers in worst[list(COLUMNS)].itertuples():
             shown = (cell(float(number), form) for number, form in zip(numbers, COLUMNS.values(), strict=True))
             table.add_row(str(quantity), *shown)

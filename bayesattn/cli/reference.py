@@ -39,15 +39,16 @@ def reference(
         return
     if name is None:
         raise BayesattnError(f"NAME must be given to {action.value}, one of {', '.join(names())}")
+    folder = Path("out") / "reference" if out is None else out
     if action == "make":
         from bayesattn.reference.make import make
 
-        make(name, folder=Path("out") / "reference" if out is None else out, seed=seed, progress=say)
+        make(name, folder, seed=seed, progress=say)
     elif action == "show":
         _show(name, as_json)
     else:
         with working("drawing and writing" if form == "posteriordb" else "writing", quiet=as_json):
-            files = write(name, Path("out") / "reference" if out is None else out, format=form.value, seed=seed)
+            files = write(name, folder, format=form.value, seed=seed)
         if as_json:
             print_json({"files": [str(file) for file in files]})
         for file in [] if as_json else files:
@@ -91,10 +92,8 @@ def _show(name: str, as_json: bool) -> None:
         print_json({"name": name, "quantities": loaded.truth.table.reset_index().to_dict(orient="list")})
         return
     table = new_table("quantity", "mean", "error", "sd", "error ", "10 %", "50 %", "90 %", text=("quantity",))
-    truth = loaded.truth
-    for row in zip(
-        truth.names, truth.mean, truth.mean_error, truth.sd, truth.sd_error, *truth.quantiles.T, strict=True
-    ):
+    truth, best = loaded.truth, loaded.truth.combined
+    for row in zip(truth.names, best.mean, best.mean_error, best.sd, best.sd_error, *truth.quantiles.T, strict=True):
         table.add_row(row[0], *(f"{number:.4g}" for number in row[1:]))
     print_table(f"{name}: {loaded.about}", table)
     say(f"by collapsed chains and {truth.route}")

@@ -47,7 +47,7 @@ def calibration_figure(calibrations: Mapping[str, Calibration]) -> Figure:
         low, high = ecdf_band(len(calibration.ranks), calibration.draws)
         panel.fill_between(ranks, low, high, color=colors.grey, alpha=0.25, linewidth=0, step="post")
         for quantity, values in zip(calibration.names, calibration.ranks.T, strict=True):
-            _, color = kinds[quantity.split()[0]]
+            _, color = kinds.get(quantity.split()[0], kinds["log"])
             panel.step(ranks, ecdf_difference(values, calibration.draws), where="post", color=color, linewidth=0.9)
         count = len(calibration.ranks)
         panel.set_title(

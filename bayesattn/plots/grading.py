@@ -36,17 +36,18 @@ def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None =
     figure, panels = plt.subplots(1, 2, figsize=(8.4, 4.2), layout="constrained", sharex=True, sharey=True)
     colors = [palette().blue, palette().orange, palette().green, palette().purple]
     known = all(each.gradients is not None for each in listed)
+    paths = [each.trajectory() for each in listed]
+    costs = [
+        path["gradients"] if known else path["draws"] * len(each.values)
+        for path, each in zip(paths, listed, strict=True)
+    ]
     for panel, of in zip(panels, ("largest", "mean"), strict=True):
-        for number, (each, label) in enumerate(zip(listed, labels, strict=True)):
-            path, color = each.trajectory(), colors[number % len(colors)]
-            marker = MARKERS[number % len(MARKERS)]
-            panel.loglog(path["gradients"], path[of], marker=marker, ms=4, color=color, label=short(label))
-        # One over the number of gradients, from the first point of the first grade.
-        path = listed[0].trajectory()
-        ends = path["gradients"].iloc[[0, -1]]
-        panel.loglog(
-            ends, path["mean"].iloc[0] * ends.iloc[0] / ends, color=palette().grey, lw=1, ls=":", label="1 / n"
-        )
+        for number, (path, cost, label) in enumerate(zip(paths, costs, labels, strict=True)):
+            color, marker = colors[number % len(colors)], MARKERS[number % len(MARKERS)]
+            panel.loglog(cost, path[of], marker=marker, ms=4, color=color, label=short(label))
+        # 1 / n, through the first point of the first grade.
+        ends, start = costs[0].iloc[[0, -1]], paths[0]["mean"].iloc[0]
+        panel.loglog(ends, start * ends.iloc[0] / ends, color=palette().grey, lw=1, ls=":", label="1 / n")
         panel.set_title(f"{of} of {len(listed[0].table)} quantities", fontsize=10)
         panel.set_xlabel("gradients, all chains" if known else "draws, all chains")
     panels[0].set_ylabel("squared bias (posterior variances)")

@@ -78,7 +78,7 @@ def _arrays(reference: Reference) -> bytes:
     arrays |= {name: np.array(value) for name, value in settings_of(model.likelihood).items()}
     arrays |= {"quantities": np.array(truth.names), "levels": np.array(LEVELS), "quantiles": truth.quantiles}
     arrays |= {"quantiles_error": truth.quantile_error}
-    arrays |= {name: getattr(truth, name) for name in ("mean", "mean_error", "sd", "sd_error")}
+    arrays |= {name: getattr(truth.combined, name) for name in ("mean", "mean_error", "sd", "sd_error")}
     packed = io.BytesIO()
     np.savez_compressed(packed, allow_pickle=False, **arrays)
     return packed.getvalue()
@@ -169,8 +169,9 @@ def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
     model, about = reference.model, f"bayesattn reference posterior: {reference.about}"
     program, data_name = f"attention_{reference.name}", f"attention_{reference.name}_data"
     name = f"{data_name}-{program}"
+    untested = model.replace(test_path_inputs=None)
     drawn = sample(
-        model.replace(test_path_inputs=None),
+        untested,
         chains=CHAINS,
         warmup=1000,
         draws=DRAWS * THIN,
@@ -178,7 +179,7 @@ def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
         seed=seed,
         progress=False,
     )
-    by_entry = _entries(weights(drawn, model.replace(test_path_inputs=None), seed=seed))
+    by_entry = _entries(weights(drawn, untested, seed=seed))
     diagnostics, checks = _diagnostics(by_entry)
     draws = [{entry: values[chain].tolist() for entry, values in by_entry.items()} for chain in range(CHAINS)]
     sites = {entry.partition("[")[0] for entry in by_entry}

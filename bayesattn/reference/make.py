@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import arviz_stats
@@ -13,12 +14,12 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.files import user_path
+from bayesattn._util.files import require_new, user_path
 from bayesattn._util.random import stream
 from bayesattn.model import Model
 from bayesattn.models import Path as PathPosterior
 from bayesattn.network import effective_weights, network
-from bayesattn.reference.posteriors import FOLDER, PATH, POSTERIORS, PRIOR, data_digest, model_of
+from bayesattn.reference.posteriors import PATH, POSTERIORS, PRIOR, data_digest, model_of
 from bayesattn.reference.quantities import names_of, quantities_of, quantities_of_draws
 from bayesattn.reference.truth import LEVELS, Estimates, Truth
 from bayesattn.samplers import sample
@@ -38,20 +39,22 @@ MOST_NETWORK_WEIGHTS = 2e10
 PATH_DRAWS = 4000
 
 
-def make(name: str, *, folder: str | Path = FOLDER, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
-    """Truth of a reference posterior, written to `folder` in place of an earlier one.
+def make(name: str, folder: str | Path, *, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
+    """Truth of a reference posterior, written to a new file in `folder`.
 
-    Raises ValueError where the two routes differ, or where the errors are too large; nothing is then written.
+    Raises ValueError where the two routes differ, or where the errors are too large, and FileExistsError where there is a
+    truth already; nothing is then written.
     """
     one_of("name of a reference posterior", name, POSTERIORS)
-    folder = user_path("folder", folder)
+    file = user_path("folder", folder) / f"{name}.npz"
+    require_new("truth", file)
     model, route = model_of(name), POSTERIORS[name].route
-    values, draws = _chains(model, DRAWS, seed), DRAWS
+    values, draws = _chains(model, "collapsed", DRAWS, seed), DRAWS
     truth = _first(model, values)
     while (error := truth.largest_error) > LARGEST_ERROR and draws < MOST_DRAWS:
         draws = min(MOST_DRAWS, int(1.2 * draws * (error / LARGEST_ERROR) ** 2))
         progress(f"{name}: errors of {100 * error:.2g} % of a standard deviation; {CHAINS} chains of {draws} draws")
-        values = _chains(model, draws, seed)
+        values = _chains(model, "collapsed", draws, seed)
         truth = _first(model, values)
     if truth.largest_error > LARGEST_ERROR:
         raise BayesattnError(
@@ -63,9 +66,9 @@ def make(name: str, *, folder: str | Path = FOLDER, seed: int = 0, progress: Cal
         second, size = by_prior_draws(model, truth, seed=seed)
         route = f"{PRIOR}, {size:.0f} effective draws"
     else:
-        second = Estimates.of_chains(_path_chains(model, seed), truth.quantiles)
+        second = Estimates.of_chains(_chains(model, "path", PATH_DRAWS, seed), truth.quantiles)
         route = f"chains of the {PATH}"
-    truth = Truth(**vars(truth) | {"second": second, "route": route})
+    truth = replace(truth, second=second, route=route)
     agreement = truth.agreement
     progress(f"{name}: {route}; largest difference {agreement.largest:.2f} errors of {agreement.count} numbers")
     if not agreement.holds:
@@ -74,27 +77,16 @@ def make(name: str, *, folder: str | Path = FOLDER, seed: int = 0, progress: Cal
             f"routes must agree within {agreement.bound:.1f} errors, got {agreement.largest:.1f} for"
             f" {truth.names[worst]} of {name}"
         )
-    folder.mkdir(parents=True, exist_ok=True)
-    truth.save(folder / f"{name}.npz")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    truth.save(file)
     return truth
 
 
-def _chains(model: Model, draws: int, seed: int) -> Float[np.ndarray, "chain draw quantity"]:
-    """Quantities of collapsed chains."""
+def _chains(model: Model, parameterisation: str, draws: int, seed: int) -> Float[np.ndarray, "chain draw quantity"]:
+    """Quantities of chains in a parameterisation."""
     kept = ("order_parameter", "prediction")
-    tree = sample(model, chains=CHAINS, warmup=WARMUP, draws=draws, seed=seed, keep=kept, progress=False)
-    return _quantities(tree, model)
-
-
-def _path_chains(model: Model, seed: int) -> Float[np.ndarray, "chain draw quantity"]:
-    """Quantities of chains of weights."""
-    kept = ("order_parameter", "prediction")
-    settings = {"chains": CHAINS, "warmup": WARMUP, "draws": PATH_DRAWS, "seed": seed, "keep": kept, "progress": False}
-    return _quantities(sample(model, parameterisation="path", **settings), model)
-
-
-def _quantities(tree: xr.DataTree, model: Model) -> Float[np.ndarray, "chain draw quantity"]:
-    posterior = tree["posterior"].to_dataset()
+    job = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "keep": kept, "progress": False}
+    posterior = sample(model, parameterisation=parameterisation, **job)["posterior"].to_dataset()
     return quantities_of_draws(posterior["order_parameter"].values, posterior["prediction"].values, model)
 
 
@@ -136,7 +128,7 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
         return log_weights, (quantities - centre) / scale
 
     @jax.jit
-    def sums(key: Key[Array, ""], shift: Array) -> tuple[Array, ...]:
+    def sums(key: Key[Array, ""], shift: float) -> tuple[Array, ...]:
         """Sums of importance weights w and of w^2, times powers of standardised quantities and indicators of quantiles."""
         log_weights, values = weighted(key)
         weights = jnp.exp(log_weights - shift)
@@ -147,13 +139,14 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
         return *moments, *shares
 
     keys = jax.random.split(stream(seed, "prior draws of a reference posterior"), batches)
-    shift = weighted(keys[0])[0].max()
-    added = sums(keys[0], shift)
+    # One computation at a time: others that wait for its result could hold the threads that it needs.
+    shift = jax.device_get(weighted(keys[0])[0]).max()
+    added = jax.device_get(sums(keys[0], shift))
     for key in keys[1:]:
         if added[0][0, 0] ** 2 / added[1][0, 0] > ENOUGH_EFFECTIVE_DRAWS:
             break
-        added = jax.tree.map(jnp.add, added, sums(key, shift))
-    once, twice, share, share_twice = map(np.asarray, added)
+        added = jax.tree.map(np.add, added, jax.device_get(sums(key, shift)))
+    once, twice, share, share_twice = added
     total, total_twice = once[0, 0], twice[0, 0]
     mean = once[1] / total
     variance = once[2] / total - mean**2

@@ -116,8 +116,8 @@ def load(name: str) -> Reference:
     model, truth = model_of(name), Truth.open(FOLDER / f"{name}.npz")
     if truth.data != data_digest(model):
         raise BayesattnError(
-            f"reference posterior {name!r} must have the data that its truth was made of, got others: make it anew with"
-            f" `bayesattn reference make {name}`"
+            f"reference posterior {name!r} must have the data that its truth was made of, got others: this version of"
+            " NumPy makes other numbers from the same seed"
         )
     return Reference(name, POSTERIORS[name].about, model, truth)
 

@@ -3,8 +3,10 @@
 The other route checks the quantiles by the probabilities of values below them.
 """
 
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -84,9 +86,9 @@ class Agreement(NamedTuple):
         return self.largest <= self.bound
 
 
-def bound_of(count: int, level: float = AGREEMENT) -> float:
-    """Bound, in standard errors, that the largest of `count` differences exceeds with probability `level` at most."""
-    return float(stats.norm.isf(level / (2 * count)))
+def bound_of(count: int) -> float:
+    """Bound, in standard errors, that the largest of `count` differences exceeds with probability `AGREEMENT` at most."""
+    return float(stats.norm.isf(AGREEMENT / (2 * count)))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,37 +115,18 @@ class Truth(Described):
     ess: Float[np.ndarray, " quantity"]
     data: str
 
-    @property
-    def mean(self) -> Float[np.ndarray, " quantity"]:
-        """Posterior means: averages of both routes, weighted by precision."""
-        return self._combined("mean")[0]
-
-    @property
-    def mean_error(self) -> Float[np.ndarray, " quantity"]:
-        """Standard errors of the means."""
-        return self._combined("mean")[1]
-
-    @property
-    def sd(self) -> Float[np.ndarray, " quantity"]:
-        """Posterior standard deviations: averages of both routes, weighted by precision."""
-        return self._combined("sd")[0]
-
-    @property
-    def sd_error(self) -> Float[np.ndarray, " quantity"]:
-        """Standard errors of the standard deviations."""
-        return self._combined("sd")[1]
-
-    @property
-    def below(self) -> tuple[Float[np.ndarray, "quantity level"], Float[np.ndarray, "quantity level"]]:
-        """Probabilities of values at or below the quantiles, averages of both routes, and their standard errors."""
-        return self._combined("below")
-
-    def _combined(self, name: str) -> tuple[np.ndarray, np.ndarray]:
-        values, errors = (
-            np.stack([getattr(route, f"{name}{of}") for route in (self.first, self.second)]) for of in ("", "_error")
-        )
-        weights = errors**-2
-        return (weights * values).sum(0) / weights.sum(0), weights.sum(0) ** -0.5
+    @cached_property
+    def combined(self) -> Estimates:
+        """Averages of both routes, weighted by precision."""
+        averages = {}
+        for name in ("mean", "sd", "below"):
+            values, errors = (
+                np.stack([getattr(route, f"{name}{of}") for route in (self.first, self.second)])
+                for of in ("", "_error")
+            )
+            weights = errors**-2
+            averages |= {name: (weights * values).sum(0) / weights.sum(0), f"{name}_error": weights.sum(0) ** -0.5}
+        return Estimates(**averages)
 
     @property
     def agreement(self) -> Agreement:
@@ -159,20 +142,24 @@ class Truth(Described):
 
     @property
     def table(self) -> "pd.DataFrame":
-        """Mean, standard deviation and quantiles with their errors, and the mean by each route; a row per quantity."""
+        """One row per quantity.
+
+        Columns: mean, standard deviation and quantiles with their errors, the mean by each route, and the effective number
+        of draws of the chains.
+        """
         import pandas as pd
 
-        columns = {"mean": self.mean, "mean error": self.mean_error, "sd": self.sd, "sd error": self.sd_error}
+        best = self.combined
+        columns = {"mean": best.mean, "mean error": best.mean_error, "sd": best.sd, "sd error": best.sd_error}
         for level, at, error in zip(LEVELS, self.quantiles.T, self.quantile_error.T, strict=True):
             columns |= {f"{level:.0%}": at, f"{level:.0%} error": error}
         for route, of in (("chains", self.first), ("other route", self.second)):
             columns |= {f"{route}: mean": of.mean, f"{route}: error": of.mean_error}
+        columns |= {"effective draws": self.ess}
         return pd.DataFrame(columns, index=pd.Index(self.names, name="quantity"))
 
     def save(self, file: Path) -> None:
         """Write the truth, in place of an earlier one."""
-        import io
-
         arrays = {"names": np.array(self.names), "route": np.array(self.route), "data": np.array(self.data)}
         arrays |= {name: getattr(self, name) for name in ("quantiles", "quantile_error", "ess")}
         for route in ("first", "second"):

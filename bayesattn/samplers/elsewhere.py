@@ -26,6 +26,8 @@ from bayesattn._util.random import branch, first_key
 from bayesattn.models.interface import STATISTICS
 from bayesattn.models.parameterisation import Parameterisation
 
+NO_OPTIONS = ("model", "potential_fn", "init_strategy")
+"""Arguments of NumPyro's kernels that are not options of a sampler."""
 NUMPYRO = "numpyro.infer."
 PAIR_STATISTICS = {
     "acceptance_rate": "acceptance_rate",
@@ -143,7 +145,7 @@ def _adapted(name: str, kernel: object) -> type:
     strategy = {"init_strategy": init_to_sample} if "init_strategy" in taken else {}
 
     class Elsewhere(kind):
-        options = tuple(taken.keys() - {"model", "potential_fn", "init_strategy"}) if kernel is kind else ()
+        options = tuple(each for each in taken if each not in NO_OPTIONS) if kernel is kind else ()
 
         def __init__(self, program: Callable | None = None, **options: object):
             if kernel is kind:

@@ -195,8 +195,10 @@ def cholesky_factors(
 
 def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, layer: int) -> Array:
     """Rows of the heads, after those of the skip if the layer has one."""
-    if not shape.skip or (strength := skips[layer]) is None:
+    if not shape.skip:
         return of_heads
+    strength = skips[layer]
+    assert strength is not None
     of_skip = jnp.sqrt(float(shape.heads)) * strength * above
     return jnp.concatenate([jnp.pad(of_skip, ((0, 0), (0, shape.diagonal))), of_heads])
 

@@ -71,9 +71,7 @@ def _functions():
         "to_vector": lambda array: Stan(array.values.ravel(order="F")),
         "to_matrix": lambda array, rows, columns: Stan(array.values.reshape(rows, columns, order="F")),
         "rep_matrix": lambda value, rows, columns: Stan(np.full((int(rows), int(columns)), value)),
-        "dot_product": lambda one, other: float(np.dot(one.values, other.values)),
         "range": range,
-        "Stan": Stan,
         "zeros": lambda *sizes: Stan(np.zeros([int(size) for size in sizes])),
     }
 

@@ -54,7 +54,7 @@ def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_pa
     with np.load(arrays) as stored:
         truth = ba.reference.load(name).truth
         assert stored["quantities"].tolist() == truth.names
-        np.testing.assert_array_equal(stored["mean"], truth.mean)
+        np.testing.assert_array_equal(stored["mean"], truth.combined.mean)
     with pytest.raises(FileExistsError, match="file must not exist yet"):
         ba.reference.export(name, tmp_path, format="numpyro")
 
