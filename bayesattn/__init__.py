@@ -15,7 +15,7 @@ else:
     os.environ["JAX_ENABLE_X64"] = "1"  # JAX reads the variable when it is imported.
 
 if TYPE_CHECKING:
-    from bayesattn import attention, exchangeable, models, reference, runs, samplers, tasks, theory
+    from bayesattn import attention, exchangeable, models, reference, runs, samplers, singular, tasks, theory
     from bayesattn._util.errors import BayesattnError
     from bayesattn.architecture import Architecture
     from bayesattn.checks import calibration, diagnostics
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from bayesattn.models.interface import from_numpyro, from_vectors
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
+    from bayesattn.singular import learning_coefficient, learning_coefficient_of
 
     __version__: str
 
@@ -56,6 +57,8 @@ __all__ = [
     "from_vectors",
     "grade",
     "heads",
+    "learning_coefficient",
+    "learning_coefficient_of",
     "load_model",
     "models",
     "one_hot",
@@ -65,6 +68,7 @@ __all__ = [
     "runs",
     "sample",
     "samplers",
+    "singular",
     "tasks",
     "theory",
     "validate",
@@ -88,6 +92,8 @@ _HOMES = {
     "grade": "checks.grading",
     "heads": "head_posterior",
     "concat": "joining",
+    "learning_coefficient": "singular",
+    "learning_coefficient_of": "singular",
     "load_model": "models",
     "one_hot": "classes",
     "path_correlations": "head_posterior",

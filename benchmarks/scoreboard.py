@@ -31,6 +31,9 @@ from bayesattn.reference.posteriors import Reference
 from bayesattn.samplers import SAMPLERS
 
 CHAINS, WARMUP, DRAWS = 4, 500, 2000
+ENSEMBLE_STEPS, ENSEMBLE_THIN = 4000, 50
+SGLD_STEPS = 10
+"""Steps per draw of SGLD; its preset of 4,000 would take hours."""
 SVI_STEPS, SVI_DRAWS = 5000, 4000
 MEMBERS, MEMBER_STEPS = 50, 3000
 TARGETS = (1e-2, 1e-4)
@@ -45,8 +48,8 @@ class Drawn(NamedTuple):
 
 
 def ours(reference: Reference, sampler: Any, parameterisation: str) -> Drawn:
-    """A sampler of `ba.sample`, by its preset; minibatches are half of the examples, if there are few."""
-    options = {"minibatch": min(20, reference.model.examples // 2)} if sampler == "sgld" else {}
+    """A sampler of `ba.sample`, by its preset; SGLD with fewer steps, as people use it, and small minibatches."""
+    options = {"minibatch": min(20, reference.model.examples // 2), "steps": SGLD_STEPS} if sampler == "sgld" else {}
     tree = ba.sample(
         reference.model,
         sampler,
@@ -63,12 +66,16 @@ def ours(reference: Reference, sampler: Any, parameterisation: str) -> Drawn:
 
 
 def numpyro_ensemble(reference: Reference, kernel: Any) -> Drawn:
-    """An ensemble of 40 walkers, by NumPyro's own MCMC."""
+    """An ensemble of 40 walkers, by NumPyro's own MCMC.
+
+    Walkers depend on each other's past, so their errors as chains hold only for states far apart: every 50th is kept.
+    """
     walkers, density = 40, reference.model.log_density("collapsed")
     mcmc = numpyro.infer.MCMC(
         kernel(reference.model.numpyro("collapsed"), randomize_split=True),
         num_warmup=WARMUP * 4,
-        num_samples=DRAWS,
+        num_samples=ENSEMBLE_STEPS,
+        thinning=ENSEMBLE_THIN,
         num_chains=walkers,
         chain_method="vectorized",
         progress_bar=False,
@@ -76,7 +83,7 @@ def numpyro_ensemble(reference: Reference, kernel: Any) -> Drawn:
     mcmc.run(jax.random.key(0))
     names = [*density.sites(density.initial(jax.random.key(0)))]
     sites = {name: value for name, value in mcmc.get_samples(group_by_chain=True).items() if name in names}
-    return Drawn(ba.from_numpyro(sites, reference.model, "collapsed"), walkers * DRAWS, f"{walkers} walkers")
+    return Drawn(ba.from_numpyro(sites, reference.model, "collapsed"), walkers * ENSEMBLE_STEPS, f"{walkers} walkers")
 
 
 def blackjax_nuts(reference: Reference) -> Drawn:
@@ -108,6 +115,8 @@ def variational(reference: Reference, guide: Any, parameterisation: str = "path"
     svi = numpyro.infer.SVI(program, fitted, numpyro.optim.Adam(5e-3), numpyro.infer.Trace_ELBO())
     found = svi.run(jax.random.key(0), SVI_STEPS, progress_bar=False)
     drawn = fitted.sample_posterior(jax.random.key(1), found.params, sample_shape=(CHAINS, SVI_DRAWS))
+    if all(np.ptp(drawn[name], (0, 1)).max() == 0 for name in drawn):
+        raise ValueError("the Hessian at the maximum is singular, as it is in weights; NumPyro then draws one point")
     return Drawn(ba.from_numpyro(drawn, reference.model, parameterisation), SVI_STEPS, "")
 
 
@@ -147,7 +156,8 @@ METHODS: dict[str, Callable[[Reference], Drawn]] = {
     "SVI, normal": partial(variational, guide=guides.AutoNormal),
     "SVI, low-rank normal": partial(variational, guide=guides.AutoLowRankMultivariateNormal),
     "SVI, normal, collapsed": partial(variational, guide=guides.AutoMultivariateNormal, parameterisation="collapsed"),
-    "Laplace": partial(variational, guide=guides.AutoLaplaceApproximation),
+    "Laplace, weights": partial(variational, guide=guides.AutoLaplaceApproximation),
+    "Laplace, collapsed": partial(variational, guide=guides.AutoLaplaceApproximation, parameterisation="collapsed"),
     "deep ensemble": deep_ensemble,
 }
 
@@ -252,6 +262,8 @@ def main() -> None:
             file = given.out / name / f"{method.replace(' ', '_').replace(',', '')}.json"
             result = cell(method, name, file)
             results.append(result)
+            # Thousands of compiled programs would use up the memory maps that a process may have.
+            jax.clear_caches()
             print(f"{name:15} {method:22} {result['seconds']:7.1f} s  {result['statement'][:110]}", flush=True)
     if given.table:
         given.table.write_text(page(results))

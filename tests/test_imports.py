@@ -44,6 +44,7 @@ FLOORS = [
         "predictive",
         "reference",
         "runs",
+        "singular",
         "checks.statements",
         "checks.validation",
         "checks.verdict",

@@ -35,13 +35,14 @@ COMMANDS = {
     "calibrate": "Is each sampler right? Calibrate it by simulation.",
     "reference": "Posteriors whose truth is known: list, show, export.",
     "grade": "Are draws of a reference posterior right?",
+    "learning-coefficient": "How singular is the posterior? The learning coefficient, exactly.",
     "train": "Train the network of a one-shot task.",
     "prune": "Do head scores tell which heads can go?",
     "plot": "Draw a run: traces, ranks, energy, U, predictions.",
     "report": "Write an HTML page about runs.",
     "init": "Write a model file to edit, or check one.",
 }
-"""Summary of each command, a function in a module of the same name, imported when called: NumPyro and JAX are slow."""
+"""Summary of each command, a function in a module of its name (_ for -), imported when called: NumPyro and JAX are slow."""
 CHAINS_AT_A_TIME = 4
 """Usual number of chains sampled at a time, each on a core; linear algebra on all cores would make them wait."""
 OBJECTS_PER_COLLECTION = 50_000
@@ -69,7 +70,8 @@ class _Commands(TyperGroup):
         except (ValueError, RuntimeError) as error:  # Caused, for example, by an environment variable.
             raise BayesattnError(f"JAX cannot start: {error}") from error
         alone = typer.Typer(add_completion=False, **TYPER_SETTINGS)
-        alone.command()(with_user_paths(getattr(import_module(f"bayesattn.cli.{name}"), name)))
+        function = name.replace("-", "_")
+        alone.command()(with_user_paths(getattr(import_module(f"bayesattn.cli.{function}"), function)))
         return name, get_command(alone), rest
 
 

@@ -2,6 +2,7 @@
 
 from bayesattn.plots.calibration import calibration_figure
 from bayesattn.plots.grading import grade_figure
+from bayesattn.plots.learning_coefficient import learning_coefficient_figure
 from bayesattn.plots.pruning import pruning_figure
 from bayesattn.plots.run import KINDS, run_figure
 from bayesattn.plots.style import literal, save
@@ -11,6 +12,7 @@ __all__ = [
     "KINDS",
     "calibration_figure",
     "grade_figure",
+    "learning_coefficient_figure",
     "literal",
     "pruning_figure",
     "run_figure",

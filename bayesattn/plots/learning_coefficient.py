@@ -1,0 +1,60 @@
+"""Figure of the learning coefficient against the temperature."""
+
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.figure import Figure
+
+from bayesattn._util.checks import shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn.plots.style import legend_below, palette, short
+
+
+def learning_coefficient_figure(found: Any) -> Figure:
+    """lambda_hat against T with its errors, the two-temperature estimates, and the interval of the limit.
+
+    Args:
+        found: result of `bayesattn.learning_coefficient`.
+
+    Raises:
+        ValueError: something else.
+    """
+    if not hasattr(found, "two_temperature"):
+        raise BayesattnError(f"found must be a result of bayesattn.learning_coefficient, got {shown(found)}")
+    figure, axes = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
+    colors = palette()
+    if len(found.temperatures) > 1:
+        pairs = found.two_temperature
+        axes.errorbar(
+            pairs.temperatures,
+            pairs.value,
+            pairs.error,
+            fmt="s",
+            ms=4,
+            color=colors.orange,
+            capsize=2,
+            label="from two temperatures, without S*",
+        )
+    axes.errorbar(
+        found.temperatures,
+        found.value,
+        found.error,
+        fmt="o-",
+        ms=4,
+        color=colors.blue,
+        capsize=2,
+        label="E[S - S*] / 2T",
+    )
+    axes.set_xscale("log")
+    axes.invert_xaxis()
+    limit = found.limit
+    if len(found.temperatures) > 1 and np.isfinite(limit.value):
+        axes.axhspan(limit.low, limit.high, color=colors.green, alpha=0.2, lw=0, label="limit of small T, 95 %")
+        axes.axhline(limit.value, color=colors.green, lw=1)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("temperature T, that is 1 / (n β)")
+    axes.set_ylabel("learning coefficient")
+    axes.set_title(short(found.model.name or "learning coefficient"), fontsize=11)
+    legend_below(axes)
+    return figure

@@ -1,0 +1,342 @@
+"""Learning coefficient of a network's posterior at a series of temperatures.
+
+With S = |Y - f|^2, the temperature T is 1 / (n beta) of singular learning theory, and
+
+    lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0,
+
+with S* the least S of all weights (Watanabe 2009). Given the order parameter U the expectation is closed
+(`bayesattn.singular.loss`), so a chain of U gives lambda_hat without drawing weights: everything but U is integrated out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+from jaxtyping import Float
+
+from bayesattn import runs, theory
+from bayesattn._util.checks import Checked, entries, positive, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, with_error
+from bayesattn.compressed import Compressed
+from bayesattn.dataset import Dataset
+from bayesattn.model import Model
+from bayesattn.samplers import sample
+from bayesattn.singular.best_fit import BestFit, best_fit_of
+from bayesattn.singular.limit import Limit, fitted, largest_multiplicity
+from bayesattn.singular.loss import example_losses, factors, loss
+from bayesattn.theory import NotConverged
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+DECADES = 9
+"""Default number of temperatures, each a tenth of the one before; fewer where float64 does not allow so many."""
+WARMEST_SHARE = 0.1
+"""Warmest of the default temperatures, as a share of the mean prior variance of the outputs."""
+TARGET_ACCEPTANCE = 0.95
+"""Acceptance that step sizes are adapted to: at 0.8, some chains at T = 1e-8 had 0.4, and hardly moved for long."""
+MOST_LABELS, MOST_DRAWS = 2000, 1000
+"""Most labels, and most draws, for the losses of single examples."""
+
+
+class Differences(NamedTuple):
+    """Estimates from neighbouring temperatures, at their geometric means, with errors; shape (temperatures - 1,)."""
+
+    temperatures: Float[np.ndarray, " interval"]
+    value: Float[np.ndarray, " interval"]
+    error: Float[np.ndarray, " interval"]
+
+
+class Estimates(NamedTuple):
+    """Estimates at each temperature, with errors; arrays of shape (temperatures,)."""
+
+    value: Float[np.ndarray, " temperature"]
+    error: Float[np.ndarray, " temperature"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LearningCoefficient(Described):
+    """Learning coefficient at each of some temperatures, warmest first.
+
+    Args:
+        model: the posterior; its own temperature is one of many.
+        temperatures: T, shape (temperatures,).
+        value: lambda_hat(T) = E[S - S*] / (2 T).
+        error: Monte Carlo standard error of `value`.
+        slope: derivative of lambda_hat by log T.
+        best_fit: S* and how it is known.
+        ess: effective sample size of the expectation given U.
+        rhat: its R-hat.
+        singular_fluctuation: half the sum of the posterior variances of the examples' log densities (Watanabe 2009), with
+            errors; None if the examples are compressed or more than 2,000 labels.
+        seed: seed of the chains.
+        stopped: why the default temperatures end where they do, or None.
+    """
+
+    model: Model
+    temperatures: Float[np.ndarray, " temperature"]
+    value: Float[np.ndarray, " temperature"]
+    error: Float[np.ndarray, " temperature"]
+    slope: Float[np.ndarray, " temperature"]
+    best_fit: BestFit
+    ess: Float[np.ndarray, " temperature"]
+    rhat: Float[np.ndarray, " temperature"]
+    singular_fluctuation: Estimates | None
+    seed: int
+    stopped: str | None
+
+    @property
+    def two_temperature(self) -> Differences:
+        """Differences of E[S] between neighbouring temperatures, over twice those of T (Watanabe 2013): S* is not needed.
+
+        At finite T they are means of d(T lambda_hat) / dT between the two temperatures.
+        """
+        temperatures = self.temperatures
+        change = temperatures[:-1] - temperatures[1:]
+        sums, errors = temperatures * self.value, temperatures * self.error
+        return Differences(
+            np.sqrt(temperatures[:-1] * temperatures[1:]),
+            (sums[:-1] - sums[1:]) / change,
+            np.hypot(errors[:-1], errors[1:]) / change,
+        )
+
+    @property
+    def between(self) -> Differences:
+        """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
+
+        The rule is the trapezoidal one with end corrections. `from_evidence` estimates the same from other draws.
+        """
+        temperatures, value, slope = self.temperatures, self.value, self.slope
+        step = np.log(temperatures[:-1] / temperatures[1:])
+        mean = (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1])
+        return Differences(
+            np.sqrt(temperatures[:-1] * temperatures[1:]), mean, np.hypot(self.error[:-1], self.error[1:]) / 2
+        )
+
+    @cached_property
+    def from_evidence(self) -> Differences:
+        """Means of lambda_hat over log T from differences of `bayesattn.theory.evidence`; computed when first asked for.
+
+        lambda_hat = d(log p(Y) + P m log(T) / 2) / d log T - S* / (2 T).
+        """
+        smaller, residual = reduced(self.model)
+        found = theory.evidences(smaller, list(self.temperatures), seed=self.seed)
+        temperatures, labels = self.temperatures, np.size(smaller.labels)
+        least = (self.best_fit.square - residual) / (2 * temperatures)
+        total = np.array([each.log_evidence for each in found]) + labels * np.log(temperatures) / 2 + least
+        errors = np.array([each.error for each in found])
+        step = np.log(temperatures[:-1] / temperatures[1:])
+        return Differences(
+            np.sqrt(temperatures[:-1] * temperatures[1:]),
+            (total[:-1] - total[1:]) / step,
+            np.hypot(errors[:-1], errors[1:]) / step,
+        )
+
+    @cached_property
+    def fit(self) -> Limit:
+        """Fit of the limit of small T; see `limit` and `multiplicity`."""
+        largest = largest_multiplicity(self.model.architecture, self.model.path_inputs.shape[2])
+        return fitted(self.temperatures, self.value, self.error, largest)
+
+    @property
+    def limit(self) -> Any:
+        """Learning coefficient lambda in the limit of small T, with its error; NaN if it cannot be told."""
+        return self.fit.coefficient
+
+    @property
+    def multiplicity(self) -> Any:
+        """Multiplicity theta, with its error; NaN if it cannot be told."""
+        return self.fit.multiplicity
+
+    def summary(self) -> "pd.DataFrame":
+        """One row per temperature."""
+        import pandas as pd
+
+        columns = {name: getattr(self, name) for name in ("value", "error", "slope", "ess", "rhat")}
+        if self.singular_fluctuation is not None:
+            columns |= {"fluctuation": self.singular_fluctuation.value, "its error": self.singular_fluctuation.error}
+        return pd.DataFrame(columns, index=pd.Index(self.temperatures, name="temperature"))
+
+    def plot(self) -> "Figure":
+        """Figure of lambda_hat against T, with the fitted limit."""
+        from bayesattn.plots import learning_coefficient_figure
+
+        return learning_coefficient_figure(self)
+
+    def to_dict(self) -> PlainDict:
+        """All results as plain numbers and lists, for JSON."""
+        result: PlainDict = {
+            name: getattr(self, name).tolist() for name in ("temperatures", "value", "error", "slope", "ess", "rhat")
+        }
+        result |= {
+            "best_fit": self.best_fit._asdict(),
+            "limit": self.limit._asdict(),
+            "multiplicity": self.multiplicity._asdict(),
+            "statement": self.fit.statement,
+            "stopped": self.stopped,
+            "two_temperature": {name: array.tolist() for name, array in self.two_temperature._asdict().items()},
+        }
+        if self.singular_fluctuation is not None:
+            named = self.singular_fluctuation._asdict().items()
+            result["singular_fluctuation"] = {name: array.tolist() for name, array in named}
+        return result
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        coldest = f"{with_error(self.value[-1], self.error[-1])} at T = {self.temperatures[-1]:.2g}"
+        rows = {"coldest": coldest, "S*": f"{self.best_fit.square:.4g}, {self.best_fit.how}"}
+        if len(self.temperatures) > 1:
+            rows |= {"limit": self.fit.statement}
+        return f"Learning coefficient at {len(self.temperatures)} temperatures", rows
+
+
+@with_own_settings
+def learning_coefficient(
+    model: Model,
+    temperatures: Checked = None,
+    *,
+    best_fit: float | None = None,
+    chains: int = 4,
+    warmup: int = 500,
+    draws: int = 1000,
+    seed: int = 0,
+    folder: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> LearningCoefficient:
+    """Learning coefficient of a posterior at some temperatures, exact but for a Monte Carlo error.
+
+    The prior is Gaussian and centred at 0, so it is the global coefficient, or the local one at weights 0; not the local
+    one at trained weights.
+
+    Args:
+        model: the posterior, with Gaussian labels; its own temperature is not used.
+        temperatures: T, one or several; by default up to nine, each a tenth of the one before, down to where float64
+            allows.
+        best_fit: S*, the least |Y - f|^2 of all weights, if it is known. It is otherwise 0 up to what no function of the
+            path inputs explains, if the widths allow every readout, and searched for if not.
+        chains: chains at each temperature.
+        warmup: adaptation steps of each chain.
+        draws: draws of each chain.
+        seed: seed of chains and searches.
+        folder: folder of one run per temperature, which resume; by default draws are kept in memory.
+        progress: function that is called with a line of text before each temperature.
+
+    Raises:
+        ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice.
+        NotConverged: a given temperature is too low for float64, or the warmest of the default ones is.
+    """
+    require_kind("model", model, Model)
+    model.require_gaussian()
+    given = temperatures is not None
+    smaller, residual = reduced(model)
+    chosen = _checked(temperatures) if given else _decades(smaller)
+    least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
+    job: PlainDict = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed, "keep": ("order_parameter",)}
+    job |= {"options": {"target_accept_prob": TARGET_ACCEPTANCE}}
+    columns: list[PlainDict] = []
+    stopped = None
+    for temperature in chosen:
+        if progress is not None:
+            progress(f"T = {temperature:.3g}")
+        cold = smaller.replace(temperature=temperature)
+        try:
+            if folder is None:
+                tree = sample(cold, progress=False, **job)
+            else:
+                tree = runs.sample(cold, Path(folder) / f"T={temperature!r}", progress=False, **job).draws()
+        except NotConverged as error:
+            if given or not columns:
+                raise
+            stopped = f"no mode was found at T = {temperature:.3g} in float64: {error}"
+            break
+        points = tree["posterior"].to_dataset()["bartlett"].values
+        columns.append(_at(model, cold, points, (least.square - residual) / (2 * temperature)))
+    arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}
+    fluctuation = arrays.pop("fluctuation")
+    return LearningCoefficient(
+        model=model,
+        temperatures=np.array(chosen[: len(columns)]),
+        **arrays,
+        best_fit=least,
+        singular_fluctuation=None if np.isnan(fluctuation).all() else Estimates(*fluctuation.T),
+        seed=seed,
+        stopped=stopped,
+    )
+
+
+def _at(model: Model, cold: Model, points: Float[np.ndarray, "chain draw coordinate"], least: float) -> PlainDict:
+    """Estimates at one temperature from chains of Bartlett coordinates; `least` is S* / (2 T)."""
+    shape, flat = points.shape[:2], points.reshape(-1, points.shape[-1])
+    drawn = factors(cold, flat)
+    given = loss(cold.kernels, drawn)
+    mean, error, ess, rhat = moments(given.mean.reshape(shape) - least)
+    # d E[g] / d log T = E[dg / d log T] + Var(g), since g is also the derivative of the log density of U by log T.
+    slope = given.slope.mean() + given.mean.var() + least
+    return {
+        "value": mean,
+        "error": error,
+        "slope": slope,
+        "ess": ess,
+        "rhat": rhat,
+        "fluctuation": _fluctuation(model.replace(temperature=cold.temperature), drawn, shape),
+    }
+
+
+def moments(values: Float[np.ndarray, "chain draw"]) -> tuple[float, float, float, float]:
+    """Mean, its Monte Carlo error, effective sample size and R-hat."""
+    if np.ptp(values) == 0:
+        return float(values.flat[0]), 0.0, float("nan"), float("nan")
+    named = xr.DataArray(values, dims=("chain", "draw"))
+    return (
+        float(values.mean()),
+        float(arviz_stats.mcse(named)),
+        float(arviz_stats.ess(named)),
+        float(arviz_stats.rhat(named)) if len(values) > 1 else float("nan"),
+    )
+
+
+def _fluctuation(model: Model, drawn: Any, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Singular fluctuation with its error, from a share of the draws; NaN if the examples are many, or compressed."""
+    if model.compressed is not None or np.size(model.labels) > MOST_LABELS:
+        return float("nan"), float("nan")
+    every = max(1, shape[0] * shape[1] // MOST_DRAWS)
+    chosen = drawn.reshape(*shape, *drawn.shape[1:])[:, ::every]
+    mean, variance = map(np.asarray, example_losses(model.kernels, chosen.reshape(-1, *drawn.shape[1:])))
+    per_draw = (variance + (mean - mean.mean(0)) ** 2).sum(1) / 2
+    return moments(per_draw.reshape(shape[0], -1))[:2]
+
+
+def reduced(model: Model) -> tuple[Model, float]:
+    """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains."""
+    compressed = model.compressed
+    _, paths, features = model.path_inputs.shape
+    if compressed is None:
+        if len(model.path_inputs) <= paths * features:
+            return model.replace(test_path_inputs=None, test_labels=None), 0.0
+        compressed = Compressed.of(model.path_inputs, model.labels)
+    dataset = Dataset(path_inputs=compressed.path_inputs, labels=compressed.labels)
+    return model.replace(dataset=dataset), float(compressed.residual.square)
+
+
+def _checked(temperatures: Checked) -> list[float]:
+    """Temperatures, the warmest first."""
+    listed = [temperatures] if np.ndim(temperatures) == 0 else entries("temperatures", temperatures, "numbers above 0")
+    checked = sorted((positive("temperatures", each) for each in listed), reverse=True)
+    if not checked or len(set(checked)) < len(checked):
+        raise BayesattnError(f"temperatures must be different numbers above 0, at least one, got {temperatures!r}")
+    return checked
+
+
+def _decades(model: Model) -> list[float]:
+    """Default temperatures: powers of ten from a tenth of the mean prior variance of the outputs."""
+    kernel = model.kernels.kernel_of(theory.gp_order_parameter(model.architecture))
+    warmest = int(np.floor(np.log10(WARMEST_SHARE * float(np.trace(kernel)) / len(kernel))))
+    return [float(f"1e{warmest - step}") for step in range(DECADES)]

@@ -1,0 +1,214 @@
+"""How much of a network's capacity each head uses: learning coefficients of one head, and of the network without it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from bayesattn._util.checks import Checked, finite_array, positive, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainMapping
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described, with_error
+from bayesattn.architecture import Architecture
+from bayesattn.model import Model
+from bayesattn.models.weights import weights as weights_of_draws
+from bayesattn.network import network
+from bayesattn.samplers import sample
+from bayesattn.singular.coefficient import TARGET_ACCEPTANCE, learning_coefficient, moments, reduced
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_DRAWS = 500
+"""Most draws of weights at which single heads are looked at."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadCapacities(Described):
+    """Learning coefficients of single heads, and of the network without each of them, at one temperature.
+
+    Arrays have one row per head, first layer first. A head alone: all other weights are frozen at draws of the posterior.
+
+    Args:
+        names: layer, from 1, and name of each head.
+        temperature: T.
+        alone: tr(G (G + T I)^{-1}) / 2, with G the Gram matrix of the derivatives of f by the head's values, times their
+            variance: half the number of directions in which the labels determine the head, given the other weights.
+        alone_error: its Monte Carlo standard error; NaN for given weights.
+        without: lambda_hat of the network without the head's paths; NaN for the only head of a layer.
+        without_error: its Monte Carlo standard error.
+        whole: lambda_hat of the network, and its error.
+    """
+
+    names: list[tuple[int, str]]
+    temperature: float
+    alone: Float[np.ndarray, " head"]
+    alone_error: Float[np.ndarray, " head"]
+    without: Float[np.ndarray, " head"]
+    without_error: Float[np.ndarray, " head"]
+    whole: tuple[float, float]
+
+    def summary(self) -> "pd.DataFrame":
+        """One row per head."""
+        import pandas as pd
+
+        columns = ("alone", "alone_error", "without", "without_error")
+        index = pd.MultiIndex.from_tuples(self.names, names=["layer", "head"])
+        table = pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
+        table["used"] = self.whole[0] - self.without
+        table["used_error"] = np.hypot(self.whole[1], self.without_error)
+        return table
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {"whole network": f"{with_error(*self.whole)} at T = {self.temperature:.2g}"}
+        most = int(np.argmax(self.alone))
+        layer, name = self.names[most]
+        rows["most alone"] = f"{name!r} of layer {layer}, {with_error(self.alone[most], self.alone_error[most])}"
+        return f"Learning coefficients of {len(self.names)} heads", rows
+
+
+@with_own_settings
+def head_capacities(
+    model: Model,
+    temperature: float | None = None,
+    *,
+    weights: PlainMapping | None = None,
+    chains: int = 4,
+    warmup: int = 500,
+    draws: int = 1000,
+    seed: int = 0,
+    progress: Callable[[str], None] | None = None,
+) -> HeadCapacities:
+    """Learning coefficient of each head alone, and of the network without it.
+
+    Args:
+        model: the posterior, with Gaussian labels.
+        temperature: T, by default the model's.
+        weights: weights at which all other heads are frozen, V_0, V_1, .., a, as `bayesattn.collapsed.weights` returns them
+            for one draw; by default draws of the posterior.
+        chains: chains at each network.
+        warmup: adaptation steps of each chain.
+        draws: draws of each chain.
+        seed: seed of the chains.
+        progress: function that is called with a line of text before each network.
+
+    Raises:
+        ValueError: a model without Gaussian labels, a temperature that is not above 0, weights that do not fit.
+        NotConverged: the temperature is too low for float64.
+    """
+    require_kind("model", model, Model)
+    model.require_gaussian()
+    temperature = positive("temperature", model.temperature if temperature is None else temperature)
+    smaller = reduced(model)[0].replace(temperature=temperature)
+    job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    if weights is None:
+        tree = sample(smaller, progress=False, options={"target_accept_prob": TARGET_ACCEPTANCE}, **job)
+        thin = max(1, -(-chains * draws // MOST_DRAWS))
+        dataset = weights_of_draws(tree, smaller, seed, thin=thin)
+        drawn = (dataset.sizes["chain"], dataset.sizes["draw"])
+        frozen = {str(name): jnp.asarray(array.values).reshape(-1, *array.shape[2:]) for name, array in dataset.items()}
+    else:
+        drawn, frozen = (1, 1), {name: array[None] for name, array in _checked_weights(weights, smaller).items()}
+    arch = model.architecture
+    places = [(layer, head) for layer, count in enumerate(arch.heads, start=1) for head in range(count)]
+    names = [
+        (layer, name)
+        for layer, of_layer in enumerate(model.head_names or arch.numbered_heads(), start=1)
+        for name in of_layer
+    ]
+    alone, without = [], []
+    for place, (layer, name) in zip(places, names, strict=True):
+        values = np.asarray(_alone(frozen, jnp.asarray(smaller.path_inputs), arch, temperature, *place)).reshape(drawn)
+        alone.append(moments(values)[:2] if weights is None else (float(values.mean()), float("nan")))
+        rest = without_head(model, *place) if arch.heads[layer - 1] > 1 else None
+        text = f"without {name!r} of layer {layer}"
+        without.append((float("nan"),) * 2 if rest is None else _coefficient(rest, temperature, job, progress, text))
+    whole = _coefficient(model, temperature, job, progress, "the whole network")
+    (capacities, errors), (left, left_errors) = np.array(alone).T, np.array(without).T
+    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, whole)
+
+
+def without_head(model: Model, layer: int, head: int) -> Model:
+    """Model without a head of a layer, from 1: its paths are taken out, and all other paths keep their prior.
+
+    f carries 1 / sqrt(H_l), so the variance of the layer's values is lowered by (H_l - 1) / H_l.
+
+    Raises:
+        ValueError: the only head of a layer, or a head that is not there.
+    """
+    arch = model.architecture
+    if not (1 <= layer <= arch.depth and 0 <= head < arch.heads[layer - 1]):
+        raise BayesattnError(f"head must be one of heads {arch.heads}, got head {head} of layer {layer}")
+    count = arch.heads[layer - 1]
+    if count == 1:
+        raise BayesattnError(f"head must not be the only one of its layer, got layer {layer} of heads {arch.heads}")
+    first_head = arch.ways[layer - 1] - count
+    kept = np.array([ways[layer - 1] != head + first_head for ways in np.ndindex(*arch.ways)])
+    heads, variances = list(arch.heads), list(arch.variances)
+    heads[layer - 1] -= 1
+    variances[layer] *= (count - 1) / count
+    smaller = reduced(model)[0] if model.compressed is not None else model
+    return Model(
+        path_inputs=smaller.path_inputs[:, kept],
+        labels=smaller.labels,
+        architecture=Architecture(
+            heads=tuple(heads),
+            widths=arch.widths,
+            variances=tuple(variances),
+            skips=arch.skips,
+            outputs=arch.outputs,
+        ),
+        likelihood=model.likelihood,
+    )
+
+
+def _coefficient(
+    model: Model, temperature: float, job: PlainMapping, progress: Callable[[str], None] | None, text: str
+) -> tuple[float, float]:
+    """lambda_hat and its error at one temperature."""
+    if progress is not None:
+        progress(text)
+    found = learning_coefficient(model, temperature, **job)
+    return float(found.value[0]), float(found.error[0])
+
+
+@partial(jax.jit, static_argnames=("arch", "layer", "head"))
+def _alone(
+    weights: dict[str, Array], path_inputs: Array, arch: Architecture, temperature: float, layer: int, head: int
+) -> Float[Array, " draw"]:
+    """tr(G (G + T I)^{-1}) / 2 of a head at each draw of all weights.
+
+    f is linear in the head's values V, with f = left . V . right: the columns of its derivative are products of the two.
+    """
+    name = f"V_{layer}"
+
+    def one(draw: dict[str, Array]) -> Array:
+        def outputs(values: Array) -> Array:
+            changed = draw | {name: draw[name].at[head].set(values)}
+            return network(changed, path_inputs, arch.optional_skips).reshape(-1)
+
+        slope = jax.jacrev(outputs)(draw[name][head])
+        eigenvalues = jnp.linalg.svd(slope.reshape(len(slope), -1), compute_uv=False) ** 2 * arch.variances[layer]
+        return jnp.sum(eigenvalues / (eigenvalues + temperature)) / 2
+
+    return jax.lax.map(one, weights)
+
+
+def _checked_weights(weights: Checked, model: Model) -> dict[str, Array]:
+    """One draw of all weights, of the shapes that the network has."""
+    arch = model.architecture
+    shapes: dict[str, tuple[int, ...]] = {"V_0": (arch.widths[0], model.path_inputs.shape[2])}
+    shapes |= {
+        f"V_{layer}": (count, arch.widths[layer], arch.widths[layer - 1]) for layer, count in enumerate(arch.heads, 1)
+    }
+    shapes["a"] = (*arch.output_axes, arch.widths[-1])
+    for name in shapes:
+        if name not in weights:
+            raise BayesattnError(f"weights must hold {', '.join(shapes)}, got none of the name {name}")
+    return {name: jnp.asarray(finite_array(name, weights[name], shape)) for name, shape in shapes.items()}

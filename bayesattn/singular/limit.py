@@ -1,0 +1,163 @@
+"""Limit of the learning coefficient at small T, and its multiplicity, from values at several temperatures.
+
+A posterior with learning coefficient lambda of multiplicity theta has Z(T) ~ T^lambda (log(1/T) - c)^(theta - 1), so
+
+    lambda_hat(T) = lambda - (theta - 1) / (log(1/T) - c) - b T^p + ..
+
+(Watanabe 2009), where the powers p are the distances of further poles of the zeta function. With theta > 1 the approach is
+slow, and c, the logarithm of a scale of the loss, matters at every T. So theta, c, b and p are not fitted but averaged over.
+A priori, theta has a probability in proportion to 1 / theta, up to that of the network with labels 0, or to the largest of a
+product of so many matrices; log(1/T) - c is uniform from 1 to 25 at the warmest temperature used; p is one of `POWERS`, and
+b T^p is normal there, with a standard deviation of 1/2. The temperatures used are the longest series that ends at the
+coldest, has at least `FEWEST`, and fits. The rule is ours.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from scipy import special, stats
+
+from bayesattn._util.text import with_error
+from bayesattn.architecture import Architecture
+from bayesattn.singular.law import attention_law
+
+FEWEST = 4
+"""Fewest temperatures from which the limit is told."""
+LEAST_FIT = 0.05
+"""Least p-value of chi squared at which values fit."""
+PROBABILITY = 0.95
+"""Probability of intervals."""
+NEAREST, FARTHEST = 1.0, 25.0
+"""Least and largest log(1/T) - c at the warmest temperature used."""
+SHIFTS = 100
+POWERS = (0.125, 0.25, 0.5, 1.0)
+"""Powers of T of the next term."""
+GRID, NEGLIGIBLE = 1000, 1e-6
+LARGEST_TERM = 0.5
+"""Standard deviation of that term at the warmest temperature used."""
+
+
+class Interval(NamedTuple):
+    """Estimate, its standard error, and the ends of its 95 % interval; NaN if it cannot be told."""
+
+    value: float
+    error: float
+    low: float
+    high: float
+
+
+UNTOLD = Interval(*[float("nan")] * 4)
+
+
+class Limit(NamedTuple):
+    """Limit of small T: the coefficient lambda, its multiplicity theta, how many temperatures were used, and a sentence."""
+
+    coefficient: Interval
+    multiplicity: Interval
+    used: int
+    statement: str
+
+
+def largest_multiplicity(arch: Architecture, features: int) -> int:
+    """Largest theta considered: of any product of L + 2 matrices (Aoyagi 2024), or of this network with labels 0."""
+    product = (arch.depth + 2) ** 2 // 4 + 1
+    return product if any(arch.skips) else max(product, attention_law(arch, features).multiplicity)
+
+
+def fitted(
+    temperatures: Float[np.ndarray, " temperature"],
+    values: Float[np.ndarray, " temperature"],
+    errors: Float[np.ndarray, " temperature"],
+    largest: int,
+) -> Limit:
+    """Fit to values at temperatures, warmest first, with theta from 1 to `largest`."""
+    known = np.isfinite(errors) & (errors > 0)
+    if known.sum() < FEWEST:
+        return _untold(f"{known.sum()} temperatures are too few, at least {FEWEST} are needed")
+    logs, values, errors = np.log(1 / temperatures[known]), values[known], errors[known]
+    multiplicities = np.arange(1, largest + 1)
+    for first in range(len(logs) - FEWEST + 1):
+        chosen = slice(first, None)
+        result = _Fit.of(logs[chosen], values[chosen], errors[chosen], multiplicities)
+        if result.p_value >= LEAST_FIT:
+            return result.limit(len(logs) - first)
+    return _untold(f"no {FEWEST} of the coldest temperatures fit the law")
+
+
+def _untold(reason: str) -> Limit:
+    return Limit(UNTOLD, UNTOLD, 0, f"cannot tell: {reason}")
+
+
+class _Fit(NamedTuple):
+    """Posterior of lambda for each theta, c and power: normal, with weights."""
+
+    weights: Float[np.ndarray, "multiplicity shift power"]
+    means: Float[np.ndarray, "multiplicity shift power"]
+    sds: Float[np.ndarray, " power"]
+    multiplicities: Float[np.ndarray, " multiplicity"]
+    p_value: float
+
+    @classmethod
+    def of(
+        cls,
+        logs: Float[np.ndarray, " temperature"],
+        values: Float[np.ndarray, " temperature"],
+        errors: Float[np.ndarray, " temperature"],
+        multiplicities: Float[np.ndarray, " multiplicity"],
+    ) -> "_Fit":
+        """Posterior, closed in lambda and in the size of the power, by quadrature over the others."""
+        distances = np.linspace(NEAREST, FARTHEST, SHIFTS)
+        below = (multiplicities[:, None, None] - 1) / (logs - logs[0] + distances[:, None])
+        shifted = (values + below) / errors
+        log_rarity = np.log(multiplicities[:, None])
+        means, misfits, log_weights, sds = [], [], [], []
+        for power in POWERS:
+            columns = np.stack([np.ones_like(logs), np.exp(-power * (logs - logs[0]))], axis=1) / errors[:, None]
+            precision = columns.T @ columns + np.diag([0.0, LARGEST_TERM**-2])
+            covariance = np.linalg.inv(precision)
+            estimates = shifted @ columns @ covariance
+            misfit = np.sum(shifted**2, -1) - np.einsum("msk,kl,msl->ms", estimates, precision, estimates)
+            means.append(estimates[..., 0])
+            misfits.append(misfit)
+            log_weights.append(-misfit / 2 - np.linalg.slogdet(precision)[1] / 2 - log_rarity)
+            sds.append(np.sqrt(covariance[0, 0]))
+        # lambda and the size of the power are fitted; theta, c and the power are hardly free.
+        freedom = max(1, len(logs) - 2)
+        return cls(
+            special.softmax(np.stack(log_weights, -1)),
+            np.stack(means, -1),
+            np.array(sds),
+            multiplicities,
+            float(stats.chi2.sf(np.min(misfits), freedom)),
+        )
+
+    def densest(self) -> tuple[float, float]:
+        """Ends of the values of lambda of highest density that hold `PROBABILITY`."""
+        matters = self.weights > NEGLIGIBLE * self.weights.max()
+        weights, means, sds = (
+            np.broadcast_to(each, self.weights.shape)[matters] for each in (self.weights, self.means, self.sds)
+        )
+        grid = np.linspace((means - 4 * sds).min(), (means + 4 * sds).max(), GRID)
+        density = stats.norm.pdf(grid[:, None], means, sds) @ weights
+        order = np.argsort(-density)
+        inside = grid[order[: int(np.searchsorted(np.cumsum(density[order]), PROBABILITY * density.sum())) + 1]]
+        return float(inside.min()), float(inside.max())
+
+    def limit(self, used: int) -> Limit:
+        """Mean, standard error and intervals of lambda; most probable theta."""
+        mean = float(np.sum(self.weights * self.means))
+        error = float(np.sqrt(np.sum(self.weights * (self.sds**2 + (self.means - mean) ** 2))))
+        low, high = self.densest()
+        shares = self.weights.sum((1, 2))
+        average = float(shares @ self.multiplicities)
+        spread = float(np.sqrt(shares @ (self.multiplicities - average) ** 2))
+        order = np.argsort(-shares)
+        kept = self.multiplicities[order[: int(np.searchsorted(np.cumsum(shares[order]), PROBABILITY)) + 1]]
+        multiplicity = Interval(float(self.multiplicities[order[0]]), spread, float(kept.min()), float(kept.max()))
+        ends = f"{multiplicity.low:.0f}" + (f" to {multiplicity.high:.0f}" if len(kept) > 1 else "")
+        statement = (
+            f"lambda = {with_error(mean, error)}, {PROBABILITY:.0%} from {low:.3g} to {high:.3g}; multiplicity {ends};"
+            f" of the {used} coldest temperatures"
+        )
+        return Limit(Interval(mean, error, low, high), multiplicity, used, statement)

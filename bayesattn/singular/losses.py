@@ -1,0 +1,44 @@
+"""Learning coefficient from a chain of losses, which any sampler of the weights gives."""
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+
+from bayesattn._util.checks import Checked, finite, reals, require_kind
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.settings import with_own_settings
+from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.model import Model
+from bayesattn.singular.best_fit import best_fit_of
+from bayesattn.singular.coefficient import Estimates, reduced
+
+
+@with_own_settings
+def learning_coefficient_of(
+    losses: Checked, model: Model, *, best_fit: float | None = None, seed: int = 0
+) -> Estimates:
+    """lambda_hat = (mean of S - S*) / (2 T) of draws of the weights, however they were made.
+
+    Args:
+        losses: S = |Y - f|^2, the sum over all examples and outputs, of each draw; shape (draw,) or (chain, draw). A mean
+            loss L_n = S / (2 P) at inverse temperature beta is S = 2 P L_n at T = 1 / beta.
+        model: the posterior, with Gaussian labels and the temperature of the draws.
+        best_fit: S*, as in `bayesattn.learning_coefficient`.
+        seed: seed of the search for S*.
+
+    Raises:
+        ValueError: losses of another shape, negative ones, fewer than four draws; a model without Gaussian labels.
+    """
+    require_kind("model", model, Model)
+    model.require_gaussian()
+    array = np.atleast_2d(finite("losses", reals("losses", losses)))
+    if array.ndim != 2 or array.shape[1] < FEWEST_DRAWS or array.min() < 0:
+        raise BayesattnError(
+            f"losses must be sums of squares of shape (draw,) or (chain, draw), with at least {FEWEST_DRAWS} draws, got"
+            f" shape {np.shape(losses)} and a least value of {array.min(initial=np.inf):.3g}"
+        )
+    smaller, residual = reduced(model)
+    least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
+    scaled = (array - least.square) / (2 * model.temperature)
+    error = arviz_stats.mcse(xr.DataArray(scaled, dims=("chain", "draw")))
+    return Estimates(np.asarray(scaled.mean()), np.asarray(error))

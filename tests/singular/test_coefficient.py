@@ -1,0 +1,218 @@
+"""The learning coefficient by chains, against quadrature, reweighted prior draws, the evidence, and known limits."""
+
+import json
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn import plots
+from bayesattn.models import Path
+from bayesattn.network import effective_weights
+from bayesattn.singular import attention_law, learning_coefficient_of
+from bayesattn.singular.best_fit import best_fit_of
+from bayesattn.singular.loss import loss
+from tests.singular.networks import network
+
+SHORT = {"chains": 2, "warmup": 300, "draws": 500}
+
+
+def by_quadrature(model):
+    """lambda_hat of one path and output: U is a product of two chi squared numbers."""
+    first, last = model.architecture.widths
+    levels = (np.arange(2000) + 0.5) / 2000
+    # Midpoints of equal prior probability miss the smallest U, which matter most: levels are squeezed towards 0.
+    squeezed = levels**6
+    weights = 6 * levels**5
+    chi = [stats.chi2.ppf(squeezed, width) / width for width in (first, last)]
+    u = jnp.asarray(np.outer(*chi).reshape(-1))
+    prior = np.outer(weights, weights).reshape(-1)
+    process = model.kernels
+    log_density = np.asarray(jax.lax.map(lambda x: process.log_density(jnp.sqrt(x)[None, None]), u, batch_size=10_000))
+    posterior = prior * np.exp(log_density - log_density.max())
+    grid = loss(process, jnp.sqrt(u)[:, None, None]).mean
+    return float(posterior @ grid / posterior.sum())
+
+
+def by_prior_draws(model, least, draws=40_000, seed=0):
+    """lambda_hat from draws of all weights but V_0 under the prior, weighted by p(Y | U), with its standard error."""
+    posterior, process = Path.of(model), model.kernels
+
+    def one(key):
+        rows = effective_weights(posterior.draw_prior(key), posterior.skips)
+        kernel = process.kernel_of(rows @ rows.T / rows.shape[1])
+        solved = jnp.linalg.solve(kernel + process.temperature * jnp.eye(len(kernel)), kernel)
+        missed = process.flat_labels - solved.T @ process.flat_labels
+        square = missed @ missed + process.temperature * jnp.trace(solved)
+        return process.log_density_of(rows @ rows.T / rows.shape[1]), square / (2 * process.temperature)
+
+    keys = jax.random.split(jax.random.key(seed), draws)
+    log_weights, values = (np.asarray(array) for array in jax.lax.map(one, keys, batch_size=2000))
+    weights = np.exp(log_weights - log_weights.max())
+    mean = weights @ values / weights.sum()
+    error = np.sqrt(np.sum((weights * (values - mean)) ** 2)) / weights.sum()
+    return mean - least / (2 * model.temperature), error
+
+
+@pytest.fixture(scope="module")
+def one_path():
+    return ba.learning_coefficient(network((1,), (2, 5), 3), [1e-2, 1e-4, 1e-6], **SHORT)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_one_path_by_quadrature(one_path, place):
+    temperature = one_path.temperatures[place]
+    exact = by_quadrature(one_path.model.replace(temperature=temperature))
+    assert abs(one_path.value[place] - exact) < 4 * one_path.error[place]
+    assert one_path.error[place] < 0.05
+
+
+def test_limit_is_that_of_the_law(one_path):
+    """Widths 2 and 5 with three features: lambda = 1."""
+    assert attention_law(one_path.model.architecture, 3) == pytest.approx((1, 1))
+    assert abs(one_path.value[-1] - 1) < 4 * one_path.error[-1]
+
+
+def test_slopes_and_evidence_agree_with_values(one_path):
+    """Means of lambda_hat over log T: by values and slopes of the chains, and by differences of the evidence."""
+    chains, evidence = one_path.between, one_path.from_evidence
+    np.testing.assert_allclose(chains.temperatures, evidence.temperatures)
+    z = (chains.value - evidence.value) / np.hypot(chains.error, evidence.error)
+    assert np.abs(z).max() < 4
+    assert evidence.error.max() < 0.1
+
+
+def test_two_temperatures_need_no_best_fit(one_path):
+    """With a wrong S*, only the values change."""
+    wrong = ba.learning_coefficient(one_path.model, one_path.temperatures, best_fit=1e-6, **SHORT)
+    np.testing.assert_allclose(wrong.value, one_path.value - 1e-6 / (2 * one_path.temperatures))
+    np.testing.assert_allclose(wrong.two_temperature.value, one_path.two_temperature.value, atol=1e-9)
+    assert wrong.best_fit == (1e-6, "given")
+
+
+def test_reweighted_prior_draws_of_several_outputs_with_a_skip_and_labels():
+    rng = np.random.default_rng(1)
+    model = network((2,), (3, 3), 2, outputs=2, temperature=0.3, labels=rng.normal(size=(6, 2)), skips=(0.7,))
+    found = ba.learning_coefficient(model, 0.3, **SHORT)
+    assert found.best_fit.how == "found"
+    mean, error = by_prior_draws(model, found.best_fit.square)
+    assert abs(found.value[0] - mean) < 4 * np.hypot(found.error[0], error)
+
+
+def test_any_number_of_examples():
+    """Compressed examples, plain ones and their triangle have the same lambda_hat; labels off the model only add to S*."""
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((2,), (4, 4), (1.0,) * 3)
+    inputs, labels = rng.normal(size=(60, 2, 2)), rng.normal(size=60)
+    plain = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
+    gathered = ba.Model(dataset=ba.Dataset.gather((inputs, labels), arch), architecture=arch, temperature=0.1)
+    first, second = (ba.learning_coefficient(model, 0.1, **SHORT) for model in (plain, gathered))
+    np.testing.assert_allclose(first.value, second.value, rtol=1e-6)
+    residual = np.sum((labels - inputs.reshape(60, -1) @ np.linalg.lstsq(inputs.reshape(60, -1), labels)[0]) ** 2)
+    assert first.best_fit.square == pytest.approx(residual)
+    assert first.best_fit.how == "not needed"
+    assert first.singular_fluctuation is not None
+    assert second.singular_fluctuation is None
+
+
+def test_losses_of_any_chain(one_path):
+    """A chain of weights gives the same number, with a larger error."""
+    model = one_path.model.replace(temperature=0.01)
+    draws = ba.sample(model, chains=2, warmup=300, draws=1000, seed=5, progress=False)
+    weights = ba.collapsed.weights(draws, model)
+    inputs = model.path_inputs
+    readout = np.einsum("cda,cdham,cdmf->cdhf", weights["a"], weights["V_1"], weights["V_0"])
+    outputs = np.einsum("ehf,cdhf->cde", inputs, readout) / np.sqrt(3 * 2 * 5)
+    found = learning_coefficient_of(np.sum(outputs**2, -1), model)
+    assert abs(found.value - one_path.value[0]) < 4 * np.hypot(found.error, one_path.error[0])
+    assert found.error > one_path.error[0] / 2
+
+
+def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression():
+    """One head of width 1 with an orthonormal design: what the first singular value of the regression leaves."""
+    rng = np.random.default_rng(3)
+    labels = rng.normal(size=(4, 2))
+    found = best_fit_of(network((1,), (1, 3), 4, outputs=2, labels=labels))
+    assert found.how == "found"
+    assert found.square == pytest.approx(np.linalg.svd(labels, compute_uv=False)[1] ** 2, rel=1e-9)
+    wide = best_fit_of(network((1,), (2, 3), 4, outputs=2, labels=labels))
+    assert wide == (0.0, "not needed")
+
+
+def test_singular_fluctuation_of_a_wide_network_is_that_of_its_gaussian_process():
+    """Half the sum of the variances of |Y_i - f_i|^2 / 2T: at large width U does not vary."""
+    model = network((1,), (10**5, 10**5), 3, temperature=0.5, labels=np.array([1.0, -0.5, 0.2]))
+    found = ba.learning_coefficient(model, 0.5, **SHORT)
+    # K = I: f_i ~ Normal(Y_i / (1 + T), T / (1 + T)).
+    missed, variance = model.labels * 0.5 / 1.5, 0.5 / 1.5
+    exact = np.sum(2 * variance**2 + 4 * missed**2 * variance) / (2 * 4 * 0.5**2)
+    assert found.singular_fluctuation.value[0] == pytest.approx(exact, rel=0.02)
+    assert found.value[0] == pytest.approx((3 / 1.5 + 0.5 * np.sum(model.labels**2) / 1.5**2) / 2, rel=0.02)
+
+
+def test_summary_figure_and_json(one_path):
+    summary = one_path.summary()
+    assert [*summary.columns] == ["value", "error", "slope", "ess", "rhat", "fluctuation", "its error"]
+    assert [*summary.index] == [1e-2, 1e-4, 1e-6]
+    axes = one_path.plot().axes[0]
+    assert axes.get_xlabel() == "temperature T, that is 1 / (n β)"
+    content = json.loads(json.dumps(one_path.to_dict()))
+    assert content["statement"] == "cannot tell: 3 temperatures are too few, at least 4 are needed"
+    assert "coldest" in repr(one_path)
+    with pytest.raises(ValueError, match=r"found must be a result of bayesattn\.learning_coefficient, got 3"):
+        plots.learning_coefficient_figure(3)
+
+
+def test_default_temperatures_end_where_float64_does():
+    """One path of the smallest widths."""
+    found = ba.learning_coefficient(network((1,), (1, 1), 1), chains=2, warmup=100, draws=50)
+    assert found.temperatures[0] == 0.1
+    np.testing.assert_allclose(np.diff(np.log10(found.temperatures)), -1)
+    assert len(found.temperatures) == 9 or "float64" in found.stopped
+
+
+def test_command_goes_on(command, tmp_path):
+    np.savez("mine.npz", path_inputs=np.random.default_rng(0).normal(size=(6, 1, 2)), labels=np.zeros(6))
+    (tmp_path / "mine.toml").write_text(
+        'temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 3\n[task]\nname = "arrays"\nfile = "mine.npz"\n'
+    )
+    few = ["--chains", "2", "--warmup", "100", "--draws", "100"]
+    line = ["learning-coefficient", "mine.toml", "--temperature", "0.1", "--temperature", "0.01", *few]
+    code, first, _ = command(*line, "--json")
+    assert code == 2  # Two temperatures tell no limit.
+    assert len(list((tmp_path / "out/learning-coefficient-mine").iterdir())) == 2
+    _, again, _ = command(*line, "--figure", "figure.png")
+    assert "cannot tell: 2 temperatures are too few" in " ".join(again.split())
+    assert (tmp_path / "figure.png").exists()
+    assert f"{json.loads(first)['value'][0]:.3f}" in again
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"temperatures": [0.1, -1]}, "temperatures must be a finite number above 0, got -1"),
+        ({"temperatures": []}, "temperatures must be different numbers above 0, at least one, got []"),
+        ({"temperatures": [0.1, 0.1]}, "temperatures must be different numbers above 0, at least one, got [0.1, 0.1]"),
+        ({"temperatures": "cold"}, "temperatures must be"),
+        ({"best_fit": -1}, "best_fit must be at least 0, what no function of the path inputs explains, got -1"),
+        ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
+    ],
+)
+def test_bad_input(change, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        ba.learning_coefficient(network((1,), (2, 2), 2), **change)
+
+
+def test_other_likelihoods_are_refused():
+    with pytest.raises(ValueError, match="Gaussian"):
+        ba.learning_coefficient(ba.reference.load("three_classes").model)
+
+
+@pytest.mark.parametrize("losses", [[1.0], [[1.0, -1.0, 2.0, 3.0]], [1.0, np.nan, 2.0, 3.0], np.ones((2, 3, 4))])
+def test_bad_losses(losses):
+    with pytest.raises(ValueError, match="losses must be"):
+        learning_coefficient_of(losses, network((1,), (2, 2), 2))

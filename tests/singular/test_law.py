@@ -1,0 +1,87 @@
+"""Laws of the limit: Aoyagi's for deep linear networks, and power counting for networks with heads."""
+
+import re
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.singular import attention_law, deep_linear_law
+
+
+def architecture(heads, widths, outputs=1, skips=()):
+    return ba.Architecture(heads, widths, (1.0,) * (len(heads) + 2), skips=skips, outputs=outputs)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "rank", "expected"),
+    [
+        ((5, 3, 3, 2), 0, (2.5, 1)),  # EXTENSIONS section 6
+        ((4, 2, 4, 3), 0, (3, 3)),
+        ((3, 2, 2, 2, 2), 0, (1.5, 3)),
+        ((1, 1), 0, (0.5, 1)),
+        ((1, 1, 1), 0, (0.5, 2)),  # (a b)^2
+        ((1, 1, 1, 1), 0, (0.5, 3)),
+        ((3, 5, 4), 3, (6, 1)),  # A teacher of full rank: half of the entries of the product, a regular model.
+        (
+            (6, 3, 5),
+            0,
+            (7, 1),
+        ),  # (2 (3 6 + 3 5 + 6 5) - 3^2 - 6^2 - 5^2) / 8 (Aoyagi and Watanabe 2005)
+    ],
+)
+def test_deep_linear(sizes, rank, expected):
+    assert deep_linear_law(sizes, rank) == pytest.approx(expected)
+
+
+def test_power_counting_of_one_head_is_aoyagis_law():
+    rng = np.random.default_rng(0)
+    multiplicities = set()
+    for _ in range(60):
+        depth = rng.integers(1, 4)
+        widths, features, outputs = (
+            rng.integers(1, 7, depth + 1).tolist(),
+            int(rng.integers(1, 7)),
+            int(rng.integers(1, 5)),
+        )
+        found = attention_law(architecture((1,) * depth, widths, outputs), features)
+        assert found == pytest.approx(deep_linear_law([features, *widths, outputs])), (widths, features, outputs)
+        multiplicities.add(found.multiplicity)
+    assert {1, 2, 3} <= multiplicities
+
+
+def test_power_counting_of_one_layer_and_output():
+    """S = |a|^2 |B V_0|^2 with B Gaussian, one row for each head, independent of |a|: the least of two coefficients."""
+    rng = np.random.default_rng(1)
+    for _ in range(40):
+        heads, first, last, features = map(int, rng.integers(1, 6, 4))
+        scale, product = (last / 2, 1), deep_linear_law((heads, first, features))
+        equal = scale[0] == product.coefficient
+        expected = min(scale[0], product.coefficient), (1 + product.multiplicity if equal else min([scale, product])[1])
+        assert attention_law(architecture((heads,), (first, last)), features) == pytest.approx(expected)
+
+
+def test_more_of_anything_never_lowers_the_coefficient():
+    """A smaller network is a larger one with some weights at 0."""
+    small = attention_law(architecture((2, 1), (2, 3, 2), 2), 3).coefficient
+    for larger in (((3, 1), (2, 3, 2), 2), ((2, 2), (2, 3, 2), 2), ((2, 1), (3, 3, 2), 2), ((2, 1), (2, 3, 2), 3)):
+        assert attention_law(architecture(*larger), 3).coefficient >= small
+
+
+def test_bad_input():
+    for sizes, rank, text in (
+        ((3,), 0, "sizes must be two or more sizes of layers, got (3,)"),
+        ((3, 0), 0, "sizes must be a whole number of at least 1, got 0"),
+        ((3, 2), 3, "rank must be a whole number of at most 2, got 3"),
+        (5, 0, "sizes must be two or more sizes of layers, got 5"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(text)):
+            deep_linear_law(sizes, rank)
+    with pytest.raises(
+        ValueError, match=re.escape("arch must have no skips, for which no law is known, got skips (1.0,)")
+    ):
+        attention_law(architecture((1,), (2, 2), skips=(1.0,)), 3)
+    with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
+        attention_law("hidden_markov", 3)
+    with pytest.raises(ValueError, match="features must be a whole number"):
+        attention_law(architecture((1,), (2, 2)), 0)

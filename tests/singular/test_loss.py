@@ -1,0 +1,55 @@
+"""The loss given U against draws of f, and its derivatives."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.kernels import FORMS, conditional_moments, gaussian_process
+from bayesattn.singular.loss import example_losses, loss
+
+RNG = np.random.default_rng(7)
+ARCH = ba.Architecture((2,), (3, 3), (1.0, 1.2, 0.8))
+INPUTS, LABELS = RNG.normal(size=(9, 2, 2)), RNG.normal(size=9)
+FACTORS = jnp.asarray(RNG.normal(size=(3, 2, 2)))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_expected_loss_is_that_of_the_conditional_law(form):
+    process = gaussian_process(INPUTS, LABELS, ARCH, 0.3, form=form)
+    found = loss(process, FACTORS)
+    for factor, mean in zip(FACTORS, found.mean, strict=True):
+        moments = conditional_moments(process, factor @ factor.T, process.features)
+        square = float(np.sum((LABELS - moments.mean) ** 2 + moments.variance))
+        assert mean == pytest.approx(square / (2 * 0.3), rel=1e-10)
+
+
+def test_slope_is_the_derivative_by_log_temperature():
+    process = gaussian_process(INPUTS, LABELS, ARCH, 0.3)
+    step = 1e-5
+    up, down = (loss(process.at(0.3 * np.exp(sign * step)), FACTORS).mean for sign in (1, -1))
+    np.testing.assert_allclose(loss(process, FACTORS).slope, (up - down) / (2 * step), rtol=1e-7)
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+@pytest.mark.parametrize("examples", [3, 40])
+def test_losses_of_examples(outputs, examples):
+    """Means and variances of |Y_i - f_i|^2 / 2T against draws of f given U and Y, in either size of matrix."""
+    arch = ba.Architecture((1,), (4, 4), (1.0, 1.0, 1.0), outputs=outputs)
+    rng = np.random.default_rng(examples)
+    inputs, labels = rng.normal(size=(examples, 1, 3)), rng.normal(size=(examples, outputs))
+    process = gaussian_process(inputs, labels if outputs > 1 else labels[:, 0], arch, 0.5)
+    factor = jnp.asarray(rng.normal(size=(outputs, outputs)))
+    mean, variance = (np.asarray(array[0]) for array in example_losses(process, factor[None]))
+    assert mean.sum() == pytest.approx(loss(process, factor[None]).mean[0])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    projections = jax.vmap(lambda key: process.sample_projection(key, factor))(keys)
+    outputs_drawn = np.asarray(jax.vmap(lambda z: process.mixed(factor) @ z.T.reshape(-1))(projections))
+    drawn = np.sum((labels.reshape(-1) - outputs_drawn).reshape(len(keys), examples, outputs) ** 2, 2) / (2 * 0.5)
+    z = (drawn.mean(0) - mean) / (drawn.std(0) / np.sqrt(len(drawn)))
+    centred = (drawn - drawn.mean(0)) ** 2
+    z_variance = (centred.mean(0) - variance) / (centred.std(0) / np.sqrt(len(drawn)))
+    # Of 80 numbers at most; 5 errors have probability 5e-5.
+    assert np.abs(z).max() < 5
+    assert np.abs(z_variance).max() < 5
