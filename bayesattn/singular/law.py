@@ -6,11 +6,12 @@ the loss is equivalent to the squared norm of the readout. The prior is Gaussian
 
 import itertools
 import math
-from typing import NamedTuple
+from collections import Counter
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from scipy import optimize
+from scipy import optimize, sparse
 
 from bayesattn._util.checks import Checked, entries, positive_integer, require_kind
 from bayesattn._util.errors import BayesattnError
@@ -65,9 +66,9 @@ def attention_law(arch: Architecture, features: int) -> Law:
 
     It is ours; docs/learning-coefficient.md derives it. The readout is the product of a, the values of all heads and V_0.
     Every matrix that is met on the way from the outputs to V_0 gets singular values T^(x/2); the probability of these
-    exponents under the prior is T^(cost/2), with a cost that is linear in sorted exponents; and the coefficient is half of
-    the least cost, found by linear programming. The multiplicity is the dimension of the set of cheapest exponents plus 1.
-    For one head it equals `deep_linear_law`.
+    exponents under the prior is T^(cost/2), with a cost that is piecewise linear and convex in sorted exponents; and the
+    coefficient is half of the least cost, found by linear programming. The multiplicity is the dimension of the set of
+    cheapest exponents plus 1. Path inputs must have full column rank, which several heads on one token never have.
 
     Args:
         arch: the network, without skips.
@@ -125,20 +126,28 @@ class _Program:
             self.cost[row] -= width
             if place < count:
                 self.bounds.append(({row: 1.0, exponents[place]: -1.0}, 0.0))
-            for exponent in exponents[: min(place, count)]:
-                self.excess(0.0, {row: -1.0, exponent: 1.0}, 1.0)
+        below = Counter(
+            (row, exponent)
+            for place, row in enumerate(rows)
+            for exponent in exponents[: min(place, count)]
+            if row is not None
+        )
+        for (row, exponent), repeats in below.items():
+            self.excess(0.0, {row: -1.0, exponent: 1.0}, repeats)
         return exponents
 
     def solved(self) -> Law:
         """Half of the least cost, and 1 plus the dimension of the set of exponents at which it is attained."""
         limits = np.array([limit for _, limit in self.bounds])
-        rows = np.zeros((len(self.bounds), len(self.cost)))
-        for row, (coefficients, _) in zip(rows, self.bounds, strict=True):
-            row[list(coefficients)] = list(coefficients.values())
+        rows = sparse.lil_array((len(self.bounds), len(self.cost)))
+        for row, (coefficients, _) in enumerate(self.bounds):
+            for name, coefficient in coefficients.items():
+                rows[row, name] = coefficient
+        rows = rows.tocsr()
         cost = np.array(self.cost)
         least = _minimum(cost, rows, limits)
         value = float(cost @ least)
-        face = np.vstack([rows, cost]), np.append(limits, value + SLACK)
+        face = sparse.vstack([rows, cost[None]]), np.append(limits, value + SLACK)
         # Two ends of the face in a random direction differ almost surely in a further dimension, if there is one.
         rng, spread = np.random.default_rng(0), np.empty((0, len(self.exponents)))
         for _ in range(len(self.exponents) + 1):
@@ -159,7 +168,7 @@ class _Program:
 
 
 def _minimum(
-    cost: Float[np.ndarray, " variable"], rows: Float[np.ndarray, "bound variable"], limits: Float[np.ndarray, " bound"]
+    cost: Float[np.ndarray, " variable"], rows: Any, limits: Float[np.ndarray, " bound"]
 ) -> Float[np.ndarray, " variable"]:
     """Point at which a linear cost is least."""
     found = optimize.linprog(cost, A_ub=rows, b_ub=limits, bounds=(0, None), method="highs")

@@ -61,6 +61,33 @@ def test_power_counting_of_one_layer_and_output():
         assert attention_law(architecture((heads,), (first, last)), features) == pytest.approx(expected)
 
 
+def test_power_counting_of_two_layers_that_meet_in_one_neuron():
+    """N_2 = 1: |g|^2 is a product of two independent norms, of reduced-rank products before and after the neuron."""
+    rng = np.random.default_rng(3)
+    ties = 0
+    for _ in range(40):
+        after, before, first, last, features, outputs = map(int, rng.integers(1, 5, 6))
+        parts = deep_linear_law((outputs, last, after)), deep_linear_law((before, first, features))
+        least, most = sorted(parts)
+        tie = least.coefficient == most.coefficient
+        ties += tie
+        expected = least.coefficient, least.multiplicity + (most.multiplicity if tie else 0)
+        found = attention_law(architecture((before, after), (first, 1, last), outputs), features)
+        assert found == pytest.approx(expected)
+    assert ties > 2
+
+
+def test_power_counting_from_either_end():
+    """A network read from the inputs to the outputs has the same loss."""
+    rng = np.random.default_rng(4)
+    for _ in range(40):
+        depth = int(rng.integers(1, 4))
+        heads, widths = rng.integers(1, 4, depth).tolist(), rng.integers(1, 5, depth + 1).tolist()
+        features, outputs = map(int, rng.integers(1, 5, 2))
+        forwards = attention_law(architecture(heads, widths, outputs), features)
+        assert forwards == pytest.approx(attention_law(architecture(heads[::-1], widths[::-1], features), outputs))
+
+
 def test_more_of_anything_never_lowers_the_coefficient():
     """A smaller network is a larger one with some weights at 0."""
     small = attention_law(architecture((2, 1), (2, 3, 2), 2), 3).coefficient
