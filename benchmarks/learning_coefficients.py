@@ -162,25 +162,15 @@ def compare(name: str, examples: int, gamma: float) -> None:
         rows = jnp.asarray(compressed.path_inputs)
         squares = jax.lax.map(lambda draw: jnp.sum(network(draw, rows) ** 2), flat)  # noqa: B023
         estimate = ba.learning_coefficient_of(np.asarray(squares).reshape(4, -1), compressed, best_fit=0.0)
-        seconds = time.perf_counter() - start
-        row(
-            name,
-            examples,
-            gamma,
-            f"{sampler} of the weights",
-            (float(estimate.value), float(estimate.error)),
-            exact,
-            seconds,
-        )
+        value = float(estimate.value), float(estimate.error)
+        print_row(case, f"{sampler} of the weights", value, exact, time.perf_counter() - start)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", nargs="*", choices=[*ARCHITECTURES], default=[*ARCHITECTURES], metavar="NETWORK")
     chosen = parser.parse_args().only
-    print(
-        "| network | n | gamma | estimator | estimate | exact | off by | seconds |\n| --- | --- | --- | --- | --- | --- | --- | --- |"
-    )
+    print(f"| {' | '.join(HEADINGS)} |\n| {' | '.join(['---'] * len(HEADINGS))} |")
     for name in chosen:
         for examples in SIZES:
             for gamma in (1.0, 100.0):
