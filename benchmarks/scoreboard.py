@@ -26,7 +26,7 @@ import numpyro.infer.autoguide as guides
 import optax
 
 import bayesattn as ba
-from bayesattn.checks.grading import BIASED, RIGHT, Grade
+from bayesattn.checks.grading import BIASED, CANNOT_TELL, MARGIN, RIGHT, Grade
 from bayesattn.reference.posteriors import Reference
 from bayesattn.samplers import SAMPLERS
 
@@ -37,6 +37,7 @@ SGLD_STEPS = 10
 SVI_STEPS, SVI_DRAWS = 5000, 4000
 MEMBERS, MEMBER_STEPS = 50, 3000
 TARGETS = (1e-2, 1e-4)
+NOT_SERVED = "not served"
 
 
 class Drawn(NamedTuple):
@@ -197,19 +198,51 @@ def cell(method: str, name: str, file: Path) -> dict[str, Any]:
             "note": drawn.note,
         }
     except (ValueError, FloatingPointError, NotImplementedError, AssertionError) as error:
-        result = {"verdict": "not served", "statement": " ".join(str(error).split())[:200]}
+        result = {"verdict": NOT_SERVED, "statement": " ".join(str(error).split())[:200]}
     result |= {"method": method, "reference": name, "seconds": round(time.perf_counter() - start, 1)}
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1))
     return result
 
 
-SHORT = {RIGHT: "right", BIASED: "biased", "cannot tell": "?", "not served": "-"}
+SIGNS = {RIGHT: "✓", BIASED: "✗", CANNOT_TELL: "?", NOT_SERVED: "–"}
+
+
+INTRODUCTION = """---
+hide: [toc]
+---
+
+# Scoreboard of samplers
+
+Which samplers and approximations are right on a neural network's posterior, and what does right cost? Each ran once, as
+its preset or its library's default has it, on each [reference posterior](howto/grading.md), whose truth is known, and
+`ba.grade` has the verdict. Chains: {chains} of {warmup} steps of warm-up and {draws:,} draws.
+
+```
+uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
+```
+
+makes this page, in {minutes:.0f} minutes in all, and goes on where it was stopped.
+
+- ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
+- ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; one in a hundred
+  right chains is called biased.
+- ? cannot tell: too few effective draws, or chains that differ. – not served, or failed.
+
+Gradients are those for an expected squared error of 0.01, and of 0.0001, posterior variances of the worst quantity, all
+chains together, without warm-up; *never*: the bias found is larger. Methods without gradients count evaluations of the log
+density. Where the verdict is ?, costs follow from Monte Carlo errors that may be too small."""
 
 
 def power(number: float | None) -> str:
     """A number of gradients in short."""
     return "never" if number is None else f"{number:.0e}".replace("e+0", "e")
+
+
+def middle(numbers: list[float | None]) -> str:
+    """Median cost, "never" if at least half of the costs are."""
+    known = sorted(float("inf") if number is None else number for number in numbers)
+    return "" if not known else power(None if np.isinf(known[len(known) // 2]) else known[len(known) // 2])
 
 
 def page(results: list[dict[str, Any]]) -> str:
@@ -218,32 +251,41 @@ def page(results: list[dict[str, Any]]) -> str:
     by_pair = {(each["method"], each["reference"]): each for each in results}
     methods = [method for method in METHODS if any(each["method"] == method for each in results)]
 
-    def table(shown: Callable[[dict[str, Any]], str]) -> list[str]:
-        rows = [["", *names], ["---"] * (1 + len(names))]
-        for method in methods:
-            pairs = (by_pair.get((method, name)) for name in names)
-            rows.append([method, *("" if found is None else shown(found) for found in pairs)])
+    def table(columns: list[str], cells: Callable[[str], list[str]]) -> list[str]:
+        rows = [["", *columns], ["---"] * (1 + len(columns)), *([method, *cells(method)] for method in methods)]
         return [f"| {' | '.join(row)} |" for row in rows]
 
+    def summary(method: str) -> list[str]:
+        own = [each for each in results if each["method"] == method]
+        verdicts = [sum(each["verdict"] == verdict for each in own) for verdict in SIGNS]
+        return [
+            *map(str, verdicts),
+            *(middle([each["costs"][str(target)] for each in own if "costs" in each]) for target in TARGETS),
+        ]
+
+    def shown(of: Callable[[dict[str, Any]], str]) -> Callable[[str], list[str]]:
+        return lambda method: [of(by_pair[method, name]) if (method, name) in by_pair else "" for name in names]
+
+    def cost(found: dict[str, Any]) -> str:
+        return " / ".join(power(each) for each in found.get("costs", {}).values())
+
+    minutes = sum(each["seconds"] for each in results) / 60
     lines = [
-        "# Scoreboard",
+        *INTRODUCTION.format(chains=CHAINS, warmup=WARMUP, draws=DRAWS, minutes=minutes, margin=MARGIN).splitlines(),
         "",
-        "Made by `uv run python benchmarks/scoreboard.py --table docs/scoreboard.md`. Each method runs once on each",
-        "reference posterior, with its preset or its library's default:",
-        f"{CHAINS} chains of {WARMUP} steps of warm-up and {DRAWS} draws. `bayesattn.grade` says whether the draws are",
-        "right, biased, or cannot tell (?); - is not served.",
+        "## Summary",
         "",
-        "## Which are right",
+        *table([*SIGNS.values(), "gradients for 0.01", "for 0.0001"], summary),
         "",
-        *table(lambda found: SHORT[found["verdict"]]),
+        "Gradients are medians over the reference posteriors.",
+        "",
+        "## Verdicts",
+        "",
+        *table(names, shown(lambda found: SIGNS[found["verdict"]])),
         "",
         "## Gradients for a squared error of 0.01 and of 0.0001",
         "",
-        "Posterior variances of the worst quantity, in expectation; all chains together, without warm-up. 'never': the",
-        "bias that was found is larger. Methods without gradients count evaluations of the log density. Draws that cannot",
-        "tell have costs by their Monte Carlo errors, which may be too small.",
-        "",
-        *table(lambda found: " / ".join(power(cost) for cost in found.get("costs", {}).values())),
+        *table(names, shown(cost)),
         "",
     ]
     return "\n".join(lines)
