@@ -145,7 +145,7 @@ def compare(name: str, examples: int, gamma: float) -> None:
     for number, setting in enumerate(settings()):
         start = time.perf_counter()
         squares = stochastic(model, gamma, setting, jax.random.key(number))
-        estimate = (float("nan"),) * 2
+        estimate = float("nan"), float("nan")
         if np.isfinite(squares).all():
             by_chain = squares.mean(1) / (2 * model.temperature)
             estimate = float(by_chain.mean()), float(by_chain.std(ddof=1) / np.sqrt(CHAINS))

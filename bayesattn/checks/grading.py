@@ -16,7 +16,8 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened_of, order_parameters_in
+from bayesattn.models.origin import Origin
+from bayesattn.models.trees import CHAIN_AXES, Draws, opened, order_parameters_in, share_of_repeats
 from bayesattn.reference.posteriors import Reference, load
 from bayesattn.reference.quantities import quantities_of_draws
 from bayesattn.reference.truth import LEVELS
@@ -28,6 +29,8 @@ GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 """Verdicts in the order of the exit statuses of `bayesattn grade`."""
 MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
+MOST_REPEATS = 0.1
+"""Largest share of draws that occur elsewhere too; a few do by rounding, where weights were drawn anew given the same U."""
 LENGTHS = 20
 """Number of lengths of the chains at which the squared bias is computed."""
 SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
@@ -71,9 +74,9 @@ class Grade(Described):
         found = moments(drawn)
         error = np.hypot(found["error"], truth.mean_error)
         shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
-        # Chains that never, or always, are below a quantile have no error of their own: that of right draws is taken.
+        # The error of a share is that of right draws: its own error falls with the share, and there is none for 0 and 1.
         ess = np.where(np.isnan(shares["ess"]), found["ess"][:, None], shares["ess"])
-        own = np.where(np.isnan(shares["ess"]), np.sqrt(truth.below * (1 - truth.below) / ess), shares["error"])
+        own = np.sqrt(truth.below * (1 - truth.below) / ess)
         with np.errstate(divide="ignore", invalid="ignore"):
             z = (found["mean"] - truth.mean) / error
             z_shares = (shares["mean"] - truth.below) / np.hypot(own, truth.below_error)
@@ -106,6 +109,12 @@ class Grade(Described):
     def doubts(self) -> list[str]:
         """Reasons why the draws cannot be called right or biased, one sentence each."""
         table = self.table
+        if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
+            return [f"{fixed} quantities never vary: these are points, not draws"]
+        if share_of_repeats(self.values[..., 0]) > MOST_REPEATS:
+            return [
+                "the same draws occur twice, in several chains or out of order: hand over each chain once, as drawn"
+            ]
         return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
 
     @property
@@ -136,7 +145,7 @@ class Grade(Described):
             )
         largest = f"{self.bounds.max():.2f} posterior standard deviations"
         if self.verdict == RIGHT:
-            shares = "no share of draws below a true quantile differs significantly"
+            shares = "no share of draws below the true 10, 50 and 90 % quantiles differs significantly"
             return f"right: no mean is off by more than {largest}, {shares}"
         return f"cannot tell: a mean off by {largest} is not excluded, but must be below {self.margin:g}; draw more"
 
@@ -146,6 +155,7 @@ class Grade(Described):
         Its maximum and mean are the "b^2" of Hoffman and Sountsov (2022).
         """
         truth = self.reference.truth.combined
+        draws = None if draws is None else positive_integer("draws", draws)
         return ((self.values[:, :draws].mean((0, 1)) - truth.mean) / truth.sd) ** 2
 
     def trajectory(self) -> "pd.DataFrame":
@@ -189,6 +199,15 @@ class Grade(Described):
         )
 
 
+def _recorded(steps: xr.DataArray) -> int | None:
+    """Number of gradients of all draws, those between kept ones included; None where some were not recorded."""
+    if not np.isfinite(steps.values).all():
+        return None
+    numbers = steps["draw"].values if "draw" in steps.coords else np.arange(steps.sizes["draw"])
+    between = np.unique(np.diff(numbers))
+    return int(steps.sum()) * (int(between[0]) if len(between) == 1 else 1)
+
+
 def _freedom(ess: np.ndarray) -> np.ndarray:
     """Degrees of freedom of Monte Carlo errors."""
     return np.maximum(ess / DRAWS_PER_FREEDOM, 1)
@@ -210,15 +229,19 @@ def grade(
             `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
         name: name of the reference posterior, one of `bayesattn.reference.names()`.
         gradients: number of gradients behind all draws of all chains together, for the squared bias at a given cost; by
-            default the sum of n_steps in sample_stats, which excludes the warm-up.
+            default the sum of n_steps in sample_stats, times the thinning, which excludes the warm-up.
         margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
-        level: largest probability that right draws are called biased, all tests together.
+        level: largest probability that right draws are called biased, all tests together; below 1.
 
     Raises:
-        ValueError: an unknown name, draws of another model, without U or f, or not finite.
+        ValueError: an unknown name, draws of another model or on other test examples, without U or f, or not finite.
     """
     margin, level, reference = positive("margin", margin), positive("level", level), load(name)
-    model, tree = reference.model, opened_of(draws, reference.model)
+    if level >= 1:
+        raise BayesattnError(f"level must be a probability below 1, got {level:g}")
+    model, tree = reference.model, opened(draws)
+    if difference := Origin.of_tree(tree).difference(Origin.of_model(model)):
+        raise BayesattnError(f"draws must be of reference posterior {name!r}, which has {difference}")
     posterior = tree["posterior"]
     for variable in ("order_parameter", "prediction"):
         if variable not in posterior:
@@ -228,11 +251,19 @@ def grade(
             )
     order_parameters = order_parameters_in(tree, model)
     shape = (*order_parameters.shape[:2], len(model.test_path_inputs), *model.architecture.output_axes)
+    own_inputs = None
+    if "constant_data" in tree and "test_path_inputs" in tree["constant_data"]:
+        own_inputs = tree["constant_data"].to_dataset()["test_path_inputs"].values
+    if own_inputs is not None and not np.array_equal(own_inputs, model.test_path_inputs):
+        raise BayesattnError(
+            "draws must be on the test examples of the reference posterior, in their order, got others: use"
+            f" bayesattn.reference.load({name!r}).model as it is"
+        )
     predictions = finite_array("prediction of the draws", posterior["prediction"].values, shape)
     order_parameters = finite_array("order_parameter of the draws", order_parameters, order_parameters.shape)
     if gradients is not None:
         gradients = positive_integer("gradients", gradients)
     elif "sample_stats" in tree and "n_steps" in tree["sample_stats"]:
-        gradients = int(tree["sample_stats"].to_dataset()["n_steps"].sum())
+        gradients = _recorded(tree["sample_stats"].to_dataset()["n_steps"])
     values = quantities_of_draws(order_parameters, predictions, model)
     return Grade(reference, values, gradients, margin, level)

@@ -127,6 +127,23 @@ def test_a_spread_too_small_is_found_though_every_mean_is_right(draws, two_heads
     assert found.verdict == BIASED
 
 
+def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
+    point = first(draws, 100).copy(deep=True)
+    for name in ("prediction", "order_parameter"):
+        point["posterior"][name] = point["posterior"][name] * 0 + point["posterior"][name][0, 0]
+    assert "quantities never vary: these are points, not draws" in ba.grade(point, "two_heads").statement()
+    density = two_heads.log_density("collapsed")
+    vectors = np.random.default_rng(0).normal(size=(1, 200, density.size))
+    again = ba.grade(ba.from_vectors(np.repeat(vectors, 4, axis=0), two_heads), "two_heads")
+    assert again.statement().startswith("cannot tell: the same draws occur twice")
+
+
+def test_gradients_of_thinned_draws_are_those_of_all(two_heads):
+    job = {"chains": 2, "warmup": 100, "draws": 100, "progress": False}
+    every, tenth = (ba.grade(ba.sample(two_heads, thin=thin, **job), "two_heads").gradients for thin in (1, 10))
+    assert tenth == pytest.approx(every, rel=0.2)
+
+
 def test_stuck_chains_cannot_tell(draws, two_heads):
     tree = first(draws, 500).copy(deep=True)
     tree["posterior"]["prediction"][0] += 1.0
@@ -138,7 +155,7 @@ def test_stuck_chains_cannot_tell(draws, two_heads):
 def test_bad_draws_are_named(draws, two_heads):
     with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'two_hands'"):
         ba.grade(draws, "two_hands")
-    with pytest.raises(ValueError, match="model must be the one that draws are of"):
+    with pytest.raises(ValueError, match="draws must be of reference posterior 'one_head', which has"):
         ba.grade(draws, "one_head")
     without = draws.copy()
     without["posterior"] = without["posterior"].to_dataset().drop_vars("prediction")
@@ -150,6 +167,12 @@ def test_bad_draws_are_named(draws, two_heads):
         ba.grade(broken, "two_heads")
     with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
         ba.grade(draws, "two_heads", margin=0)
+    with pytest.raises(ValueError, match="level must be a probability below 1, got 2"):
+        ba.grade(draws, "two_heads", level=2)
+    turned = draws.copy(deep=True)
+    turned["constant_data"] = turned["constant_data"].to_dataset().isel(test_example=slice(None, None, -1))
+    with pytest.raises(ValueError, match="draws must be on the test examples of the reference posterior"):
+        ba.grade(turned, "two_heads")
     with pytest.raises(ValueError, match=r"grades must be results of bayesattn\.grade"):
         grade_figure(draws)
 
@@ -177,7 +200,7 @@ def test_commands_list_export_and_grade(draws, two_heads, tmp_path, monkeypatch,
     assert "right: no mean is off" in " ".join(run("grade", "run", "two_heads", "--figure", "b.png").out.split())
     assert json.loads(run("grade", "run", "two_heads", "--json").out)["verdict"] == RIGHT
     assert (tmp_path / "b.png").exists()
-    assert "one with" in run("grade", "run", "one_head", status=2).err
+    assert "which has heads = [1], not [2]" in run("grade", "run", "one_head", status=2).err
 
 
 @pytest.mark.parametrize("seeds", [2, pytest.param(20, marks=pytest.mark.heavy)])
