@@ -20,8 +20,6 @@ from bayesattn.model import Model
 from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.problem import Problem, Shapes, problem_of
 
-DRAWS_AT_A_TIME = 32
-
 
 class Loss(NamedTuple):
     """Expectation of S / (2 T) given U, and its derivative by log T, for each draw."""
@@ -62,7 +60,7 @@ def _loss(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> t
 
         return jax.value_and_grad(mean)(jnp.log(process.temperature))
 
-    return jax.lax.map(one, drawn, batch_size=DRAWS_AT_A_TIME)
+    return jax.lax.map(one, drawn)
 
 
 @jax.jit
@@ -93,4 +91,4 @@ def example_losses(process: GaussianProcess, drawn: Float[Array, "draw row colum
         variance = 2 * jnp.sum(covariance**2, (1, 2)) + 4 * jnp.einsum("ea,eab,eb->e", missed, covariance, missed)
         return mean / (2 * temperature), variance / (2 * temperature) ** 2
 
-    return jax.lax.map(one, drawn, batch_size=DRAWS_AT_A_TIME)
+    return jax.lax.map(one, drawn)

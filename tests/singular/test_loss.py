@@ -44,7 +44,7 @@ def test_losses_of_examples(outputs, examples):
     mean, variance = (np.asarray(array[0]) for array in example_losses(process, factor[None]))
     assert mean.sum() == pytest.approx(loss(process, factor[None]).mean[0])
     keys = jax.random.split(jax.random.key(0), 20_000)
-    projections = jax.vmap(lambda key: process.sample_projection(key, factor))(keys)
+    projections = jax.lax.map(lambda key: process.sample_projection(key, factor), keys)
     outputs_drawn = np.asarray(jax.vmap(lambda z: process.mixed(factor) @ z.T.reshape(-1))(projections))
     drawn = np.sum((labels.reshape(-1) - outputs_drawn).reshape(len(keys), examples, outputs) ** 2, 2) / (2 * 0.5)
     z = (drawn.mean(0) - mean) / (drawn.std(0) / np.sqrt(len(drawn)))
