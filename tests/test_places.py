@@ -52,6 +52,10 @@ def sweep_file(folder, model):
 
 
 ENTRIES = {
+    "singular.coefficient.learning_coefficient": (
+        "folder",
+        lambda path, _: ba.learning_coefficient(tiny_model(), 0.1, folder=path, chains=2, warmup=20, draws=20),
+    ),
     "runs.sampling.sample": ("out", lambda path, _: runs.sample(tiny_model(), path, **QUICK)),
     "runs.run.Run": ("run", lambda path, _: runs.Run(path)),
     "runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
@@ -196,7 +200,8 @@ REQUIRED = {
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 def test_commands_refuse_urls_by_the_name_of_the_option(name, command, tmp_path):
-    function = getattr(importlib.import_module(f"bayesattn.cli.{name}"), name)
+    module = name.replace("-", "_")
+    function = getattr(importlib.import_module(f"bayesattn.cli.{module}"), module)
     hints = get_type_hints(function, include_extras=True)
     of_paths = [parameter for parameter in inspect.signature(function).parameters if "Path" in str(hints[parameter])]
     assert of_paths or name == "theory"

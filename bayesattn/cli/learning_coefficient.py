@@ -56,7 +56,7 @@ def learning_coefficient(
 
     Exit status 0 if the limit can be told, 2 if not.
 
-    Example: bayesattn learning-coefficient hidden_markov --width 10 --figure coefficient.png
+    Example: bayesattn learning-coefficient hidden_markov --width 10
     """
     require_free_figure(figure, overwrite)
     [case] = models(model, None if width is None else [width], None, data_seed)

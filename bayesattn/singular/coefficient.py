@@ -22,6 +22,7 @@ from jaxtyping import Float
 from bayesattn import runs, theory
 from bayesattn._util.checks import Checked, entries, positive, require_kind
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.files import user_path
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
@@ -235,6 +236,7 @@ def learning_coefficient(
     """
     require_kind("model", model, Model)
     model.require_gaussian()
+    folder = None if folder is None else user_path("folder", folder)
     given = temperatures is not None
     smaller, residual = reduced(model)
     chosen = _checked(temperatures) if given else _decades(smaller)
@@ -251,7 +253,7 @@ def learning_coefficient(
             if folder is None:
                 tree = sample(cold, progress=False, **job)
             else:
-                tree = runs.sample(cold, Path(folder) / f"T={temperature!r}", progress=False, **job).draws()
+                tree = runs.sample(cold, folder / f"T={temperature!r}", progress=False, **job).draws()
         except NotConverged as error:
             if given or not columns:
                 raise

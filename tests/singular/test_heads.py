@@ -35,7 +35,7 @@ def test_a_head_alone_by_finite_differences():
     """f is linear in the head's values: the Gram matrix of its derivatives, times their variance."""
     rng = np.random.default_rng(1)
     model = network((2,), (2, 3), 2, temperature=0.2, variances=(1.0, 1.7, 1.0))
-    model = model.replace(labels=rng.normal(size=4))
+    model = model.replace(labels=np.array([1.0, -1.0, 1.0, 1.0]))
     weights = {"V_0": rng.normal(size=(2, 2)), "V_1": rng.normal(size=(2, 3, 2)), "a": rng.normal(size=3)}
     found = head_capacities(model, weights=weights, **SHORT)
 
