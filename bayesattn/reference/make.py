@@ -124,7 +124,7 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
 
     @jax.jit
     def weighted(words: np.ndarray) -> tuple[Array, Array]:
-        key = jax.random.wrap_key_data(words, impl=IMPLEMENTATION)
+        key = jax.random.wrap_key_data(jnp.asarray(words), impl=IMPLEMENTATION)
         # One draw after another: batches of factorisations are split among threads, which can wait for each other forever.
         log_weights, quantities = jax.lax.map(weighted_draw, jax.random.split(key, BATCH))
         return log_weights, (quantities - centre) / scale
