@@ -165,16 +165,23 @@ def heads(draws: Draws, model: Model | None = None) -> Heads:
     by_layer = head_scores(order_parameters, arch)
     skipped = [scores[..., int(skip > 0) :] for scores, skip in zip(by_layer, arch.skips, strict=True)]
     scores = np.concatenate(skipped, axis=-1)
-    names = [
-        (layer, name)
-        for layer, of_layer in enumerate(model.head_names or arch.numbered_heads(), start=1)
-        for name in of_layer
-    ]
     least = scores == scores.min(-1, keepdims=True)
     moments = _posterior(scores)
     return Heads(
-        names, moments.pop("mean"), **moments, probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1))
+        names_of_heads(model),
+        moments.pop("mean"),
+        **moments,
+        probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),
     )
+
+
+def names_of_heads(model: Model) -> list[tuple[int, str]]:
+    """Layer, from 1, and name of each head, first layer first."""
+    return [
+        (layer, name)
+        for layer, of_layer in enumerate(model.head_names or model.architecture.numbered_heads(), start=1)
+        for name in of_layer
+    ]
 
 
 def path_correlations(draws: Draws, model: Model | None = None) -> PathCorrelations:

@@ -8,9 +8,8 @@ Murfet and Wei 2023), so exact value and estimate are of one and the same poster
 
     w <- w - step / 2 (n beta grad L_n(w) + gamma w) + Normal(0, step),
 
-with the gradient of all examples, or of a minibatch; with preconditioning as by Li, Chen, Carlson and Carin (2016). Its
-defaults in published code are step 1e-4, gamma 100 and 100 draws of 10 chains, one step each. Estimates are
-n beta (mean L_n - L_n(w*)). The table is docs/learning-coefficient.md's.
+with the gradient of all examples, or of a minibatch; with preconditioning as by Li, Chen, Carlson and Carin (2016).
+Estimates are n beta (mean L_n - L_n(w*)).
 """
 
 import argparse
@@ -66,7 +65,7 @@ def posterior(name: str, examples: int, gamma: float) -> ba.Model:
 
 
 def settings() -> Iterator[Setting]:
-    """The published defaults, and sweeps over step size, length, batches, preconditioning and start."""
+    """A short chain from w*, and sweeps over step size, length, batches, preconditioning and start."""
     yield Setting(1e-4, 100, BATCH, False, False)
     for batch in (None, BATCH):
         for step in (1e-5, 1e-4, 1e-3, 1e-2):

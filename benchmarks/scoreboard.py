@@ -177,11 +177,11 @@ METHODS: dict[str, Callable[[Reference], Drawn]] = {
 
 
 def costs(found: Grade, fixed: bool) -> dict[str, float | None]:
-    """Gradients for an expected squared error of each target of the worst quantity; None if it is never reached."""
+    """Gradients for an expected squared error of each target of the worst quantity, None if never; empty if unknown."""
     table, gradients = found.table, found.gradients
     error, bias, p = (table[name].to_numpy() for name in ("error", "bias", "p"))
     if gradients is None or not np.isfinite(error).all():
-        return dict.fromkeys(map(str, TARGETS))
+        return {}
     stays = np.where(p * found.tests < found.level, np.maximum(bias**2 - error**2, 0), 0)
     result: dict[str, float | None] = {}
     for target in TARGETS:
@@ -241,8 +241,8 @@ uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
 makes this page, in {minutes:.0f} minutes in all, and goes on where it was stopped.
 
 - ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
-- ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; one in a hundred
-  right chains is called biased.
+- ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; at most one
+  in a hundred right chains is called biased.
 - ? cannot tell: too few effective draws, or chains that differ. – not served, or failed.
 
 Gradients are those for an expected squared error of 0.01, and of 0.0001, posterior variances of the worst quantity, all
@@ -283,7 +283,7 @@ def page(results: list[dict[str, Any]]) -> str:
         verdicts = [sum(each["verdict"] == verdict for each in own) for verdict in SIGNS]
         return [
             *map(str, verdicts),
-            *(middle([each["costs"][str(target)] for each in own if "costs" in each]) for target in TARGETS),
+            *(middle([each["costs"][str(target)] for each in own if each.get("costs")]) for target in TARGETS),
         ]
 
     def shown(of: Callable[[dict[str, Any]], str]) -> Callable[[str], list[str]]:

@@ -24,28 +24,11 @@ def learning_coefficient_figure(found: Any) -> Figure:
         raise BayesattnError(f"found must be a result of bayesattn.learning_coefficient, got {shown(found)}")
     figure, axes = plt.subplots(figsize=(5.6, 4.2), layout="constrained")
     colors = palette()
+    shown_as = [(found, "o-", colors.blue, "E[S - S*] / 2T")]
     if len(found.temperatures) > 1:
-        pairs = found.two_temperature
-        axes.errorbar(
-            pairs.temperatures,
-            pairs.value,
-            pairs.error,
-            fmt="s",
-            ms=4,
-            color=colors.orange,
-            capsize=2,
-            label="from two temperatures, without S*",
-        )
-    axes.errorbar(
-        found.temperatures,
-        found.value,
-        found.error,
-        fmt="o-",
-        ms=4,
-        color=colors.blue,
-        capsize=2,
-        label="E[S - S*] / 2T",
-    )
+        shown_as.insert(0, (found.two_temperature, "s", colors.orange, "from two temperatures, without S*"))
+    for each, form, color, label in shown_as:
+        axes.errorbar(each.temperatures, each.value, each.error, fmt=form, ms=4, color=color, capsize=2, label=label)
     axes.set_xscale("log")
     axes.invert_xaxis()
     limit = found.limit

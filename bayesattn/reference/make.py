@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Key
 from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import require_new, user_path
-from bayesattn._util.random import IMPLEMENTATION, stream
+from bayesattn._util.random import stream
 from bayesattn.model import Model
 from bayesattn.models import Path as PathPosterior
 from bayesattn.network import effective_weights, network
@@ -123,16 +123,15 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
     limits = (jnp.asarray(truth.quantiles) - centre[:, None]) / scale[:, None]
 
     @jax.jit
-    def weighted(words: np.ndarray) -> tuple[Array, Array]:
-        key = jax.random.wrap_key_data(jnp.asarray(words), impl=IMPLEMENTATION)
+    def weighted(key: Key[Array, ""]) -> tuple[Array, Array]:
         # One draw after another: batches of factorisations are split among threads, which can wait for each other forever.
         log_weights, quantities = jax.lax.map(weighted_draw, jax.random.split(key, BATCH))
         return log_weights, (quantities - centre) / scale
 
     @jax.jit
-    def sums(words: np.ndarray, shift: float) -> tuple[Array, ...]:
+    def sums(key: Key[Array, ""], shift: float) -> tuple[Array, ...]:
         """Sums of importance weights w and of w^2, times powers of standardised quantities and indicators of quantiles."""
-        log_weights, values = weighted(words)
+        log_weights, values = weighted(key)
         weights = jnp.exp(log_weights - shift)
         powers = jnp.stack([jnp.ones_like(values), values, values**2, values**3, values**4])
         under = (values[:, :, None] <= limits).astype(float)
@@ -140,16 +139,13 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
         shares = (jnp.einsum("d,dql->ql", each, under) for each in (weights, weights**2))
         return *moments, *shares
 
-    # One computation at a time, of arrays that are there: others that wait could hold the threads that it needs.
-    keys = jax.device_get(
-        jax.random.key_data(jax.random.split(stream(seed, "prior draws of a reference posterior"), batches))
-    )
+    keys = jax.random.split(stream(seed, "prior draws of a reference posterior"), batches)
     shift = jax.device_get(weighted(keys[0])[0]).max()
     added = jax.device_get(sums(keys[0], shift))
-    for words in keys[1:]:
+    for key in keys[1:]:
         if added[0][0, 0] ** 2 / added[1][0, 0] > ENOUGH_EFFECTIVE_DRAWS:
             break
-        added = jax.tree.map(np.add, added, jax.device_get(sums(words, shift)))
+        added = jax.tree.map(np.add, added, jax.device_get(sums(key, shift)))
     once, twice, share, share_twice = added
     total, total_twice = once[0, 0], twice[0, 0]
     mean = once[1] / total

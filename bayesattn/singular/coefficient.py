@@ -14,10 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import arviz_stats
 import numpy as np
 import xarray as xr
-from jaxtyping import Float
+from jaxtyping import Array, Float
 
 from bayesattn import runs, theory
 from bayesattn._util.checks import Checked, entries, positive, require_kind
@@ -26,12 +25,14 @@ from bayesattn._util.files import user_path
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
+from bayesattn.checks.mixing import moments
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
 from bayesattn.model import Model
+from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.samplers import sample
 from bayesattn.singular.best_fit import BestFit, best_fit_of
-from bayesattn.singular.limit import Limit, fitted, largest_multiplicity
+from bayesattn.singular.limit import Interval, Limit, fitted, largest_multiplicity
 from bayesattn.singular.loss import example_losses, factors, loss
 from bayesattn.theory import NotConverged
 
@@ -43,10 +44,10 @@ DECADES = 9
 """Default number of temperatures, each a tenth of the one before; fewer where float64 does not allow so many."""
 WARMEST_SHARE = 0.1
 """Warmest of the default temperatures, as a share of the mean prior variance of the outputs."""
-TARGET_ACCEPTANCE = 0.95
+OPTIONS = {"target_accept_prob": 0.95}
 """Acceptance that step sizes are adapted to: at 0.8, some chains at T = 1e-8 had 0.4, and hardly moved for long."""
-MOST_LABELS, MOST_DRAWS = 2000, 1000
-"""Most labels, and most draws, for the losses of single examples."""
+MOST_LABELS, MOST_ROWS, MOST_DRAWS = 2000, 500, 1000
+"""Most labels, rows of the matrix to invert, and draws, for the losses of single examples."""
 
 
 class Differences(NamedTuple):
@@ -78,7 +79,7 @@ class LearningCoefficient(Described):
         ess: effective sample size of the expectation given U.
         rhat: its R-hat.
         singular_fluctuation: half the sum of the posterior variances of the examples' log densities (Watanabe 2009), with
-            errors; None if the examples are compressed or more than 2,000 labels.
+            errors; None if the examples are compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
         seed: seed of the chains.
         stopped: why the default temperatures end where they do, or None.
     """
@@ -114,7 +115,8 @@ class LearningCoefficient(Described):
     def between(self) -> Differences:
         """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
 
-        The rule is the trapezoidal one with end corrections. `from_evidence` estimates the same from other draws.
+        The rule is the trapezoidal one with end corrections; the errors leave out those of the slopes. `from_evidence`
+        estimates the same from other draws.
         """
         temperatures, value, slope = self.temperatures, self.value, self.slope
         step = np.log(temperatures[:-1] / temperatures[1:])
@@ -149,12 +151,12 @@ class LearningCoefficient(Described):
         return fitted(self.temperatures, self.value, self.error, largest)
 
     @property
-    def limit(self) -> Any:
+    def limit(self) -> Interval:
         """Learning coefficient lambda in the limit of small T, with its error; NaN if it cannot be told."""
         return self.fit.coefficient
 
     @property
-    def multiplicity(self) -> Any:
+    def multiplicity(self) -> Interval:
         """Multiplicity theta, with its error; NaN if it cannot be told."""
         return self.fit.multiplicity
 
@@ -214,8 +216,8 @@ def learning_coefficient(
 ) -> LearningCoefficient:
     """Learning coefficient of a posterior at some temperatures, exact but for a Monte Carlo error.
 
-    The prior is Gaussian and centred at 0, so it is the global coefficient, or the local one at weights 0; not the local
-    one at trained weights.
+    The prior is positive everywhere, so it is the global coefficient, not the local one at trained weights; with labels 0
+    it is also the local one at weights 0.
 
     Args:
         model: the posterior, with Gaussian labels; its own temperature is not used.
@@ -242,8 +244,9 @@ def learning_coefficient(
     chosen = _checked(temperatures) if given else _decades(smaller)
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
     job: PlainDict = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed, "keep": ("order_parameter",)}
-    job |= {"options": {"target_accept_prob": TARGET_ACCEPTANCE}}
-    columns: list[PlainDict] = []
+    job |= {"options": OPTIONS}
+    columns: list[dict[str, np.ndarray]] = []
+    spread: list[tuple[float, float]] = []
     stopped = None
     for temperature in chosen:
         if progress is not None:
@@ -259,10 +262,11 @@ def learning_coefficient(
                 raise
             stopped = f"no mode was found at T = {temperature:.3g} in float64: {error}"
             break
-        points = tree["posterior"].to_dataset()["bartlett"].values
-        columns.append(_at(model, cold, points, (least.square - residual) / (2 * temperature)))
+        estimates, drawn = by_chains(cold, tree, least.square - residual)
+        columns.append(estimates)
+        spread.append(_fluctuation(model.replace(temperature=temperature), drawn, chains))
     arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}
-    fluctuation = arrays.pop("fluctuation")
+    fluctuation = np.array(spread)
     return LearningCoefficient(
         model=model,
         temperatures=np.array(chosen[: len(columns)]),
@@ -274,46 +278,37 @@ def learning_coefficient(
     )
 
 
-def _at(model: Model, cold: Model, points: Float[np.ndarray, "chain draw coordinate"], least: float) -> PlainDict:
-    """Estimates at one temperature from chains of Bartlett coordinates; `least` is S* / (2 T)."""
-    shape, flat = points.shape[:2], points.reshape(-1, points.shape[-1])
-    drawn = factors(cold, flat)
+def by_chains(
+    cold: Model, tree: xr.DataTree, least: float
+) -> tuple[dict[str, np.ndarray], Float[Array, "draw row column"]]:
+    """lambda_hat, its error, slope and mixing from collapsed draws of a reduced model, with their factors of U.
+
+    `least` is what the reduced model has of S*.
+    """
+    points = tree["posterior"].to_dataset()["bartlett"].values
+    drawn, offset = factors(cold, points.reshape(-1, points.shape[-1])), least / (2 * cold.temperature)
     given = loss(cold.kernels, drawn)
-    mean, error, ess, rhat = moments(given.mean.reshape(shape) - least)
+    found = _moments(given.mean.reshape(points.shape[:2]) - offset)
     # d E[g] / d log T = E[dg / d log T] + Var(g), since g is also the derivative of the log density of U by log T.
-    slope = given.slope.mean() + given.mean.var() + least
-    return {
-        "value": mean,
-        "error": error,
-        "slope": slope,
-        "ess": ess,
-        "rhat": rhat,
-        "fluctuation": _fluctuation(model.replace(temperature=cold.temperature), drawn, shape),
-    }
+    slope = given.slope.mean() + given.mean.var() + offset
+    return {"value": found["mean"], "slope": slope} | {name: found[name] for name in ("error", "ess", "rhat")}, drawn
 
 
-def moments(values: Float[np.ndarray, "chain draw"]) -> tuple[float, float, float, float]:
-    """Mean, its Monte Carlo error, effective sample size and R-hat."""
-    if np.ptp(values) == 0:
-        return float(values.flat[0]), 0.0, float("nan"), float("nan")
-    named = xr.DataArray(values, dims=("chain", "draw"))
-    return (
-        float(values.mean()),
-        float(arviz_stats.mcse(named)),
-        float(arviz_stats.ess(named)),
-        float(arviz_stats.rhat(named)) if len(values) > 1 else float("nan"),
-    )
+def _moments(values: Float[np.ndarray, "chain draw"]) -> dict[str, np.ndarray]:
+    return moments(xr.DataArray(values, dims=CHAIN_AXES))
 
 
-def _fluctuation(model: Model, drawn: Any, shape: tuple[int, ...]) -> tuple[float, float]:
+def _fluctuation(model: Model, drawn: Float[Array, "draw row column"], chains: int) -> tuple[float, float]:
     """Singular fluctuation with its error, from a share of the draws; NaN if the examples are many, or compressed."""
-    if model.compressed is not None or np.size(model.labels) > MOST_LABELS:
+    labels = np.size(model.labels)
+    rows = min(labels, drawn.shape[2] * model.path_inputs.shape[2])
+    if model.compressed is not None or labels > MOST_LABELS or rows > MOST_ROWS:
         return float("nan"), float("nan")
-    every = max(1, shape[0] * shape[1] // MOST_DRAWS)
-    chosen = drawn.reshape(*shape, *drawn.shape[1:])[:, ::every]
+    every = max(1, len(drawn) // MOST_DRAWS)
+    chosen = drawn.reshape(chains, -1, *drawn.shape[1:])[:, ::every]
     mean, variance = map(np.asarray, example_losses(model.kernels, chosen.reshape(-1, *drawn.shape[1:])))
-    per_draw = (variance + (mean - mean.mean(0)) ** 2).sum(1) / 2
-    return moments(per_draw.reshape(shape[0], -1))[:2]
+    found = _moments(((variance + (mean - mean.mean(0)) ** 2).sum(1) / 2).reshape(chains, -1))
+    return float(found["mean"]), float(found["error"])
 
 
 def reduced(model: Model) -> tuple[Model, float]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import xarray as xr
 from jaxtyping import Array, Float
 
 from bayesattn._util.checks import Checked, finite_array, positive, require_kind
@@ -16,11 +17,17 @@ from bayesattn._util.plain import PlainMapping
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn.architecture import Architecture
+from bayesattn.checks.mixing import moments
+from bayesattn.checks.pruning import heads_of
+from bayesattn.head_posterior import names_of_heads
 from bayesattn.model import Model
+from bayesattn.models import Path
+from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
 from bayesattn.samplers import sample
-from bayesattn.singular.coefficient import TARGET_ACCEPTANCE, learning_coefficient, moments, reduced
+from bayesattn.singular.best_fit import best_fit_of
+from bayesattn.singular.coefficient import OPTIONS, by_chains, learning_coefficient, reduced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -107,31 +114,31 @@ def head_capacities(
     temperature = positive("temperature", model.temperature if temperature is None else temperature)
     smaller = reduced(model)[0].replace(temperature=temperature)
     job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    _report(progress, "the whole network")
+    tree = sample(smaller, progress=False, options=OPTIONS, **job)
+    whole, _ = by_chains(smaller, tree, best_fit_of(smaller, seed=seed).square)
     if weights is None:
-        tree = sample(smaller, progress=False, options={"target_accept_prob": TARGET_ACCEPTANCE}, **job)
         thin = max(1, -(-chains * draws // MOST_DRAWS))
         dataset = weights_of_draws(tree, smaller, seed, thin=thin)
         drawn = (dataset.sizes["chain"], dataset.sizes["draw"])
         frozen = {str(name): jnp.asarray(array.values).reshape(-1, *array.shape[2:]) for name, array in dataset.items()}
     else:
         drawn, frozen = (1, 1), {name: array[None] for name, array in _checked_weights(weights, smaller).items()}
-    arch = model.architecture
-    places = [(layer, head) for layer, count in enumerate(arch.heads, start=1) for head in range(count)]
-    names = [
-        (layer, name)
-        for layer, of_layer in enumerate(model.head_names or arch.numbered_heads(), start=1)
-        for name in of_layer
-    ]
+    arch, names = model.architecture, names_of_heads(model)
     alone, without = [], []
-    for place, (layer, name) in zip(places, names, strict=True):
-        values = np.asarray(_alone(frozen, jnp.asarray(smaller.path_inputs), arch, temperature, *place)).reshape(drawn)
-        alone.append(moments(values)[:2] if weights is None else (float(values.mean()), float("nan")))
-        rest = without_head(model, *place) if arch.heads[layer - 1] > 1 else None
-        text = f"without {name!r} of layer {layer}"
-        without.append((float("nan"),) * 2 if rest is None else _coefficient(rest, temperature, job, progress, text))
-    whole = _coefficient(model, temperature, job, progress, "the whole network")
-    (capacities, errors), (left, left_errors) = np.array(alone).T, np.array(without).T
-    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, whole)
+    for (above, head), (layer, name) in zip(heads_of(arch), names, strict=True):
+        values = _alone(frozen, jnp.asarray(smaller.path_inputs), arch, temperature, layer, head)
+        found = moments(xr.DataArray(np.asarray(values).reshape(drawn), dims=CHAIN_AXES))
+        alone.append((found["mean"], found["error"]))
+        if arch.heads[above] == 1:
+            without.append((np.nan, np.nan))
+            continue
+        _report(progress, f"without {name!r} of layer {layer}")
+        rest = learning_coefficient(without_head(model, layer, head), temperature, **job)
+        without.append((rest.value[0], rest.error[0]))
+    (capacities, errors), (left, left_errors) = np.array(alone, float).T, np.array(without, float).T
+    whole_value = float(whole["value"]), float(whole["error"])
+    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, whole_value)
 
 
 def without_head(model: Model, layer: int, head: int) -> Model:
@@ -168,14 +175,9 @@ def without_head(model: Model, layer: int, head: int) -> Model:
     )
 
 
-def _coefficient(
-    model: Model, temperature: float, job: PlainMapping, progress: Callable[[str], None] | None, text: str
-) -> tuple[float, float]:
-    """lambda_hat and its error at one temperature."""
+def _report(progress: Callable[[str], None] | None, text: str) -> None:
     if progress is not None:
         progress(text)
-    found = learning_coefficient(model, temperature, **job)
-    return float(found.value[0]), float(found.error[0])
 
 
 @partial(jax.jit, static_argnames=("arch", "layer", "head"))
@@ -202,13 +204,9 @@ def _alone(
 
 def _checked_weights(weights: Checked, model: Model) -> dict[str, Array]:
     """One draw of all weights, of the shapes that the network has."""
-    arch = model.architecture
-    shapes: dict[str, tuple[int, ...]] = {"V_0": (arch.widths[0], model.path_inputs.shape[2])}
-    shapes |= {
-        f"V_{layer}": (count, arch.widths[layer], arch.widths[layer - 1]) for layer, count in enumerate(arch.heads, 1)
-    }
-    shapes["a"] = (*arch.output_axes, arch.widths[-1])
-    for name in shapes:
+    like = jax.eval_shape(Path.of(model).draw_prior, jax.random.key(0))
+    names = ("V_0", *(f"V_{layer}" for layer in range(1, model.architecture.depth + 1)), "a")
+    for name in names:
         if name not in weights:
-            raise BayesattnError(f"weights must hold {', '.join(shapes)}, got none of the name {name}")
-    return {name: jnp.asarray(finite_array(name, weights[name], shape)) for name, shape in shapes.items()}
+            raise BayesattnError(f"weights must hold {', '.join(names)}, got none of the name {name}")
+    return {name: jnp.asarray(finite_array(name, weights[name], like[name].shape)) for name in names}

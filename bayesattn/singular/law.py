@@ -86,7 +86,7 @@ def attention_law(arch: Architecture, features: int) -> Law:
     for width, heads in zip(reversed(arch.widths), (1, *reversed(arch.heads)), strict=True):
         rows = [*program.multiplied([row for row in rows for _ in range(heads)], width)]
     for row in rows:
-        program.excess(1.0, {row: 1.0}, features)
+        program.excess(features, less=row, constant=1.0)
     return program.solved()
 
 
@@ -104,10 +104,10 @@ class _Program:
         self.cost.append(cost)
         return len(self.cost) - 1
 
-    def excess(self, constant: float, less: dict[int | None, float], cost: float) -> None:
-        """Cost of max(0, constant - sum of `less`)."""
-        variable = self.variable(cost)
-        self.bounds.append(({variable: -1.0} | {name: -by for name, by in less.items() if name is not None}, -constant))
+    def excess(self, cost: float, less: int | None, more: int | None = None, constant: float = 0.0) -> None:
+        """Cost of max(0, constant + more - less), where None is an exponent of 0."""
+        signs = {self.variable(cost): -1.0, more: 1.0, less: -1.0}
+        self.bounds.append(({name: sign for name, sign in signs.items() if name is not None}, -constant))
 
     def multiplied(self, rows: list[int | None], width: int) -> list[int]:
         """Exponents of singular values, ascending, of a Gaussian matrix of `width` columns, its rows scaled by T^(row/2).
@@ -133,7 +133,7 @@ class _Program:
             if row is not None
         )
         for (row, exponent), repeats in below.items():
-            self.excess(0.0, {row: -1.0, exponent: 1.0}, repeats)
+            self.excess(repeats, less=exponent, more=row)
         return exponents
 
     def solved(self) -> Law:

@@ -28,13 +28,6 @@ class Loss(NamedTuple):
     slope: Float[np.ndarray, "*draw"]
 
 
-class ExampleLosses(NamedTuple):
-    """Mean and variance given U of |Y_i - f_i|^2 / (2 T), minus the log density of the labels of each example."""
-
-    mean: Float[np.ndarray, "draw example"]
-    variance: Float[np.ndarray, "draw example"]
-
-
 def factors(model: Model, points: Float[np.ndarray, "draw coordinate"]) -> Float[Array, "draw row column"]:
     """Factors F of draws, U = F F^T, from their Bartlett coordinates, which keep more digits than U."""
     arch = model.architecture
@@ -65,8 +58,9 @@ def _loss(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> t
 
 @jax.jit
 def example_losses(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> tuple[Array, Array]:
-    """Mean and variance of the loss of each example given each draw of U, as in `ExampleLosses`.
+    """Mean and variance given each draw of U of |Y_i - f_i|^2 / (2 T), shape (draw, example).
 
+    It is minus the log density of the labels of an example, up to a constant.
     f_i | U, Y is Gaussian; with r = Y_i - f_i of mean d and covariance C, |r|^2 has mean |d|^2 + tr C and variance
     2 tr C^2 + 4 d^T C d.
     """

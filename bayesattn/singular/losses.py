@@ -1,14 +1,14 @@
 """Learning coefficient from a chain of losses, which any sampler of the weights gives."""
 
-import arviz_stats
 import numpy as np
 import xarray as xr
 
 from bayesattn._util.checks import Checked, finite, reals, require_kind
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
-from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.model import Model
+from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.singular.best_fit import best_fit_of
 from bayesattn.singular.coefficient import Estimates, reduced
 
@@ -40,5 +40,5 @@ def learning_coefficient_of(
     smaller, residual = reduced(model)
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
     scaled = (array - least.square) / (2 * model.temperature)
-    error = arviz_stats.mcse(xr.DataArray(scaled, dims=("chain", "draw")))
-    return Estimates(np.asarray(scaled.mean()), np.asarray(error))
+    found = moments(xr.DataArray(scaled, dims=CHAIN_AXES))
+    return Estimates(found["mean"], found["error"])

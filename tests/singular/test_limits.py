@@ -1,4 +1,4 @@
-"""Limits of many networks: Aoyagi's for deep linear ones, power counting for those with heads. These take an hour."""
+"""Limits of many networks: Aoyagi's for deep linear ones, power counting for those with heads."""
 
 import numpy as np
 import pytest
@@ -62,7 +62,7 @@ def summarised(arch, features, found):
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", DEEP_LINEAR + WITH_HEADS, ids=str)
 def test_limit_and_multiplicity(case):
-    """Of 40 independent intervals of 95 %, 2 are expected to miss; the figures are in docs/learning-coefficient.md."""
+    """Of 40 independent intervals of 95 %, 2 are expected to miss."""
     model = network(*case)
     found = ba.learning_coefficient(model, draws=2000)
     law, fit = summarised(model.architecture, case[2], found)
