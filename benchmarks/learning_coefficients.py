@@ -99,7 +99,7 @@ def stochastic(model: ba.Model, gamma: float, setting: Setting, key: jax.Array) 
         batch_key, noise_key = jax.random.split(key)
         slope = gradient(vector, batch_key)
         average = 0.99 * average + 0.01 * slope**2
-        scale = 1 / (1e-2 + jnp.sqrt(average / (1 - 0.99))) if setting.preconditioned else jnp.ones_like(vector)
+        scale = 1 / (1e-2 + jnp.sqrt(average)) if setting.preconditioned else jnp.ones_like(vector)
         noise = jnp.sqrt(setting.step * scale) * jax.random.normal(noise_key, vector.shape)
         vector = vector - setting.step / 2 * scale * (slope + gamma * vector) + noise
         return (vector, average), square(vector, rows)
