@@ -31,6 +31,8 @@ MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
 MOST_REPEATS = 0.1
 """Largest share of draws that occur elsewhere too; a few do by rounding, where weights were drawn anew given the same U."""
+SMALLEST_SPREAD = 0.01
+"""Smallest ratio of standard deviations at which repeats are looked for: fits of one optimum repeat by rounding."""
 LENGTHS = 20
 """Number of lengths of the chains at which the squared bias is computed."""
 SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
@@ -111,7 +113,7 @@ class Grade(Described):
         table = self.table
         if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
             return [f"{fixed} quantities never vary: these are points, not draws"]
-        if share_of_repeats(self.values[..., 0]) > MOST_REPEATS:
+        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and share_of_repeats(self.values[..., 0]) > MOST_REPEATS:
             return [
                 "the same draws occur twice, in several chains or out of order: hand over each chain once, as drawn"
             ]

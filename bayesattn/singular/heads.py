@@ -141,6 +141,7 @@ def head_capacities(
     return HeadCapacities(names, temperature, capacities, errors, left, left_errors, whole_value)
 
 
+@with_own_settings
 def without_head(model: Model, layer: int, head: int) -> Model:
     """Model without a head of a layer, from 1: its paths are taken out, and all other paths keep their prior.
 

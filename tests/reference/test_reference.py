@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import stats
 
 import bayesattn as ba
@@ -136,6 +137,16 @@ def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
     vectors = np.random.default_rng(0).normal(size=(1, 200, density.size))
     again = ba.grade(ba.from_vectors(np.repeat(vectors, 4, axis=0), two_heads), "two_heads")
     assert again.statement().startswith("cannot tell: the same draws occur twice")
+
+
+def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws, two_heads):
+    tree, rng = draws.copy(deep=True), np.random.default_rng(0)
+    for name in ("prediction", "order_parameter"):
+        values = tree["posterior"][name]
+        steps = rng.integers(50, size=values.shape[:2])
+        tree["posterior"][name] = values * 0 + values[0, 0] * (1 + 1e-9 * xr.DataArray(steps, dims=("chain", "draw")))
+    found = ba.grade(tree, "two_heads")
+    assert found.verdict == BIASED, found.statement()
 
 
 def test_gradients_of_thinned_draws_are_those_of_all(two_heads):
