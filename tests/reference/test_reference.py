@@ -144,7 +144,9 @@ def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws,
     for name in ("prediction", "order_parameter"):
         values = tree["posterior"][name]
         steps = rng.integers(50, size=values.shape[:2])
-        tree["posterior"][name] = values * 0 + values[0, 0] * (1 + 1e-9 * xr.DataArray(steps, dims=("chain", "draw")))
+        tree["posterior"][name] = (values * 0 + values.values[0, 0]) * (
+            1 + 1e-9 * xr.DataArray(steps, dims=("chain", "draw"))
+        )
     found = ba.grade(tree, "two_heads")
     assert found.verdict == BIASED, found.statement()
 
