@@ -17,7 +17,7 @@ from bayesattn._util.text import Described, cell
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import DRAWS_PER_FREEDOM, LEVEL, doubts_about
 from bayesattn.models.origin import Origin
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened, order_parameters_in, share_of_repeats
+from bayesattn.models.trees import CHAIN_AXES, Draws, opened, order_parameters_in
 from bayesattn.reference.posteriors import Reference, load
 from bayesattn.reference.quantities import quantities_of_draws
 from bayesattn.reference.truth import LEVELS
@@ -30,7 +30,7 @@ GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
 MOST_REPEATS = 0.1
-"""Largest share of draws that occur elsewhere too; a few do by rounding, where weights were drawn anew given the same U."""
+"""Largest share of draws that occur in another chain too; within a chain, some samplers return to earlier states."""
 SMALLEST_SPREAD = 0.01
 """Smallest ratio of standard deviations at which repeats are looked for: fits of one optimum repeat by rounding."""
 LENGTHS = 20
@@ -113,10 +113,8 @@ class Grade(Described):
         table = self.table
         if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
             return [f"{fixed} quantities never vary: these are points, not draws"]
-        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and share_of_repeats(self.values[..., 0]) > MOST_REPEATS:
-            return [
-                "the same draws occur twice, in several chains or out of order: hand over each chain once, as drawn"
-            ]
+        if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
+            return ["the same draws occur in several chains: hand over each chain once"]
         return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
 
     @property
@@ -208,6 +206,11 @@ def _recorded(steps: xr.DataArray) -> int | None:
     numbers = steps["draw"].values if "draw" in steps.coords else np.arange(steps.sizes["draw"])
     between = np.unique(np.diff(numbers))
     return int(steps.sum()) * (int(between[0]) if len(between) == 1 else 1)
+
+
+def _repeated(values: Float[np.ndarray, "chain draw"]) -> float:
+    """Share of the different numbers of each chain that another chain has too."""
+    return 1 - len(np.unique(values)) / sum(len(np.unique(chain)) for chain in values)
 
 
 def _freedom(ess: np.ndarray) -> np.ndarray:

@@ -225,14 +225,9 @@ def numbers_of(groups: Mapping[str, "xr.Dataset"]) -> tuple[str, Float[np.ndarra
 
 def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     """Whether a number occurs twice, except in consecutive draws, which repeat when a sampler rejects."""
-    return share_of_repeats(values) > 0
-
-
-def share_of_repeats(values: Float[np.ndarray, "chain draw"]) -> float:
-    """Share of the numbers that have occurred before, consecutive draws left out."""
     moved = np.ones(values.shape, bool)
     moved[:, 1:] = values[:, 1:] != values[:, :-1]
-    return 1 - len(np.unique(values[moved])) / int(np.sum(moved))
+    return len(np.unique(values[moved])) < np.sum(moved)
 
 
 def order_parameters(draws: Checked, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:

@@ -135,8 +135,12 @@ def test_points_and_repeated_chains_cannot_tell(draws, two_heads):
     assert "quantities never vary: these are points, not draws" in ba.grade(point, "two_heads").statement()
     density = two_heads.log_density("collapsed")
     vectors = np.random.default_rng(0).normal(size=(1, 200, density.size))
+    assert (
+        "several chains"
+        not in ba.grade(ba.from_vectors(np.tile(vectors, (1, 4, 1)), two_heads), "two_heads").statement()
+    )
     again = ba.grade(ba.from_vectors(np.repeat(vectors, 4, axis=0), two_heads), "two_heads")
-    assert again.statement().startswith("cannot tell: the same draws occur twice")
+    assert again.statement().startswith("cannot tell: the same draws occur in several chains")
 
 
 def test_networks_trained_to_one_optimum_are_biased_though_some_are_equal(draws, two_heads):
