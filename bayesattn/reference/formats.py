@@ -53,20 +53,41 @@ def export(name: str, folder: str | Path, *, format: str = "npz", seed: int = 0)
     reference, folder = load(name), user_path("folder", folder)
     one_of("format", format, FORMATS)
     seed_number("seed", seed)
-    files: dict[str, bytes] = {}
-    if format == "posteriordb":
-        files = _posteriordb(reference, seed)
-    else:
-        files[f"{name}.npz"] = _arrays(reference)
-        if format == "numpyro":
-            files[f"{name}.py"] = numpyro_program(reference).encode()
-    paths = [folder / file for file in files]
+    paths = [folder / file for file in _files(name, format)]
     for path in paths:
         require_new("file", path)
-    for path, content in zip(paths, files.values(), strict=True):
+    if format == "posteriordb":
+        contents = _posteriordb(reference, seed)
+    else:
+        contents = [_arrays(reference)]
+        if format == "numpyro":
+            contents.append(numpyro_program(reference).encode())
+    for path, content in zip(paths, contents, strict=True):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
     return paths
+
+
+def _names_in_posteriordb(name: str) -> tuple[str, str, str]:
+    """Names of posterior, program and data."""
+    program, data = f"attention_{name}", f"attention_{name}_data"
+    return f"{data}-{program}", program, data
+
+
+def _files(name: str, format: str) -> list[str]:
+    """Paths of the files of a format."""
+    if format != "posteriordb":
+        return [f"{name}.npz", f"{name}.py"][: FORMATS.index(format) + 1]
+    posterior, program, data = _names_in_posteriordb(name)
+    return [
+        f"posteriors/{posterior}.json",
+        f"models/info/{program}.info.json",
+        f"models/stan/{program}.stan",
+        f"data/info/{data}.info.json",
+        f"data/data/{data}.json.zip",
+        f"reference_posteriors/draws/info/{posterior}.info.json",
+        f"reference_posteriors/draws/draws/{posterior}.json.zip",
+    ]
 
 
 def _arrays(reference: Reference) -> bytes:
@@ -164,11 +185,10 @@ def numpyro_program(reference: Reference) -> str:
     )
 
 
-def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
-    """Files of an entry of posteriordb, by their paths."""
+def _posteriordb(reference: Reference, seed: int) -> list[bytes]:
+    """Contents of the files of an entry of posteriordb, in the order of `_files`."""
     model, about = reference.model, f"bayesattn reference posterior: {reference.about}"
-    program, data_name = f"attention_{reference.name}", f"attention_{reference.name}_data"
-    name = f"{data_name}-{program}"
+    name, program, data_name = _names_in_posteriordb(reference.name)
     untested = model.replace(test_path_inputs=None)
     drawn = sample(
         untested,
@@ -195,7 +215,7 @@ def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
     reference_info = {
         "name": name,
         "inference": {
-            "method": "analytical",
+            "method": "analytical",  # The other name that posteriordb knows is "stan_sampling".
             "method_arguments": {
                 "by": "draws of the order parameter, weights exactly given it: bayesattn.collapsed.weights",
                 "chains": CHAINS,
@@ -208,17 +228,16 @@ def _posteriordb(reference: Reference, seed: int) -> dict[str, bytes]:
         "comments": f"signs and rotations of hidden units are drawn uniformly; {reference.truth.route} agrees",
     }
     model_info = {"name": program, **told, "model_code": {"stan": f"models/stan/{program}.stan"}}
-    return {
-        f"posteriors/{name}.json": _json(posterior),
-        f"models/info/{program}.info.json": _json(model_info),
-        f"models/stan/{program}.stan": stan_program(model).encode(),
-        f"data/info/{data_name}.info.json": _json(
-            {"name": data_name, **told, "data_file": f"data/data/{data_name}.json"}
-        ),
-        f"data/data/{data_name}.json.zip": _zipped(f"{data_name}.json", _json(stan_data(model))),
-        f"reference_posteriors/draws/info/{name}.info.json": _json(reference_info),
-        f"reference_posteriors/draws/draws/{name}.json.zip": _zipped(f"{name}.json", json.dumps(draws).encode()),
-    }
+    data_info = {"name": data_name, **told, "data_file": f"data/data/{data_name}.json"}
+    return [
+        _json(posterior),
+        _json(model_info),
+        stan_program(model).encode(),
+        _json(data_info),
+        _zipped(f"{data_name}.json", _json(stan_data(model))),
+        _json(reference_info),
+        _zipped(f"{name}.json", json.dumps(draws).encode()),
+    ]
 
 
 def _entries(drawn: xr.Dataset) -> dict[str, np.ndarray]:

@@ -97,3 +97,11 @@ def test_bad_arguments_are_named(tmp_path):
         ba.reference.export("two_heads", tmp_path, format="csv")
     with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'three_heads'"):
         ba.reference.export("three_heads", tmp_path)
+
+
+def test_a_file_that_exists_is_refused_before_drawing(tmp_path, monkeypatch):
+    (tmp_path / "models/stan").mkdir(parents=True)
+    (tmp_path / "models/stan/attention_one_head.stan").write_text("mine")
+    monkeypatch.setattr("bayesattn.reference.formats.sample", None)
+    with pytest.raises(FileExistsError, match="attention_one_head.stan"):
+        ba.reference.export("one_head", tmp_path, format="posteriordb")
