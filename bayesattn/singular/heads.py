@@ -50,6 +50,7 @@ class HeadCapacities(Described):
         alone_error: its Monte Carlo standard error; NaN for given weights.
         without: lambda_hat of the network without the head's paths; NaN for the only head of a layer.
         without_error: its Monte Carlo standard error.
+        misfit: S* of the network without the head, less S* of the whole: what no other head can fit; NaN as above.
         whole: lambda_hat of the network, and its error.
     """
 
@@ -59,6 +60,7 @@ class HeadCapacities(Described):
     alone_error: Float[np.ndarray, " head"]
     without: Float[np.ndarray, " head"]
     without_error: Float[np.ndarray, " head"]
+    misfit: Float[np.ndarray, " head"]
     whole: tuple[float, float]
 
     def summary(self) -> "pd.DataFrame":
@@ -70,6 +72,7 @@ class HeadCapacities(Described):
         table = pd.DataFrame({name: getattr(self, name) for name in columns}, index=index)
         table["used"] = self.whole[0] - self.without
         table["used_error"] = np.hypot(self.whole[1], self.without_error)
+        table["misfit"] = self.misfit
         return table
 
     def _described(self) -> tuple[str, dict[str, str]]:
@@ -116,7 +119,8 @@ def head_capacities(
     job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
     _report(progress, "the whole network")
     tree = sample(smaller, progress=False, options=OPTIONS, **job)
-    whole, _ = by_chains(smaller, tree, best_fit_of(smaller, seed=seed).square)
+    least = best_fit_of(smaller, seed=seed).square
+    whole, _ = by_chains(smaller, tree, least)
     if weights is None:
         thin = max(1, -(-chains * draws // MOST_DRAWS))
         dataset = weights_of_draws(tree, smaller, seed, thin=thin)
@@ -131,14 +135,14 @@ def head_capacities(
         found = moments(xr.DataArray(np.asarray(values).reshape(drawn), dims=CHAIN_AXES))
         alone.append((found["mean"], found["error"]))
         if arch.heads[above] == 1:
-            without.append((np.nan, np.nan))
+            without.append((np.nan, np.nan, np.nan))
             continue
         _report(progress, f"without {name!r} of layer {layer}")
-        rest = learning_coefficient(without_head(model, layer, head), temperature, **job)
-        without.append((rest.value[0], rest.error[0]))
-    (capacities, errors), (left, left_errors) = np.array(alone, float).T, np.array(without, float).T
+        rest = learning_coefficient(without_head(smaller, layer, head), temperature, **job)
+        without.append((rest.value[0], rest.error[0], rest.best_fit.square - least))
+    (capacities, errors), (left, left_errors, misfits) = np.array(alone, float).T, np.array(without, float).T
     whole_value = float(whole["value"]), float(whole["error"])
-    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, whole_value)
+    return HeadCapacities(names, temperature, capacities, errors, left, left_errors, misfits, whole_value)
 
 
 @with_own_settings

@@ -103,5 +103,5 @@ def test_a_file_that_exists_is_refused_before_drawing(tmp_path, monkeypatch):
     (tmp_path / "models/stan").mkdir(parents=True)
     (tmp_path / "models/stan/attention_one_head.stan").write_text("mine")
     monkeypatch.setattr("bayesattn.reference.formats.sample", None)
-    with pytest.raises(FileExistsError, match="attention_one_head.stan"):
+    with pytest.raises(FileExistsError, match=r"attention_one_head\.stan"):
         ba.reference.export("one_head", tmp_path, format="posteriordb")

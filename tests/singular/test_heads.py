@@ -67,6 +67,7 @@ def test_table_of_heads():
     assert found.alone[1] == pytest.approx(0)
     assert 0.5 < found.alone[0] < 1.1
     assert abs(table["used"].iloc[1]) < 4 * table["used_error"].iloc[1]
+    np.testing.assert_allclose(table["misfit"], [model.labels @ model.labels, 0], atol=1e-12)
     assert "whole network" in repr(found)
 
 
