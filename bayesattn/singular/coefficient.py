@@ -31,7 +31,7 @@ from bayesattn.dataset import Dataset
 from bayesattn.model import Model
 from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.samplers import sample
-from bayesattn.singular.best_fit import BestFit, best_fit_of
+from bayesattn.singular.best_fit import NEGLIGIBLE_SHARE, BestFit, best_fit_of
 from bayesattn.singular.limit import Interval, Limit, fitted, largest_multiplicity
 from bayesattn.singular.loss import example_losses, factors, loss
 from bayesattn.theory import NotConverged
@@ -320,7 +320,9 @@ def reduced(model: Model) -> tuple[Model, float]:
             return model.replace(test_path_inputs=None, test_labels=None), 0.0
         compressed = Compressed.of(model.path_inputs, model.labels)
     dataset = Dataset(path_inputs=compressed.path_inputs, labels=compressed.labels)
-    return model.replace(dataset=dataset), float(compressed.residual.square)
+    residual = float(compressed.residual.square)
+    explained = float(np.vdot(compressed.labels, compressed.labels))
+    return model.replace(dataset=dataset), 0.0 if residual <= NEGLIGIBLE_SHARE * explained else residual
 
 
 def _checked(temperatures: Checked) -> list[float]:
