@@ -1,42 +1,54 @@
 """How wrong are estimates of the learning coefficient? Stochastic gradients and weight-space chains against exact values.
 
-    uv run python benchmarks/learning_coefficients.py [--only PART ..]
+    uv run python benchmarks/learning_coefficients.py [--only NETWORK ..] [--out FOLDER] [--page FILE]
 
-Three networks with labels 0 and n = 1,000 or 1,000,000 normal path inputs, n beta = n / log n, so T = log n. The prior is
-Gaussian around the best weights w* = 0, of precision gamma: the localisation of the published estimator (Lau, Furman, Wang,
-Murfet and Wei 2023), so exact value and estimate are of one and the same posterior. SGLD starts at w*, or at a prior draw:
+writes one JSON file per case as it goes, and goes on where it was stopped; `--page docs/llc.md` writes the page and its
+figure of what is there.
+
+Three networks with labels 0 and n = 1,000 or 1,000,000 normal path inputs, n beta = n / log n, so T = log n for
+L_n = S / (2n). The prior is Gaussian around the best weights w* = 0, of precision gamma: the localisation of the published
+estimator (Lau, Furman, Wang, Murfet and Wei 2023), so exact value and estimate are of one and the same posterior. SGLD
+starts at w*, or at a prior draw:
 
     w <- w - step / 2 (n beta grad L_n(w) + gamma w) + Normal(0, step),
 
-with the gradient of all examples, or of a minibatch; with preconditioning as by Li, Chen, Carlson and Carin (2016).
-Estimates are n beta (mean L_n - L_n(w*)).
+with the gradient of all examples, or of a minibatch; with the preconditioner of Li, Chen, Carlson and Carin (2016), without
+its correction term, as it is used. Estimates are n beta (mean L_n - L_n(w*)), L_n of all examples.
 """
 
 import argparse
+import json
 import math
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
 from jax.flatten_util import ravel_pytree
 
 import bayesattn as ba
-from bayesattn.models import Path
+from bayesattn import models
 from bayesattn.network import network
+from bayesattn.plots import save
+from bayesattn.plots.style import legend_below, palette
 
-CHAINS, BATCH = 10, 512
+CHAINS = 10
 ARCHITECTURES = {
     "two heads, widths 2 and 6": ((2,), (2, 6), 1),
     "two layers of two heads, width 4": ((2, 2), (4, 4, 4), 1),
     "deep linear, widths 3, 3, two outputs": ((1,), (3, 3), 2),
 }
 FEATURES = 5
-SIZES = (10**3, 10**6)
-Estimate = tuple[float, float]
-"""Value and Monte Carlo error."""
+SIZES, GAMMAS = (10**3, 10**6), (1.0, 100.0)
+EXACT = "exact: chains of U"
+WEIGHT_SAMPLERS = ("mala", "mclmc", "nuts")
+DECAY, LEAST_SLOPE = 0.99, 1e-5
+"""Of the preconditioner, as published."""
+Row = dict[str, Any]
 
 
 class Setting(NamedTuple):
@@ -65,20 +77,21 @@ def posterior(name: str, examples: int, gamma: float) -> ba.Model:
 
 
 def settings() -> Iterator[Setting]:
-    """A short chain from w*, and sweeps over step size, length, batches, preconditioning and start."""
-    yield Setting(1e-4, 100, BATCH, False, False)
-    for batch in (None, BATCH):
+    """As a much used package tests and presets its estimator; sweeps over step size, length, batches, preconditioning."""
+    yield Setting(6e-5, 2_000, None, False, False)
+    yield Setting(6e-5, 200, 32, False, False)
+    for batch in (None, 512):
         for step in (1e-5, 1e-4, 1e-3, 1e-2):
             yield Setting(step, 20_000, batch, False, True)
     for steps in (2_000, 200_000):
         yield Setting(1e-3, steps, None, False, True)
-    for step in (1e-4, 1e-3):
-        yield Setting(step, 20_000, BATCH, True, True)
+    for step in (1e-6, 1e-5, 1e-4):
+        yield Setting(step, 20_000, 512, True, True)
 
 
 def stochastic(model: ba.Model, gamma: float, setting: Setting, key: jax.Array) -> np.ndarray:
     """S of each of up to 2,000 draws of each chain, after the first tenth of the steps."""
-    path, temperature = Path.of(model), model.temperature
+    path, temperature = models.Path.of(model), model.temperature
     start, unravel = ravel_pytree(path.draw_prior(key))
     # Sums over all examples follow from their triangle.
     compressed = ba.Dataset.gather((model.path_inputs, model.labels), model.architecture)
@@ -98,8 +111,8 @@ def stochastic(model: ba.Model, gamma: float, setting: Setting, key: jax.Array) 
         vector, average = carry
         batch_key, noise_key = jax.random.split(key)
         slope = gradient(vector, batch_key)
-        average = 0.99 * average + 0.01 * slope**2
-        scale = 1 / (1e-2 + jnp.sqrt(average)) if setting.preconditioned else jnp.ones_like(vector)
+        average = DECAY * average + (1 - DECAY) * (slope * temperature / count) ** 2
+        scale = 1 / (LEAST_SLOPE + jnp.sqrt(average)) if setting.preconditioned else jnp.ones_like(vector)
         noise = jnp.sqrt(setting.step * scale) * jax.random.normal(noise_key, vector.shape)
         vector = vector - setting.step / 2 * scale * (slope + gamma * vector) + noise
         return (vector, average), square(vector, rows)
@@ -116,64 +129,197 @@ def stochastic(model: ba.Model, gamma: float, setting: Setting, key: jax.Array) 
     return np.asarray(chain(jax.random.split(key, CHAINS)))
 
 
-HEADINGS = "network", "n", "gamma", "estimator", "estimate", "exact", "off by", "seconds"
-
-
-def print_row(case: tuple[str, int, float], method: str, estimate: Estimate, exact: Estimate, seconds: float) -> None:
-    """One row of the table."""
-    (name, examples, gamma), (value, error) = case, estimate
-    cells = [name, f"{examples:,}", f"{gamma:g}", method]
-    if np.isfinite(value):
-        cells += [
-            f"{value:.3f} ± {error:.3f}",
-            f"{exact[0]:.3f} ± {exact[1]:.3f}",
-            f"{100 * (value / exact[0] - 1):+.0f} %",
-        ]
-    else:
-        cells += ["diverges", f"{exact[0]:.3f} ± {exact[1]:.3f}", ""]
-    print(f"| {' | '.join([*cells, f'{seconds:.1f}'])} |", flush=True)
-
-
-def compare(name: str, examples: int, gamma: float) -> None:
-    """Rows of one network."""
-    case, model = (name, examples, gamma), posterior(name, examples, gamma)
+def rows_of(name: str, examples: int, gamma: float) -> Iterator[Row]:
+    """Estimates of one network: the exact value first."""
+    model = posterior(name, examples, gamma)
     start = time.perf_counter()
+
+    def row(method: str, value: float, error: float, gradients: int | None) -> Row:
+        return {
+            "network": name,
+            "n": examples,
+            "gamma": gamma,
+            "method": method,
+            "value": value,
+            "error": error,
+            "gradients": gradients,
+            "seconds": round(time.perf_counter() - start, 1),
+        }
+
     found = ba.learning_coefficient(model, model.temperature, best_fit=0.0)
-    exact = float(found.value[0]), float(found.error[0])
-    print_row(case, "exact: chains of U", exact, exact, time.perf_counter() - start)
+    yield row(EXACT, float(found.value[0]), float(found.error[0]), None)
     for number, setting in enumerate(settings()):
         start = time.perf_counter()
-        squares = stochastic(model, gamma, setting, jax.random.key(number))
-        estimate = float("nan"), float("nan")
-        if np.isfinite(squares).all():
-            by_chain = squares.mean(1) / (2 * model.temperature)
-            estimate = float(by_chain.mean()), float(by_chain.std(ddof=1) / np.sqrt(CHAINS))
-        print_row(case, str(setting), estimate, exact, time.perf_counter() - start)
+        by_chain = stochastic(model, gamma, setting, jax.random.key(number)).mean(1) / (2 * model.temperature)
+        finite = bool(np.isfinite(by_chain).all())
+        value = float(by_chain.mean()) if finite else float("nan")
+        error = float(by_chain.std(ddof=1) / np.sqrt(CHAINS)) if finite else float("nan")
+        yield row(str(setting), value, error, CHAINS * setting.steps)
     compressed = model.replace(dataset=ba.Dataset.gather((model.path_inputs, model.labels), model.architecture))
-    for sampler in ("mala", "mclmc", "nuts"):
+    inputs = jnp.asarray(compressed.path_inputs)
+    for sampler in WEIGHT_SAMPLERS:
         start = time.perf_counter()
-        draws = ba.sample(
-            compressed, sampler, "path", chains=4, warmup=1000, draws=2000, keep=["weights"], progress=False
-        )
+        job: Any = {"chains": 4, "warmup": 1000, "draws": 2000, "keep": ["weights"], "progress": False}
+        draws = ba.sample(compressed, sampler, "path", **job)
         weights = draws["posterior"].to_dataset()
-        names = [each for each in weights if each in ("V_0", "a") or str(each).startswith("V_")]
-        flat = {str(each): jnp.asarray(weights[each].values).reshape(-1, *weights[each].shape[2:]) for each in names}
-        rows = jnp.asarray(compressed.path_inputs)
-        squares = jax.lax.map(lambda draw: jnp.sum(network(draw, rows) ** 2), flat)  # noqa: B023
+        names = [str(each) for each in weights if each == "a" or str(each).startswith("V_")]
+        flat = {each: jnp.asarray(weights[each].values).reshape(-1, *weights[each].shape[2:]) for each in names}
+        squares = jax.lax.map(lambda draw: jnp.sum(network(draw, inputs) ** 2), flat)
         estimate = ba.learning_coefficient_of(np.asarray(squares).reshape(4, -1), compressed, best_fit=0.0)
-        value = float(estimate.value), float(estimate.error)
-        print_row(case, f"{sampler} of the weights", value, exact, time.perf_counter() - start)
+        gradients = int(draws["sample_stats"].to_dataset()["n_steps"].sum())
+        yield row(f"{sampler} of the weights", float(estimate.value), float(estimate.error), gradients)
+
+
+def case(name: str, examples: int, gamma: float, file: Path) -> list[Row]:
+    """Rows of one case, from its file or made now."""
+    if file.exists():
+        return json.loads(file.read_text())
+    rows = []
+    for row in rows_of(name, examples, gamma):
+        rows.append(row)
+        print(f"{name:38} n {examples:8} gamma {gamma:4g}  {row['method']:50} {with_error(row):20}", flush=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(rows, indent=1))
+    jax.clear_caches()
+    return rows
+
+
+def with_error(row: Row) -> str:
+    """Value and error of a row."""
+    return f"{row['value']:.3f} ± {row['error']:.3f}" if np.isfinite(row["value"]) else "diverges"
+
+
+INTRODUCTION = """---
+hide: [toc]
+---
+
+# How wrong is your learning coefficient?
+
+People estimate the learning coefficient of a network, or the local one (LLC) at trained weights, by stochastic gradient
+Langevin dynamics (SGLD; Lau, Furman, Wang, Murfet and Wei 2023). Here the same estimators run on posteriors whose value is
+[known](learning-coefficient.md) up to a small Monte Carlo error.
+
+```
+uv run python benchmarks/learning_coefficients.py --page docs/llc.md
+```
+
+made this page, in {minutes:.0f} minutes. There are three networks with labels 0, n normal examples, T = log n, that is
+nβ = n / log n, and a Gaussian prior of precision γ around the best weights w* = 0. This prior is the localisation of the
+published estimator, so exact value and estimates are of one and the same posterior: the local coefficient at w* = 0, the most
+singular point, and with this prior the global one. Trained weights elsewhere have no exact value here.
+
+Each estimate has {chains} chains. *From w\\** means without burn-in, as published; *from the prior* means after the first tenth
+of the steps. The first two rows of each table have settings of a much used package, devinterp: its test of accuracy (step
+6e-5, all examples, 2,000 steps, γ = 1), and the batch and number of its default draws. The package has no default step.
+
+![Estimates over exact values](llc.png)
+
+"""
+
+
+def verdict(rows: list[Row]) -> str:
+    """What the rows of stochastic gradients say, in a sentence."""
+    exact = {(row["network"], row["n"], row["gamma"]): row["value"] for row in rows if row["method"] == EXACT}
+    stochastic_rows = [row for row in rows if "SGLD" in row["method"]]
+    ratios = np.array([row["value"] / exact[row["network"], row["n"], row["gamma"]] for row in stochastic_rows])
+    diverged = int(np.sum(~np.isfinite(ratios)))
+    off = np.abs(ratios - 1)
+    near = int(np.sum(off < 0.1))
+    errors = np.array([row["error"] for row in stochastic_rows])
+    sure = int(
+        np.sum(off * np.array([exact[row["network"], row["n"], row["gamma"]] for row in stochastic_rows]) > 4 * errors)
+    )
+    return (
+        f"Of {len(ratios)} estimates by SGLD, {near} are within 10 % of the exact value and {diverged} diverge; {sure} are off by"
+        " more than four times the error that their own chains state."
+    )
+
+
+def page(rows: list[Row]) -> str:
+    """The page of all rows."""
+    lines = INTRODUCTION.format(minutes=sum(row["seconds"] for row in rows) / 60, chains=CHAINS).splitlines()
+    lines += [verdict(rows), ""]
+    for name in ARCHITECTURES:
+        own = [row for row in rows if row["network"] == name]
+        cases = [
+            (n, gamma) for n in SIZES for gamma in GAMMAS if any((row["n"], row["gamma"]) == (n, gamma) for row in own)
+        ]
+        if not cases:
+            continue
+        lines += [f"## {name[0].upper()}{name[1:]}", ""]
+        lines += ["| | " + " | ".join(f"n = {n:,}, γ = {gamma:g}" for n, gamma in cases) + " |"]
+        lines += ["| --- " * (1 + len(cases)) + "|"]
+        for method in dict.fromkeys(row["method"] for row in own):
+            cells = []
+            for n, gamma in cases:
+                values = {row["method"]: row for row in own if (row["n"], row["gamma"]) == (n, gamma)}
+                row, exact = values[method], values[EXACT]["value"]
+                off = (
+                    f" ({100 * (row['value'] / exact - 1):+.0f} %)"
+                    if method != EXACT and np.isfinite(row["value"])
+                    else ""
+                )
+                cells.append(with_error(row) + off)
+            lines.append(f"| {method} | {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def figure(rows: list[Row]) -> Any:
+    """Estimate over exact value against the number of gradients, one panel for each network."""
+    drawn, axes = plt.subplots(1, len(ARCHITECTURES), figsize=(10, 3.8), sharey=True, layout="constrained")
+    colors = palette()
+    families = {"SGLD": colors.orange, "pSGLD": colors.green, "of the weights": colors.blue}
+    for panel, name in zip(axes, ARCHITECTURES, strict=True):
+        own = [row for row in rows if row["network"] == name]
+        exact = {(row["n"], row["gamma"]): row["value"] for row in own if row["method"] == EXACT}
+        for family, color in families.items():
+            chosen = [
+                row
+                for row in own
+                if family in row["method"] and (family != "SGLD" or "pSGLD" not in row["method"]) and row["gradients"]
+            ]
+            ratios = np.array([row["value"] / exact[row["n"], row["gamma"]] for row in chosen])
+            errors = np.array([row["error"] / exact[row["n"], row["gamma"]] for row in chosen])
+            gradients = np.array([row["gradients"] for row in chosen])
+            shown = np.where(np.isfinite(ratios), np.clip(ratios, 0, 2.5), 2.5)
+            inside = np.isfinite(ratios) & (ratios < 2.5)
+            label = "MALA, MCLMC, NUTS of the weights" if family == "of the weights" else family
+            panel.errorbar(
+                gradients[inside],
+                ratios[inside],
+                errors[inside],
+                fmt="o",
+                ms=4,
+                color=color,
+                alpha=0.7,
+                capsize=2,
+                label=label,
+            )
+            panel.plot(gradients[~inside], shown[~inside], "^", ms=6, color=color, clip_on=False)
+        panel.axhline(1, color="black", lw=1)
+        panel.set(xscale="log", xlabel="gradients of all chains", ylim=(0, 2.5))
+        panel.set_title(name, fontsize=9)
+    axes[0].set_ylabel("estimate / exact value (▲: above 2.5 or diverged)")
+    legend_below(axes[1])
+    return drawn
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--only", nargs="*", choices=[*ARCHITECTURES], default=[*ARCHITECTURES], metavar="NETWORK")
-    chosen = parser.parse_args().only
-    print(f"| {' | '.join(HEADINGS)} |\n| {' | '.join(['---'] * len(HEADINGS))} |")
-    for name in chosen:
+    parser.add_argument("--out", type=Path, default=Path("out/learning_coefficients"))
+    parser.add_argument("--page", type=Path)
+    given = parser.parse_args()
+    rows = []
+    for name in given.only:
         for examples in SIZES:
-            for gamma in (1.0, 100.0):
-                compare(name, examples, gamma)
+            for gamma in GAMMAS:
+                file = given.out / f"{[*ARCHITECTURES].index(name)}-{examples}-{gamma:g}.json"
+                rows += case(name, examples, gamma, file)
+    if given.page:
+        given.page.write_text(page(rows))
+        save(figure(rows), given.page.with_suffix(".png"), overwrite=True)
 
 
 if __name__ == "__main__":
