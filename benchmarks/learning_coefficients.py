@@ -205,11 +205,11 @@ uv run python benchmarks/learning_coefficients.py --page docs/llc.md
 
 made this page, in {minutes:.0f} minutes. There are three networks with labels 0, n normal examples, T = log n, that is
 nβ = n / log n, and a Gaussian prior of precision γ around the best weights w* = 0. This prior is the localisation of the
-published estimator, so exact value and estimates are of one and the same posterior: the local coefficient at w* = 0, the most
-singular point, and with this prior the global one. Trained weights elsewhere have no exact value here.
+published estimator, so exact value and estimates are of one and the same posterior: the local coefficient at w* = 0, the
+most singular point, and with this prior the global one. Trained weights elsewhere have no exact value here.
 
-Each estimate has {chains} chains. *From w\\** means without burn-in, as published; *from the prior* means after the first tenth
-of the steps. The first two rows of each table have settings of a much used package, devinterp: its test of accuracy (step
+Each estimate has {chains} chains. *From w\\** means without burn-in, as published; *from the prior* means after a tenth of
+the steps. The first two rows of each table have settings of a much used package, devinterp: its test of accuracy (step
 6e-5, all examples, 2,000 steps, γ = 1), and the batch and number of its default draws. The package has no default step.
 
 ![Estimates over exact values](llc.png)
@@ -230,8 +230,8 @@ def verdict(rows: list[Row]) -> str:
         np.sum(off * np.array([exact[row["network"], row["n"], row["gamma"]] for row in stochastic_rows]) > 4 * errors)
     )
     return (
-        f"Of {len(ratios)} estimates by SGLD, {near} are within 10 % of the exact value and {diverged} diverge; {sure} are off by"
-        " more than four times the error that their own chains state."
+        f"Of {len(ratios)} estimates by SGLD, {near} are within 10 % of the exact value and {diverged} diverge; {sure} are"
+        " off by more than four times the error that their own chains state."
     )
 
 
