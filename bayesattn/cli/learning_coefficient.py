@@ -42,7 +42,7 @@ def learning_coefficient(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Folder of the runs, which are resumed; by default out/learning-coefficient-MODEL."),
+        typer.Option(help="Folder of the runs, which are resumed; by default in out."),
     ] = None,
     chains: Chains = 4,
     warmup: Warmup = 500,
@@ -60,7 +60,11 @@ def learning_coefficient(
     """
     require_free_figure(figure, overwrite)
     [case] = models(model, None if width is None else [width], None, data_seed)
-    folder = out or Path("out") / f"learning-coefficient-{Path(model).stem}"
+    parts = {"N": width, "data": data_seed}
+    name = "-".join(
+        ["learning-coefficient", Path(model).stem, *(f"{k}={v}" for k, v in parts.items() if v is not None)]
+    )
+    folder = out or Path("out") / name
     with working("sampling", quiet=as_json) as bar:
         found = ba.learning_coefficient(
             case,

@@ -35,8 +35,8 @@ def learning_coefficient_figure(found: Any) -> Figure:
     if len(found.temperatures) > 1 and np.isfinite(limit.value):
         axes.axhspan(limit.low, limit.high, color=colors.green, alpha=0.2, lw=0, label="limit of small T, 95 %")
         axes.axhline(limit.value, color=colors.green, lw=1)
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("temperature T, that is 1 / (n β)")
+    axes.set_ylim(bottom=min(0.0, axes.get_ylim()[0]) if np.nanmin(found.value) < 0 else 0.0)
+    axes.set_xlabel("temperature T (1 / β of L_n = S / 2n)")
     axes.set_ylabel("learning coefficient")
     axes.set_title(short(found.model.name or "learning coefficient"), fontsize=11)
     legend_below(axes)

@@ -26,12 +26,22 @@ NEGLIGIBLE_SHARE = 1e-20
 class BestFit(NamedTuple):
     """Least sum of squares, and how it is known.
 
-    `how` is "given"; "not needed" if labels are zero or the network can have any readout, so that only what no linear
-    function of the path inputs explains is left; or "found" by searches, which may end above the least.
+    `how` is "given"; "not needed", a search, if labels are zero or the network can have any readout, so that S* is what
+    linear regression on the path inputs leaves; or "found" by searches, which may end above the least.
     """
 
     square: float
     how: str
+
+    def held_against(self, attained: float, tolerance: float) -> "BestFit":
+        """S*, or what weights attain if that is less by more than the tolerance; ValueError if S* was given."""
+        if self.how == "not needed" or not attained < self.square - tolerance:
+            return self
+        if self.how == "given":
+            raise BayesattnError(
+                f"best_fit must not be above the |Y - f|^2 that the network attains, {attained:.6g}, got {self.square:.6g}"
+            )
+        return BestFit(attained, self.how)
 
 
 def best_fit_of(model: Model, given: Checked = None, *, residual: float = 0.0, seed: int = 0) -> BestFit:
@@ -50,7 +60,8 @@ def best_fit_of(model: Model, given: Checked = None, *, residual: float = 0.0, s
         square = number("best_fit", given)
         if square < residual * (1 - 1e-9):
             raise BayesattnError(
-                f"best_fit must be at least {residual:g}, what no function of the path inputs explains, got {square:g}"
+                f"best_fit must be at least {residual:g}, what no linear function of the path inputs explains, got"
+                f" {square:g}"
             )
         return BestFit(square, "given")
     if not np.any(model.labels):

@@ -1,13 +1,15 @@
-"""Learning coefficient of a network's posterior at a series of temperatures.
+"""Learning coefficient (real log canonical threshold, RLCT) of a network's posterior at a series of temperatures.
 
-With S = |Y - f|^2, the temperature T is 1 / (n beta) of singular learning theory, and
+With S = |Y - f|^2, summed over examples and outputs, and S* its least value,
 
-    lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0,
+    lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0
 
-with S* the least S of all weights (Watanabe 2009). Given the order parameter U the expectation is closed
-(`bayesattn.singular.loss`), so a chain of U gives lambda_hat without drawing weights: everything but U is integrated out.
+(Watanabe 2009). With the mean loss L_n = S / (2 n) of n examples, S / (2 T) is n beta L_n at T = 1 / beta. Given the order
+parameter U the expectation is closed (`bayesattn.singular.loss`), so a chain of U gives lambda_hat without drawing weights:
+everything but U is integrated out.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,7 @@ import xarray as xr
 from jaxtyping import Array, Float
 
 from bayesattn import runs, theory
-from bayesattn._util.checks import Checked, entries, positive, require_kind
+from bayesattn._util.checks import Checked, entries, positive, positive_integer, require_kind, seed_number
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.files import user_path
 from bayesattn._util.plain import PlainDict
@@ -33,7 +35,7 @@ from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.samplers import sample
 from bayesattn.singular.best_fit import NEGLIGIBLE_SHARE, BestFit, best_fit_of
 from bayesattn.singular.limit import Interval, Limit, fitted, largest_multiplicity
-from bayesattn.singular.loss import example_losses, factors, loss
+from bayesattn.singular.loss import attained, example_losses, factors, loss
 from bayesattn.theory import NotConverged
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 DECADES = 9
 """Default number of temperatures, each a tenth of the one before; fewer where float64 does not allow so many."""
 WARMEST_SHARE = 0.1
-"""Warmest of the default temperatures, as a share of the mean prior variance of the outputs."""
+"""Warmest of the default temperatures, as a share of the mean eigenvalue of the prior covariance K of the outputs, with
+at most Pi N_0 examples."""
 OPTIONS = {"target_accept_prob": 0.95}
 """Acceptance that step sizes are adapted to: at 0.8, some chains at T = 1e-8 had 0.4, and hardly moved for long."""
 MOST_LABELS, MOST_ROWS, MOST_DRAWS = 2000, 500, 1000
@@ -73,13 +76,15 @@ class LearningCoefficient(Described):
         model: the posterior; its own temperature is one of many.
         temperatures: T, shape (temperatures,).
         value: lambda_hat(T) = E[S - S*] / (2 T).
-        error: Monte Carlo standard error of `value`.
+        error: Monte Carlo standard error of `value`, given S*.
         slope: derivative of lambda_hat by log T.
+        slope_error: its Monte Carlo standard error.
         best_fit: S* and how it is known.
         ess: effective sample size of the expectation given U.
         rhat: its R-hat.
-        singular_fluctuation: half the sum of the posterior variances of the examples' log densities (Watanabe 2009), with
-            errors; None if the examples are compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
+        singular_fluctuation: half the sum over examples of the posterior variance of |Y_i - f_i|^2 / (2 T), with errors:
+            Watanabe's (2009) for noise of variance T and beta = 1, of these examples alone. None if the examples are
+            compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
         seed: seed of the chains.
         stopped: why the default temperatures end where they do, or None.
     """
@@ -89,6 +94,7 @@ class LearningCoefficient(Described):
     value: Float[np.ndarray, " temperature"]
     error: Float[np.ndarray, " temperature"]
     slope: Float[np.ndarray, " temperature"]
+    slope_error: Float[np.ndarray, " temperature"]
     best_fit: BestFit
     ess: Float[np.ndarray, " temperature"]
     rhat: Float[np.ndarray, " temperature"]
@@ -100,13 +106,13 @@ class LearningCoefficient(Described):
     def two_temperature(self) -> Differences:
         """Differences of E[S] between neighbouring temperatures, over twice those of T (Watanabe 2013): S* is not needed.
 
-        At finite T they are means of d(T lambda_hat) / dT between the two temperatures.
+        At finite T they are means of d(T lambda_hat) / dT between the two temperatures, stated at the middle of the two.
         """
         temperatures = self.temperatures
         change = temperatures[:-1] - temperatures[1:]
         sums, errors = temperatures * self.value, temperatures * self.error
         return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]),
+            (temperatures[:-1] + temperatures[1:]) / 2,
             (sums[:-1] - sums[1:]) / change,
             np.hypot(errors[:-1], errors[1:]) / change,
         )
@@ -115,27 +121,32 @@ class LearningCoefficient(Described):
     def between(self) -> Differences:
         """Means of lambda_hat over log T between neighbouring temperatures, by values and slopes of the chains.
 
-        The rule is the trapezoidal one with end corrections; the errors leave out those of the slopes. `from_evidence`
-        estimates the same from other draws.
+        The rule is the trapezoidal one with end corrections, whose error of fourth order in the step is not part of the
+        errors. `from_evidence` estimates the same from other draws. Temperatures are geometric means.
         """
         temperatures, value, slope = self.temperatures, self.value, self.slope
         step = np.log(temperatures[:-1] / temperatures[1:])
-        mean = (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1])
+        of_values = np.hypot(self.error[:-1], self.error[1:]) / 2
+        of_slopes = step / 12 * np.hypot(self.slope_error[:-1], self.slope_error[1:])
         return Differences(
-            np.sqrt(temperatures[:-1] * temperatures[1:]), mean, np.hypot(self.error[:-1], self.error[1:]) / 2
+            np.sqrt(temperatures[:-1] * temperatures[1:]),
+            (value[:-1] + value[1:]) / 2 + step / 12 * (slope[1:] - slope[:-1]),
+            np.hypot(of_values, of_slopes),
         )
 
     @cached_property
     def from_evidence(self) -> Differences:
         """Means of lambda_hat over log T from differences of `bayesattn.theory.evidence`; computed when first asked for.
 
-        lambda_hat = d(log p(Y) + P m log(T) / 2) / d log T - S* / (2 T).
+        lambda_hat = d(log p(Y) + P m log(T) / 2) / d log T - S* / (2 T). NaN where an evidence is not reliable; errors
+        take the evidences as independent.
         """
         smaller, residual = reduced(self.model)
         found = theory.evidences(smaller, list(self.temperatures), seed=self.seed)
         temperatures, labels = self.temperatures, np.size(smaller.labels)
         least = (self.best_fit.square - residual) / (2 * temperatures)
-        total = np.array([each.log_evidence for each in found]) + labels * np.log(temperatures) / 2 + least
+        evidence = np.array([each.log_evidence if each.reliable else np.nan for each in found])
+        total = evidence + labels * np.log(temperatures) / 2 + least
         errors = np.array([each.error for each in found])
         step = np.log(temperatures[:-1] / temperatures[1:])
         return Differences(
@@ -164,9 +175,10 @@ class LearningCoefficient(Described):
         """One row per temperature."""
         import pandas as pd
 
-        columns = {name: getattr(self, name) for name in ("value", "error", "slope", "ess", "rhat")}
+        columns = {name: getattr(self, name) for name in ("value", "error", "slope", "slope_error", "ess", "rhat")}
         if self.singular_fluctuation is not None:
-            columns |= {"fluctuation": self.singular_fluctuation.value, "its error": self.singular_fluctuation.error}
+            value, error = self.singular_fluctuation
+            columns |= {"fluctuation": value, "fluctuation_error": error}
         return pd.DataFrame(columns, index=pd.Index(self.temperatures, name="temperature"))
 
     def plot(self) -> "Figure":
@@ -178,7 +190,8 @@ class LearningCoefficient(Described):
     def to_dict(self) -> PlainDict:
         """All results as plain numbers and lists, for JSON."""
         result: PlainDict = {
-            name: getattr(self, name).tolist() for name in ("temperatures", "value", "error", "slope", "ess", "rhat")
+            name: getattr(self, name).tolist()
+            for name in ("temperatures", "value", "error", "slope", "slope_error", "ess", "rhat")
         }
         result |= {
             "best_fit": self.best_fit._asdict(),
@@ -212,64 +225,74 @@ def learning_coefficient(
     draws: int = 1000,
     seed: int = 0,
     folder: str | Path | None = None,
+    overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> LearningCoefficient:
-    """Learning coefficient of a posterior at some temperatures, exact but for a Monte Carlo error.
+    """Learning coefficient (RLCT) of a posterior at some temperatures, exact but for a Monte Carlo error if S* is known.
 
-    The prior is positive everywhere, so it is the global coefficient, not the local one at trained weights; with labels 0
-    it is also the local one at weights 0.
+    The prior is positive everywhere, so it is the global coefficient, not the local one (LLC) at trained weights; with
+    labels 0 it is also the local one at weights 0.
 
     Args:
         model: the posterior, with Gaussian labels; its own temperature is not used.
         temperatures: T, one or several; by default up to nine, each a tenth of the one before, down to where float64
             allows.
-        best_fit: S*, the least |Y - f|^2 of all weights, if it is known. It is otherwise 0 up to what no function of the
-            path inputs explains, if the widths allow every readout, and searched for if not.
+        best_fit: S*, the least |Y - f|^2 of all weights, if it is known. By default, what linear regression on the path
+            inputs leaves if the widths allow every readout; otherwise what searches from 16 prior draws and the chains
+            find, an upper bound. An excess of d lowers lambda_hat by d / (2 T).
         chains: chains at each temperature.
         warmup: adaptation steps of each chain.
         draws: draws of each chain.
         seed: seed of chains and searches.
         folder: folder of one run per temperature, which resume; by default draws are kept in memory.
+        overwrite: whether to replace the runs in the folder, and draw anew.
         progress: function that is called with a line of text before each temperature.
 
     Raises:
-        ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice.
+        ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice, path inputs 0, an S*
+            above what the chains attain.
         NotConverged: a given temperature is too low for float64, or the warmest of the default ones is.
     """
     require_kind("model", model, Model)
     model.require_gaussian()
     folder = None if folder is None else user_path("folder", folder)
+    job = checked_job(chains, warmup, draws, seed)
     given = temperatures is not None
     smaller, residual = reduced(model)
     chosen = _checked(temperatures) if given else _decades(smaller)
+    if progress is not None:
+        progress("least sum of squares")
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
-    job: PlainDict = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed, "keep": ("order_parameter",)}
-    job |= {"options": OPTIONS}
     columns: list[dict[str, np.ndarray]] = []
     spread: list[tuple[float, float]] = []
     stopped = None
     for temperature in chosen:
         if progress is not None:
             progress(f"T = {temperature:.3g}")
-        cold = smaller.replace(temperature=temperature)
         try:
+            cold = smaller.replace(temperature=temperature)
             if folder is None:
                 tree = sample(cold, progress=False, **job)
             else:
-                tree = runs.sample(cold, folder / f"T={temperature!r}", progress=False, **job).draws()
-        except NotConverged as error:
-            if given or not columns:
+                run = runs.sample(cold, folder / f"T={temperature!r}", progress=False, overwrite=overwrite, **job)
+                tree = run.draws()
+        except (NotConverged, FloatingPointError, BayesattnError) as error:
+            if given or not columns or isinstance(error, runs.RunError):
                 raise
-            stopped = f"no mode was found at T = {temperature:.3g} in float64: {error}"
+            stopped = f"float64 does not suffice at T = {temperature:.3g}: {error}"
             break
-        estimates, drawn = by_chains(cold, tree, least.square - residual)
+        estimates, drawn = by_chains(cold, tree)
+        least = _with_draws(least, residual, cold, drawn, float(estimates["error"]))
         columns.append(estimates)
-        spread.append(_fluctuation(model.replace(temperature=temperature), drawn, chains))
+        spread.append(_fluctuation(model, temperature, drawn, chains))
     arrays: Any = {name: np.array([column[name] for column in columns]) for name in columns[0]}
+    reached = np.array(chosen[: len(columns)])
+    offset = (least.square - residual) / (2 * reached)
+    arrays |= {"value": arrays["value"] - offset, "slope": arrays["slope"] + offset}
     fluctuation = np.array(spread)
     return LearningCoefficient(
         model=model,
-        temperatures=np.array(chosen[: len(columns)]),
+        temperatures=reached,
         **arrays,
         best_fit=least,
         singular_fluctuation=None if np.isnan(fluctuation).all() else Estimates(*fluctuation.T),
@@ -278,27 +301,47 @@ def learning_coefficient(
     )
 
 
-def by_chains(
-    cold: Model, tree: xr.DataTree, least: float
-) -> tuple[dict[str, np.ndarray], Float[Array, "draw row column"]]:
-    """lambda_hat, its error, slope and mixing from collapsed draws of a reduced model, with their factors of U.
+def checked_job(chains: int, warmup: int, draws: int, seed: int) -> PlainDict:
+    """Arguments of `sample`; raises ValueError if they are not whole numbers."""
+    return {
+        "chains": positive_integer("chains", chains),
+        "warmup": positive_integer("warmup", warmup, 0),
+        "draws": positive_integer("draws", draws),
+        "seed": seed_number("seed", seed),
+        "keep": ("order_parameter",),
+        "options": OPTIONS,
+    }
 
-    `least` is what the reduced model has of S*.
-    """
+
+def by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], Float[Array, "draw row column"]]:
+    """E[S] / (2 T), its error, slope and mixing from collapsed draws of a reduced model, with their factors of U."""
     points = tree["posterior"].to_dataset()["bartlett"].values
-    drawn, offset = factors(cold, points.reshape(-1, points.shape[-1])), least / (2 * cold.temperature)
-    given = loss(cold.kernels, drawn)
-    found = _moments(given.mean.reshape(points.shape[:2]) - offset)
+    drawn = factors(cold, points.reshape(-1, points.shape[-1]))
+    mean, slope = (values.reshape(points.shape[:2]) for values in loss(cold.kernels, drawn))
+    found = _moments(mean)
     # d E[g] / d log T = E[dg / d log T] + Var(g), since g is also the derivative of the log density of U by log T.
-    slope = given.slope.mean() + given.mean.var() + offset
-    return {"value": found["mean"], "slope": slope} | {name: found[name] for name in ("error", "ess", "rhat")}, drawn
+    change = _moments(slope + (mean - mean.mean()) ** 2)
+    estimates = {"value": found["mean"], "slope": change["mean"], "slope_error": change["error"]}
+    return estimates | {name: found[name] for name in ("error", "ess", "rhat")}, drawn
+
+
+def _with_draws(
+    least: BestFit, residual: float, cold: Model, drawn: Float[Array, "draw row column"], error: float
+) -> BestFit:
+    """S* held against what draws attain."""
+    if least.how == "not needed":
+        return least
+    lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
+    return least.held_against(lowest, 2 * cold.temperature * error)
 
 
 def _moments(values: Float[np.ndarray, "chain draw"]) -> dict[str, np.ndarray]:
     return moments(xr.DataArray(values, dims=CHAIN_AXES))
 
 
-def _fluctuation(model: Model, drawn: Float[Array, "draw row column"], chains: int) -> tuple[float, float]:
+def _fluctuation(
+    model: Model, temperature: float, drawn: Float[Array, "draw row column"], chains: int
+) -> tuple[float, float]:
     """Singular fluctuation with its error, from a share of the draws; NaN if the examples are many, or compressed."""
     labels = np.size(model.labels)
     rows = min(labels, drawn.shape[2] * model.path_inputs.shape[2])
@@ -306,23 +349,31 @@ def _fluctuation(model: Model, drawn: Float[Array, "draw row column"], chains: i
         return float("nan"), float("nan")
     every = max(1, len(drawn) // MOST_DRAWS)
     chosen = drawn.reshape(chains, -1, *drawn.shape[1:])[:, ::every]
-    mean, variance = map(np.asarray, example_losses(model.kernels, chosen.reshape(-1, *drawn.shape[1:])))
+    mean, variance = map(
+        np.asarray, example_losses(model.kernels.at(temperature), chosen.reshape(-1, *drawn.shape[1:]))
+    )
     found = _moments(((variance + (mean - mean.mean(0)) ** 2).sum(1) / 2).reshape(chains, -1))
     return float(found["mean"]), float(found["error"])
 
 
 def reduced(model: Model) -> tuple[Model, float]:
-    """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains."""
+    """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains.
+
+    It has neither tokens nor test examples, and warns of no labels, which are not the user's.
+    """
     compressed = model.compressed
     _, paths, features = model.path_inputs.shape
     if compressed is None:
         if len(model.path_inputs) <= paths * features:
-            return model.replace(test_path_inputs=None, test_labels=None), 0.0
+            return model.replace(test_path_inputs=None, test_labels=None, tokens=None), 0.0
         compressed = Compressed.of(model.path_inputs, model.labels)
     dataset = Dataset(path_inputs=compressed.path_inputs, labels=compressed.labels)
     residual = float(compressed.residual.square)
     explained = float(np.vdot(compressed.labels, compressed.labels))
-    return model.replace(dataset=dataset), 0.0 if residual <= NEGLIGIBLE_SHARE * explained else residual
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        smaller = model.replace(dataset=dataset, tokens=None)
+    return smaller, 0.0 if residual <= NEGLIGIBLE_SHARE * explained else residual
 
 
 def _checked(temperatures: Checked) -> list[float]:
@@ -337,5 +388,8 @@ def _checked(temperatures: Checked) -> list[float]:
 def _decades(model: Model) -> list[float]:
     """Default temperatures: powers of ten from a tenth of the mean prior variance of the outputs."""
     kernel = model.kernels.kernel_of(theory.gp_order_parameter(model.architecture))
-    warmest = int(np.floor(np.log10(WARMEST_SHARE * float(np.trace(kernel)) / len(kernel))))
+    mean = float(np.trace(kernel)) / len(kernel)
+    if mean == 0:
+        raise BayesattnError("path inputs must not all be 0, for the learning coefficient is then 0")
+    warmest = int(np.floor(np.log10(WARMEST_SHARE * mean)))
     return [float(f"1e{warmest - step}") for step in range(DECADES)]

@@ -1,5 +1,6 @@
 """How much of a network's capacity each head uses: learning coefficients of one head, and of the network without it."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,7 @@ from bayesattn.models.weights import weights as weights_of_draws
 from bayesattn.network import network
 from bayesattn.samplers import sample
 from bayesattn.singular.best_fit import best_fit_of
-from bayesattn.singular.coefficient import OPTIONS, by_chains, learning_coefficient, reduced
+from bayesattn.singular.coefficient import by_chains, checked_job, learning_coefficient, reduced
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,11 +47,13 @@ class HeadCapacities(Described):
         names: layer, from 1, and name of each head.
         temperature: T.
         alone: tr(G (G + T I)^{-1}) / 2, with G the Gram matrix of the derivatives of f by the head's values, times their
-            variance: half the number of directions in which the labels determine the head, given the other weights.
+            variance: half the effective number of parameters of the head given the other weights, and its learning
+            coefficient as T -> 0.
         alone_error: its Monte Carlo standard error; NaN for given weights.
         without: lambda_hat of the network without the head's paths; NaN for the only head of a layer.
         without_error: its Monte Carlo standard error.
-        misfit: S* of the network without the head, less S* of the whole: what no other head can fit; NaN as above.
+        misfit: S* of the network without the head, less S* of the whole: what no other head can fit; NaN for the only
+            head of a layer.
         whole: lambda_hat of the network, and its error.
     """
 
@@ -116,11 +119,11 @@ def head_capacities(
     model.require_gaussian()
     temperature = positive("temperature", model.temperature if temperature is None else temperature)
     smaller = reduced(model)[0].replace(temperature=temperature)
-    job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
     _report(progress, "the whole network")
-    tree = sample(smaller, progress=False, options=OPTIONS, **job)
+    tree = sample(smaller, progress=False, **checked_job(chains, warmup, draws, seed))
     least = best_fit_of(smaller, seed=seed).square
-    whole, _ = by_chains(smaller, tree, least)
+    whole, _ = by_chains(smaller, tree)
+    job: Any = {"chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
     if weights is None:
         thin = max(1, -(-chains * draws // MOST_DRAWS))
         dataset = weights_of_draws(tree, smaller, seed, thin=thin)
@@ -141,7 +144,7 @@ def head_capacities(
         rest = learning_coefficient(without_head(smaller, layer, head), temperature, **job)
         without.append((rest.value[0], rest.error[0], rest.best_fit.square - least))
     (capacities, errors), (left, left_errors, misfits) = np.array(alone, float).T, np.array(without, float).T
-    whole_value = float(whole["value"]), float(whole["error"])
+    whole_value = float(whole["value"]) - least / (2 * temperature), float(whole["error"])
     return HeadCapacities(names, temperature, capacities, errors, left, left_errors, misfits, whole_value)
 
 
@@ -166,18 +169,17 @@ def without_head(model: Model, layer: int, head: int) -> Model:
     heads[layer - 1] -= 1
     variances[layer] *= (count - 1) / count
     smaller = reduced(model)[0] if model.compressed is not None else model
-    return Model(
-        path_inputs=smaller.path_inputs[:, kept],
-        labels=smaller.labels,
-        architecture=Architecture(
-            heads=tuple(heads),
-            widths=arch.widths,
-            variances=tuple(variances),
-            skips=arch.skips,
-            outputs=arch.outputs,
-        ),
-        likelihood=model.likelihood,
+    rest = Architecture(
+        heads=tuple(heads), widths=arch.widths, variances=tuple(variances), skips=arch.skips, outputs=arch.outputs
     )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Of labels, of which the whole model has warned.
+        return Model(
+            path_inputs=smaller.path_inputs[:, kept],
+            labels=smaller.labels,
+            architecture=rest,
+            likelihood=model.likelihood,
+        )
 
 
 def _report(progress: Callable[[str], None] | None, text: str) -> None:

@@ -71,10 +71,11 @@ def fitted(
     errors: Float[np.ndarray, " temperature"],
     largest: int,
 ) -> Limit:
-    """Fit to values at temperatures, warmest first, with theta from 1 to `largest`."""
+    """Fit to values at temperatures, warmest first, with theta from 1 to `largest`; those without an error are left out."""
     known = np.isfinite(errors) & (errors > 0)
     if known.sum() < FEWEST:
-        return _untold(f"{known.sum()} temperatures are too few, at least {FEWEST} are needed")
+        which = "temperatures" if known.all() else f"of {len(known)} temperatures with a Monte Carlo error"
+        return _untold(f"{known.sum()} {which} are too few, at least {FEWEST} are needed")
     logs, values, errors = np.log(1 / temperatures[known]), values[known], errors[known]
     multiplicities = np.arange(1, largest + 1)
     for first in range(len(logs) - FEWEST + 1):
@@ -150,11 +151,11 @@ class _Fit(NamedTuple):
         error = float(np.sqrt(np.sum(self.weights * (self.sds**2 + (self.means - mean) ** 2))))
         low, high = self.densest()
         shares = self.weights.sum((1, 2))
-        average = float(shares @ self.multiplicities)
-        spread = float(np.sqrt(shares @ (self.multiplicities - average) ** 2))
         order = np.argsort(-shares)
+        likeliest = float(self.multiplicities[order[0]])
+        spread = float(np.sqrt(shares @ (self.multiplicities - likeliest) ** 2))
         kept = self.multiplicities[order[: int(np.searchsorted(np.cumsum(shares[order]), PROBABILITY)) + 1]]
-        multiplicity = Interval(float(self.multiplicities[order[0]]), spread, float(kept.min()), float(kept.max()))
+        multiplicity = Interval(likeliest, spread, float(kept.min()), float(kept.max()))
         ends = f"{multiplicity.low:.0f}" + (f" to {multiplicity.high:.0f}" if len(kept) > 1 else "")
         statement = (
             f"lambda = {with_error(mean, error)}, {PROBABILITY:.0%} from {low:.3g} to {high:.3g}; multiplicity {ends};"

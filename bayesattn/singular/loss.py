@@ -1,4 +1,4 @@
-"""The loss given the order parameter: its expectation, and the spread of the loss of each example.
+"""The loss given the order parameter: its expectation, what some weights attain, and the spread of each example's loss.
 
 Given U, f is a Gaussian process, so the sum of squares S = |Y - f|^2 has a closed expectation,
 E[S | U, Y] = T (P m - T dE/dT), where E(U, T) = log det(K + T I) + Y^T (K + T I)^{-1} Y. The expectation of
@@ -52,6 +52,18 @@ def _loss(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> t
             return (process.labels.size - jax.grad(energy)(log_temperature)) / 2
 
         return jax.value_and_grad(mean)(jnp.log(process.temperature))
+
+    return jax.lax.map(one, drawn)
+
+
+@jax.jit
+def attained(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> Float[Array, " draw"]:
+    """|Y - E[f | U, Y]|^2 at each draw of U, T^2 |A^{-1} Y|^2: what some weights attain, so S* is not above it."""
+
+    def one(factor: Factor) -> Array:
+        # The gradient of Y^T A^{-1} Y by Y is 2 A^{-1} Y.
+        slope = jax.grad(lambda labels: process.with_labels(labels).energy(factor))(process.labels)
+        return jnp.sum((process.temperature * slope / 2) ** 2)
 
     return jax.lax.map(one, drawn)
 

@@ -1,5 +1,7 @@
 """Learning coefficient from a chain of losses, which any sampler of the weights gives."""
 
+from typing import NamedTuple
+
 import numpy as np
 import xarray as xr
 
@@ -10,13 +12,20 @@ from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.model import Model
 from bayesattn.models.trees import CHAIN_AXES
 from bayesattn.singular.best_fit import best_fit_of
-from bayesattn.singular.coefficient import Estimates, reduced
+from bayesattn.singular.coefficient import reduced
+
+
+class Estimate(NamedTuple):
+    """lambda_hat, its Monte Carlo standard error, and effective sample size and R-hat of the losses."""
+
+    value: float
+    error: float
+    ess: float
+    rhat: float
 
 
 @with_own_settings
-def learning_coefficient_of(
-    losses: Checked, model: Model, *, best_fit: float | None = None, seed: int = 0
-) -> Estimates:
+def learning_coefficient_of(losses: Checked, model: Model, *, best_fit: float | None = None, seed: int = 0) -> Estimate:
     """lambda_hat = (mean of S - S*) / (2 T) of draws of the weights, however they were made.
 
     Args:
@@ -39,6 +48,8 @@ def learning_coefficient_of(
         )
     smaller, residual = reduced(model)
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
-    scaled = (array - least.square) / (2 * model.temperature)
-    found = moments(xr.DataArray(scaled, dims=CHAIN_AXES))
-    return Estimates(found["mean"], found["error"])
+    found = moments(xr.DataArray(array / (2 * model.temperature), dims=CHAIN_AXES))
+    error = float(np.nan_to_num(found["error"]))
+    least = least.held_against(float(array.min()), 2 * model.temperature * error)
+    found["mean"] = found["mean"] - least.square / (2 * model.temperature)
+    return Estimate(*(float(found[name]) for name in ("mean", "error", "ess", "rhat")))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +15,7 @@ from bayesattn import plots
 from bayesattn.models import Path
 from bayesattn.network import effective_weights
 from bayesattn.singular import attention_law, learning_coefficient_of
+from bayesattn.singular import coefficient as learning_coefficient_module
 from bayesattn.singular.best_fit import best_fit_of
 from bayesattn.singular.loss import loss
 from tests.singular.networks import network
@@ -86,12 +88,91 @@ def test_slopes_and_evidence_agree_with_values(one_path):
     assert evidence.error.max() < 0.1
 
 
+def test_slopes_are_those_of_quadrature(one_path):
+    """At each temperature, and in the means of lambda_hat over log T, to which they are corrections."""
+    logs = np.linspace(np.log(1e-6), np.log(1e-2), 33)
+    exact = np.array([by_quadrature(one_path.model.replace(temperature=float(np.exp(each)))) for each in logs])
+    ends = np.gradient(exact, logs)[[-1, 16, 0]]
+    z = (one_path.slope - ends) / one_path.slope_error
+    assert np.abs(z).max() < 4
+    assert one_path.slope_error.max() < 0.05
+    means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
+    assert (np.abs(one_path.between.value - means) < 4 * one_path.between.error + 0.005).all()
+
+
 def test_two_temperatures_need_no_best_fit(one_path):
-    """With a wrong S*, only the values change."""
-    wrong = ba.learning_coefficient(one_path.model, one_path.temperatures, best_fit=1e-6, **SHORT)
-    np.testing.assert_allclose(wrong.value, one_path.value - 1e-6 / (2 * one_path.temperatures))
-    np.testing.assert_allclose(wrong.two_temperature.value, one_path.two_temperature.value, atol=1e-9)
-    assert wrong.best_fit == (1e-6, "given")
+    """With another S*, which moves the values by S* / 2T, the differences stay."""
+    moved = replace(one_path, value=one_path.value - 1e-6 / (2 * one_path.temperatures))
+    assert moved.value[-1] < one_path.value[-1] - 0.4
+    np.testing.assert_allclose(moved.two_temperature.value, one_path.two_temperature.value, atol=1e-9)
+
+
+def test_a_best_fit_above_what_is_attained_is_refused(one_path):
+    with pytest.raises(
+        ValueError, match=re.escape("best_fit must not be above the |Y - f|^2 that the network attains")
+    ):
+        ba.learning_coefficient(one_path.model, 1e-4, best_fit=1e-3, **SHORT)
+    with pytest.raises(
+        ValueError, match=re.escape("best_fit must not be above the |Y - f|^2 that the network attains")
+    ):
+        learning_coefficient_of(np.full(100, 0.1) + np.arange(100) * 1e-6, one_path.model, best_fit=1.0)
+
+
+def test_a_found_best_fit_is_lowered_by_draws(monkeypatch):
+    """A search that stops early is caught by the chains."""
+    rng = np.random.default_rng(3)
+    model = network((1,), (1, 3), 4, outputs=2, labels=rng.normal(size=(4, 2)))
+    exact = best_fit_of(model).square
+    monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: exact + 1.0)
+    found = ba.learning_coefficient(model, [0.1, 1e-3], **SHORT)
+    assert exact <= found.best_fit.square < exact + 1e-2
+    assert found.value[-1] > 0
+
+
+def test_noise_on_a_narrow_network(one_path):
+    """S* found, a residual, tokens, and both forms of data: values, evidence and losses of weights agree."""
+    rng = np.random.default_rng(5)
+    arch = ba.Architecture((1,), (1, 2), (1.0,) * 3, outputs=2)
+    inputs, labels = rng.normal(size=(40, 1, 2)), rng.normal(size=(40, 2))
+    model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.5)
+    temperatures = [2.0, 1.0, 0.5]
+    found = ba.learning_coefficient(model, temperatures, **SHORT)
+    assert found.best_fit.how == "found"
+    # The best function of rank one takes the larger singular value of Q^T Y; the rest and the residual are left.
+    basis = np.linalg.qr(inputs[:, 0])[0]
+    least = np.sum(labels**2) - np.linalg.svd(basis.T @ labels, compute_uv=False)[0] ** 2
+    assert found.best_fit.square == pytest.approx(least, rel=1e-6)
+    z = (found.between.value - found.from_evidence.value) / np.hypot(found.between.error, found.from_evidence.error)
+    assert np.abs(z).max() < 4
+    gathered = ba.Model(dataset=ba.Dataset.gather((inputs, labels), arch), architecture=arch, temperature=0.5)
+    np.testing.assert_allclose(ba.learning_coefficient(gathered, temperatures, **SHORT).value, found.value, rtol=1e-6)
+    draws = ba.sample(model, "nuts", "path", chains=2, warmup=500, draws=1000, keep=["weights"], progress=False)
+    weights = draws["posterior"].to_dataset()
+    readout = np.einsum("cdoa,cdham,cdmf->cdof", weights["a"], weights["V_1"], weights["V_0"]) / np.sqrt(2 * 1 * 2)
+    squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
+    estimate = learning_coefficient_of(squares, model)
+    assert abs(estimate.value - found.value[-1]) < 4 * np.hypot(estimate.error, found.error[-1])
+    assert estimate.rhat < 1.1
+
+
+def test_models_with_tokens():
+    """Tokens play no part, and would not fit the reduced examples."""
+    model = ba.load_model("digits", width=10)
+    assert model.tokens is not None
+    smaller = learning_coefficient_module.reduced(model)[0]
+    assert smaller.tokens is None
+    assert len(smaller.path_inputs) < model.examples
+
+
+def test_no_warning_of_labels_that_are_not_the_users(recwarn):
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((1,), (2, 2), (1.0,) * 3)
+    model = ba.Model(
+        path_inputs=rng.normal(size=(500, 1, 2)), labels=rng.normal(size=500), architecture=arch, temperature=1.0
+    )
+    recwarn.clear()
+    learning_coefficient_module.reduced(model)
+    assert not len(recwarn)
 
 
 def test_reweighted_prior_draws_of_several_outputs_with_a_skip_and_labels():
@@ -156,10 +237,11 @@ def test_singular_fluctuation_of_a_wide_network_is_that_of_its_gaussian_process(
 
 def test_summary_figure_and_json(one_path):
     summary = one_path.summary()
-    assert [*summary.columns] == ["value", "error", "slope", "ess", "rhat", "fluctuation", "its error"]
+    columns = ["value", "error", "slope", "slope_error", "ess", "rhat", "fluctuation", "fluctuation_error"]
+    assert [*summary.columns] == columns
     assert [*summary.index] == [1e-2, 1e-4, 1e-6]
     axes = one_path.plot().axes[0]
-    assert axes.get_xlabel() == "temperature T, that is 1 / (n β)"
+    assert axes.get_xlabel() == "temperature T (1 / β of L_n = S / 2n)"
     content = json.loads(json.dumps(one_path.to_dict()))
     assert content["statement"] == "cannot tell: 3 temperatures are too few, at least 4 are needed"
     assert "coldest" in repr(one_path)
@@ -167,12 +249,16 @@ def test_summary_figure_and_json(one_path):
         plots.learning_coefficient_figure(3)
 
 
-def test_default_temperatures_end_where_float64_does():
-    """One path of the smallest widths."""
+def test_default_temperatures_end_where_float64_does(monkeypatch):
+    def fails(model, **job):
+        if model.temperature < 1e-3:
+            raise ba.theory.NotConverged("no mode", None)
+        return ba.sample(model, **job)
+
+    monkeypatch.setattr("bayesattn.singular.coefficient.sample", fails)
     found = ba.learning_coefficient(network((1,), (1, 1), 1), chains=2, warmup=100, draws=50)
-    assert found.temperatures[0] == 0.1
-    np.testing.assert_allclose(np.diff(np.log10(found.temperatures)), -1)
-    assert len(found.temperatures) == 9 or "float64" in found.stopped
+    np.testing.assert_allclose(found.temperatures, [0.1, 0.01, 0.001])
+    assert found.stopped == "float64 does not suffice at T = 0.0001: no mode"
 
 
 def test_command_goes_on(command, tmp_path):
@@ -198,13 +284,19 @@ def test_command_goes_on(command, tmp_path):
         ({"temperatures": []}, "temperatures must be different numbers above 0, at least one, got []"),
         ({"temperatures": [0.1, 0.1]}, "temperatures must be different numbers above 0, at least one, got [0.1, 0.1]"),
         ({"temperatures": "cold"}, "temperatures must be"),
-        ({"best_fit": -1}, "best_fit must be at least 0, what no function of the path inputs explains, got -1"),
+        ({"best_fit": -1}, "best_fit must be at least 0, what no linear function of the path inputs explains, got -1"),
         ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
     ],
 )
 def test_bad_input(change, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         ba.learning_coefficient(network((1,), (2, 2), 2), **change)
+
+
+def test_path_inputs_0_are_refused():
+    model = network((1,), (2, 2), 2)
+    with pytest.raises(ValueError, match="path inputs must not all be 0"):
+        ba.learning_coefficient(model.replace(path_inputs=np.zeros_like(model.path_inputs)))
 
 
 def test_other_likelihoods_are_refused():
