@@ -2,6 +2,7 @@
 
 import os
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -25,7 +26,7 @@ from bayesattn.models import PARAMETERISATIONS, Parameterisation, require_memory
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
-from bayesattn.samplers.job import MINIBATCHED, Job
+from bayesattn.samplers.job import MINIBATCHED, SAMPLERS, Job
 from bayesattn.samplers.program import Program, program_of
 
 MOST_DRAWS_PER_BLOCK = 250
@@ -34,6 +35,8 @@ MOST_BYTES_PER_BLOCK = 2**25
 MOST_SECONDS_PER_BLOCK = 5.0
 """Target upper limit of the time of a block, so that a crash loses little and an interrupt takes effect soon."""
 STEPS_OF_FIRST_BLOCK = 5
+BATCH_OF_FACTORISATIONS = re.compile(r"(?:stablehlo\.(?:cholesky|triangular_solve)|@lapack_\w+).*tensor<\d+x\d+x\d+x")
+"""A factorisation, or a solution, of several matrices at a time in a lowered program."""
 Chains = tuple[int, ...]
 """Chains that advance together: one chain, or all chains if they are vectorised."""
 Outputs = dict[str, PlainDict]
@@ -204,6 +207,8 @@ def advance(
             waiting.put(group)
     compiled(progress)
     workers = max(1, min(waiting.qsize(), threads or cores()))
+    if workers > 1 and job.sampler not in SAMPLERS and runner.factorises_batches():
+        workers = 1
     # If every chain starts BLAS threads on every core, sampling takes three times as long.
     with threadpool_limits(1, user_api="blas"):
         pool = ThreadPoolExecutor(workers)
@@ -258,6 +263,19 @@ class _Runner:
                 self.program.block(groups[0].state, self.posterior, 0, False, self.job.thin, self.block)
             )
         return groups
+
+    def factorises_batches(self) -> bool:
+        """Whether the program of a chain factorises several matrices at a time, on a CPU.
+
+        XLA splits such a batch among threads of its own and waits for them; two chains at a time, each on one of two
+        threads, then wait for each other without end (jaxlib 0.10).
+        """
+        if jax.default_backend() != "cpu":
+            return False
+        key = _chain_keys(self.job, self.key)[0]
+        state = jax.eval_shape(self.program.start, key, self.posterior)
+        lowered = self.program.block.lower(state, self.posterior, 0, False, self.job.thin, self.block)
+        return bool(BATCH_OF_FACTORISATIONS.search(lowered.as_text()))
 
     def next_block(self, group: _ChainGroup) -> _ChainGroup:
         """Draw a block and record it."""

@@ -12,7 +12,7 @@ from numpyro.infer.mcmc import MCMCKernel
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks import calibration
-from bayesattn.samplers import Job
+from bayesattn.samplers import Job, blocks
 from tests.posteriors import tiny_model, two_sample_z_score
 
 ERRORS = 4
@@ -215,3 +215,19 @@ def test_an_instance_is_a_sampler_of_its_own(model):
     one, two = (Job(sampler=numpyro.infer.BarkerMH(model.numpyro("path"), step_size=step)) for step in (0.1, 0.2))
     assert one.sampler != two.sampler
     assert one.sampler.startswith(BARKER)
+
+
+@pytest.mark.parametrize(("kernel", "most"), [(numpyro.infer.SA, 1), (numpyro.infer.BarkerMH, 2)])
+def test_chains_that_factorise_batches_run_one_at_a_time(kernel, most, monkeypatch):
+    """SA evaluates the density of many points at once; two of its chains at a time could wait for each other for ever."""
+    workers = []
+
+    class Pool(blocks.ThreadPoolExecutor):
+        def __init__(self, count):
+            workers.append(count)
+            super().__init__(count)
+
+    monkeypatch.setattr(blocks, "cores", lambda: 2)
+    monkeypatch.setattr(blocks, "ThreadPoolExecutor", Pool)
+    ba.sample(tiny_model(), kernel, chains=2, warmup=5, draws=5, seed=0, progress=False)
+    assert workers == [most]
