@@ -35,8 +35,8 @@ MOST_BYTES_PER_BLOCK = 2**25
 MOST_SECONDS_PER_BLOCK = 5.0
 """Target upper limit of the time of a block, so that a crash loses little and an interrupt takes effect soon."""
 STEPS_OF_FIRST_BLOCK = 5
-BATCH_OF_FACTORISATIONS = re.compile(r"(?:stablehlo\.(?:cholesky|triangular_solve)|@lapack_\w+).*tensor<\d+x\d+x\d+x")
-"""A factorisation, or a solution, of several matrices at a time in a lowered program."""
+BATCH_OF_FACTORISATIONS = re.compile(r"\w+:\w+\[\d+,\d+,\d[\d,]*\] = (?:cholesky|triangular_solve|lu|eigh|svd|qr)\b")
+"""A factorisation, or a solution, of several matrices at a time in a traced program."""
 Chains = tuple[int, ...]
 """Chains that advance together: one chain, or all chains if they are vectorised."""
 Outputs = dict[str, PlainDict]
@@ -274,8 +274,9 @@ class _Runner:
             return False
         key = _chain_keys(self.job, self.key)[0]
         state = jax.eval_shape(self.program.start, key, self.posterior)
-        lowered = self.program.block.lower(state, self.posterior, 0, False, self.job.thin, self.block)
-        return bool(BATCH_OF_FACTORISATIONS.search(lowered.as_text()))
+        arguments = (state, self.posterior, 0, False, self.job.thin, self.block)
+        traced = jax.make_jaxpr(self.program.block, static_argnums=5)(*arguments)
+        return bool(BATCH_OF_FACTORISATIONS.search(str(traced)))
 
     def next_block(self, group: _ChainGroup) -> _ChainGroup:
         """Draw a block and record it."""
