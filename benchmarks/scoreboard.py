@@ -35,7 +35,7 @@ ENSEMBLE_STEPS, ENSEMBLE_THIN = 6000, 50
 SGLD_STEPS = 10
 """Steps per draw of SGLD; its preset of 4,000 would take hours."""
 MOST_COORDINATES_OF_SA = 100
-"""Most coordinates for NumPyro's SA, which moves twice as many points: a step of 272 coordinates takes 0.1 s."""
+"""Most coordinates for NumPyro's SA, which moves twice as many points: a step at 111 coordinates takes 0.1 s."""
 SVI_STEPS, SVI_DRAWS = 5000, 4000
 MEMBERS, MEMBER_STEPS = 50, 3000
 TARGETS = (1e-2, 1e-4)
@@ -245,7 +245,8 @@ its preset or its library's default has it, on each [reference posterior](howto/
 uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
 ```
 
-makes this page, in {minutes:.0f} minutes in all, and goes on where it was stopped.
+makes this page, and goes on where it was stopped; it took two processes on two cores {minutes:.0f} minutes, beside other
+work.
 
 - ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
 - ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; at most one
@@ -266,7 +267,7 @@ ensembles: {members} networks, trained from the prior to the maximum of the post
 
 def power(number: float | None) -> str:
     """A number of gradients in short."""
-    return "never" if number is None else f"{number:.0e}".replace("e+0", "e")
+    return "never" if number is None else f"{number:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def middle(numbers: list[float | None]) -> str:
@@ -299,7 +300,7 @@ def page(results: list[dict[str, Any]]) -> str:
     def cost(found: dict[str, Any]) -> str:
         return " / ".join(power(each) for each in found.get("costs", {}).values())
 
-    minutes = sum(each["seconds"] for each in results) / 60
+    minutes = sum(each["seconds"] for each in results) / 60 / 2
     lines = [
         *INTRODUCTION.format(
             chains=CHAINS,
