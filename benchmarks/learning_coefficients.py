@@ -45,7 +45,8 @@ ARCHITECTURES = {
 FEATURES = 5
 SIZES, GAMMAS = (10**3, 10**6), (1.0, 100.0)
 EXACT = "exact: chains of U"
-WEIGHT_SAMPLERS = ("mala", "mclmc", "nuts")
+WEIGHT_SAMPLERS = {"mala": {"steps": 20}, "mclmc": {"steps": 20}, "nuts": {}}
+"""Samplers of all weights, and options; presets take thousands of steps a draw."""
 DECAY, LEAST_SLOPE = 0.99, 1e-5
 """Of the preconditioner, as published."""
 Row = dict[str, Any]
@@ -157,9 +158,16 @@ def rows_of(name: str, examples: int, gamma: float) -> Iterator[Row]:
         yield row(str(setting), value, error, CHAINS * setting.steps)
     compressed = model.replace(dataset=ba.Dataset.gather((model.path_inputs, model.labels), model.architecture))
     inputs = jnp.asarray(compressed.path_inputs)
-    for sampler in WEIGHT_SAMPLERS:
+    for sampler, options in WEIGHT_SAMPLERS.items():
         start = time.perf_counter()
-        job: Any = {"chains": 4, "warmup": 1000, "draws": 2000, "keep": ["weights"], "progress": False}
+        job: Any = {
+            "chains": 4,
+            "warmup": 1000,
+            "draws": 2000,
+            "keep": ["weights"],
+            "progress": False,
+            "options": options,
+        }
         draws = ba.sample(compressed, sampler, "path", **job)
         weights = draws["posterior"].to_dataset()
         names = [str(each) for each in weights if each == "a" or str(each).startswith("V_")]
