@@ -245,8 +245,8 @@ its preset or its library's default has it, on each [reference posterior](howto/
 uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
 ```
 
-makes this page, and goes on where it was stopped; it took two processes on two cores {minutes:.0f} minutes, beside other
-work.
+makes this page, and goes on where it was stopped; all cells together took {minutes:.0f} minutes of one process. Blank
+cells of verdicts have not been run yet.
 
 - ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
 - ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; at most one
@@ -300,7 +300,7 @@ def page(results: list[dict[str, Any]]) -> str:
     def cost(found: dict[str, Any]) -> str:
         return " / ".join(power(each) for each in found.get("costs", {}).values())
 
-    minutes = sum(each["seconds"] for each in results) / 60 / 2
+    minutes = sum(each["seconds"] for each in results) / 60
     lines = [
         *INTRODUCTION.format(
             chains=CHAINS,
