@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bayesattn import attention, exchangeable, models, reference, runs, samplers, singular, tasks, theory
     from bayesattn._util.errors import BayesattnError
     from bayesattn.architecture import Architecture
+    from bayesattn.attention_model import AttentionModel
     from bayesattn.checks import calibration, diagnostics
     from bayesattn.checks.grading import grade
     from bayesattn.checks.validation import Validation, validate
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Architecture",
+    "AttentionModel",
     "BayesattnError",
     "Categorical",
     "Dataset",
@@ -76,6 +78,7 @@ __all__ = [
 ]
 _HOMES = {
     "Architecture": "architecture",
+    "AttentionModel": "attention_model",
     "BayesattnError": "_util.errors",
     "Categorical": "likelihoods",
     "Dataset": "dataset",

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bayesattn._util.checks import Checked, entries, names, number, positive, positive_integer, shown
+from bayesattn._util.checks import Checked, entries, names, not_negative, positive, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 
@@ -76,7 +76,7 @@ class Architecture:
             tuple(positive_integer(f"widths[{i}]", n, 1, LARGEST_WIDTH) for i, n in enumerate(self.widths)),
         )
         set_field(self, "variances", tuple(positive(f"variances[{i}]", v) for i, v in enumerate(self.variances)))
-        set_field(self, "skips", tuple(_not_negative(f"skips[{i}]", rho) for i, rho in enumerate(self.skips)))
+        set_field(self, "skips", tuple(not_negative(f"skips[{i}]", rho) for i, rho in enumerate(self.skips)))
         set_field(self, "outputs", positive_integer("outputs", self.outputs))
         for layer, (skip, below, above) in enumerate(zip(self.skips, self.widths, self.widths[1:], strict=False)):
             if skip and below != above:
@@ -249,9 +249,3 @@ class Architecture:
     def with_width(self, width: int) -> "Architecture":
         """The same network with every width set to `width`."""
         return dataclasses.replace(self, widths=(width,) * (self.depth + 1))
-
-
-def _not_negative(name: str, value: Checked) -> float:
-    if (value := number(name, value, "a number of at least 0")) < 0:
-        raise BayesattnError(f"{name} must be a number of at least 0, got {value:g}")
-    return value

@@ -114,10 +114,10 @@ def matrices(
     one_of("nonlinearity", nonlinearity, NONLINEARITIES)
     inputs, mask = checked_tokens("inputs", inputs, mask)
     weights = jax.tree.map(jnp.asarray, checked_heads(weights, inputs.shape[2]))
-    allowed = _allowed(inputs.shape[1], truth("causal", causal), mask)
+    allowed = allowed_keys(inputs.shape[1], truth("causal", causal), mask)
     needed = 8 * inputs.shape[0] * inputs.shape[1] ** 2 * sum(map(_heads, weights))
     require_memory("attention matrices", needed, "use fewer examples or tokens")
-    return [_attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
+    return [attention_matrices(jnp.asarray(inputs), layer, nonlinearity, allowed) for layer in weights]
 
 
 @with_own_settings
@@ -162,7 +162,7 @@ def paths_from_matrices(
     rows = readout_rows(tokens, readout, mask)
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
     for layer, skip in zip(reversed(checked), reversed(checked_skips(skips, len(checked))), strict=True):
-        attention = _one_layer_back(attention, jnp.asarray(layer), skip)
+        attention = one_layer_back(attention, jnp.asarray(layer), skip)
     xi = jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
     return xi if readout != EVERY_POSITION else _positions(_by_position(xi, tokens), mask)
 
@@ -289,7 +289,7 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
     return jax.tree.leaves(layer)[0].shape[0]
 
 
-def _allowed(tokens: int, causal: bool, mask: Checked) -> Array | None:
+def allowed_keys(tokens: int, causal: bool, mask: Checked) -> Array | None:
     """Whether each query may attend to each key, shape (P, T, T) or (1, T, T); None if all may."""
     if mask is None:
         return jnp.tril(jnp.ones((1, tokens, tokens), bool)) if causal else None
@@ -300,12 +300,13 @@ def _allowed(tokens: int, causal: bool, mask: Checked) -> Array | None:
 
 
 @partial(jax.jit, static_argnames="nonlinearity")
-def _attention_matrices(
+def attention_matrices(
     inputs: Float[Array, "example token feature"],
     heads: LayerWeights | QueryKeyWeights,
     nonlinearity: str,
     allowed: Checked = None,
 ) -> Float[Array, "example head query key"]:
+    """Attention matrices of one layer, for use inside JAX transformations; `allowed` is that of `allowed_keys`."""
     if isinstance(heads, tuple):
         query, key = (jnp.einsum("etf,hgf->ehtg", inputs, projection) for projection in heads)
         logits = jnp.einsum("ehqg,ehkg->ehqk", query, key) / jnp.sqrt(query.shape[-1])
@@ -341,7 +342,7 @@ def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array
     return jax.nn.one_hot(place, tokens, dtype=float)[:, None]
 
 
-def _one_layer_back(
+def one_layer_back(
     attention: Float[Array, "example path token"],
     matrices: Float[Array, "example head token token"],
     skip: bool = False,
@@ -369,10 +370,10 @@ def traced_path_inputs(
     def one_example(example) -> Float[Array, "*position path feature"]:
         tokens_of_example, real = example
         real = None if real is None else real[None]
-        attention, allowed = readout_rows(tokens, readout, real), _allowed(tokens, causal, real)
+        attention, allowed = readout_rows(tokens, readout, real), allowed_keys(tokens, causal, real)
         for heads, skip in reversed(layers):
-            matrices = _attention_matrices(tokens_of_example[None], heads, nonlinearity, allowed)
-            attention = _one_layer_back(attention, matrices, skip)
+            matrices = attention_matrices(tokens_of_example[None], heads, nonlinearity, allowed)
+            attention = one_layer_back(attention, matrices, skip)
         xi = attention @ tokens_of_example
         return xi[0] if readout != EVERY_POSITION else _by_position(xi, tokens)[0]
 

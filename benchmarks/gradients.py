@@ -10,7 +10,7 @@ from numpyro.infer.util import potential_energy
 from timing import interleaved_seconds
 
 import bayesattn as ba
-from bayesattn.models import PARAMETERISATIONS
+from bayesattn.models import parameterisation_of
 
 REPEATS = 100
 """Gradients of each call, so that what the call itself takes counts little."""
@@ -18,7 +18,7 @@ REPEATS = 100
 
 def gradient(model: ba.Model, parameterisation: str):
     """A function that evaluates the gradient `REPEATS` times, from the first point of a chain."""
-    kind = PARAMETERISATIONS[parameterisation]
+    kind = parameterisation_of(model, parameterisation)
     prepared: Any = kind.prepare(model)
     posterior = kind.of(model, **prepared)
     sites = posterior.initial(jax.random.key(0))

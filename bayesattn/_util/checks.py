@@ -188,6 +188,13 @@ def positive(name: str, value: Checked) -> float:
     return checked
 
 
+def not_negative(name: str, value: Checked) -> float:
+    """`value` as a float; raises ValueError unless it is a finite number of at least 0."""
+    if (checked := number(name, value, "a number of at least 0")) < 0:
+        raise BayesattnError(f"{name} must be a number of at least 0, got {checked:g}")
+    return checked
+
+
 def positive_integer(name: str, value: Checked, minimum: int = 1, maximum: int = LARGEST_COUNT) -> int:
     """`value` as an int; raises ValueError unless it is a whole number of at least `minimum` and at most `maximum`."""
     try:

@@ -22,7 +22,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
-from bayesattn.models import PARAMETERISATIONS, Model, Path, collapsed
+from bayesattn.models import Model, Path, collapsed, parameterisation_of
 from bayesattn.models.conditional import conditional_of
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.blocks import plan
@@ -333,7 +333,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
 
 def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> dict[str, dict[str, np.ndarray]]:
     """Kept draws of one chain per row of labels, all in one batch."""
-    kind = PARAMETERISATIONS[job.parameterisation]
+    kind = parameterisation_of(model, job.parameterisation)
     models = [model.replace(labels=row) for row in labels]
     prepared = [kind.prepare(case) for case in models]
     ready = plan(models[0], job, prepared[0], other_labels=True)

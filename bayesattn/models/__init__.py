@@ -1,5 +1,6 @@
 """Posteriors and their parameterisations for sampling."""
 
+from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
 from bayesattn.models import collapsed
 from bayesattn.models.collapsed import Collapsed
@@ -8,26 +9,32 @@ from bayesattn.models.load import load_model, load_task, must_train, ready_model
 from bayesattn.models.memory import bytes_needed, require_memory
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
-from bayesattn.models.registry import CENTRAL, PARAMETERISATIONS
+from bayesattn.models.registry import CENTRAL, PARAMETERISATIONS, parameterisation_of
+from bayesattn.models.sampled_attention import CollapsedAttention, SampledAttention, TokenAttention
 from bayesattn.models.token import Token
 from bayesattn.tokens import Tokens
 
 __all__ = [
     "CENTRAL",
     "PARAMETERISATIONS",
+    "AttentionModel",
     "Collapsed",
+    "CollapsedAttention",
     "Latent",
     "LatentModel",
     "Model",
     "Parameterisation",
     "Path",
+    "SampledAttention",
     "Token",
+    "TokenAttention",
     "Tokens",
     "bytes_needed",
     "collapsed",
     "load_model",
     "load_task",
     "must_train",
+    "parameterisation_of",
     "ready_models",
     "require_memory",
 ]

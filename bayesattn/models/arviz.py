@@ -8,6 +8,7 @@ import numpy as np
 
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
+from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
 from bayesattn.posterior import Posterior
@@ -80,6 +81,48 @@ def _(model: Model, tokens: bool = False) -> Groups:
         constant["token_inputs"] = model.tokens.inputs
         constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(model.tokens.matrices)}
         constant |= {} if model.tokens.mask is None else {"token_mask": model.tokens.mask}
+    return {
+        "observed_data": {"labels": np.asarray(model.labels)},
+        "constant_data": {name: np.asarray(value) for name, value in constant.items()},
+    }
+
+
+@axes.register
+def _(model: AttentionModel) -> dict[str, list[str]]:
+    arch = model.architecture
+    output = ["output"] * len(arch.output_axes)
+    layers = range(1, arch.depth + 1)
+    return {
+        "order_parameter": ["path", "other_path"],
+        "prediction": ["test_example", *output],
+        "readout": ["path", "feature"],
+        "labels": ["example", *output],
+        "inputs": ["example", "token", "feature"],
+        "mask": ["example", "token"],
+        "test_inputs": ["test_example", "test_token", "feature"],
+        "test_mask": ["test_example", "test_token"],
+        "test_labels": ["test_example", *output],
+        "watched": ["sequence"],
+        "bartlett": ["coordinate"],
+        **{f"{kind}_{layer}": [f"head_{layer}", "key_feature", "feature"] for layer in layers for kind in ("queries", "keys")},
+        **{f"attention_{layer}": ["sequence", f"head_{layer}", "query", "key"] for layer in layers},
+        **arch.weight_dims(),
+    }
+
+
+@axis_names.register
+def _(model: AttentionModel) -> dict[str, list[str]]:
+    return {"path": model.row_names, "other_path": model.row_names}
+
+
+@data_groups.register
+def _(model: AttentionModel, tokens: bool = False) -> Groups:
+    constant: PlainDict = {"fingerprint": fingerprint(model), "inputs": model.inputs}
+    constant |= {} if model.temperature is None else {"temperature": model.temperature}
+    for name in ("mask", "test_inputs", "test_mask", "test_labels"):
+        if getattr(model, name) is not None:
+            constant[name] = getattr(model, name)
+    constant |= {"watched": model.watched} if model.watched else {}
     return {
         "observed_data": {"labels": np.asarray(model.labels)},
         "constant_data": {name: np.asarray(value) for name, value in constant.items()},

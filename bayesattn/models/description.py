@@ -11,6 +11,7 @@ from bayesattn import likelihoods
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
+from bayesattn.attention_model import AttentionModel
 from bayesattn.compressed import Compressed
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.model import Model
@@ -55,15 +56,22 @@ def _(model: Model, tokens: bool = False) -> PlainDict:
     } | ({} if model.compressed is None else {"unseen": model.compressed.residual._asdict()})
 
 
+@names_of.register
+def _(model: AttentionModel, tokens: bool = False) -> PlainDict:
+    return {
+        "head_names": model.head_names or model.architecture.numbered_heads(),
+        "name": model.name,
+        "task": model.task,
+        **({} if model.output_names is None else {"output_names": list(model.output_names)}),
+    }
+
+
 def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> Model:
     arch, tokens = Architecture.of_table(table["architecture"]), None
     if names["readout"]:
         matrices = [arrays[f"token_matrices_{layer + 1}"] for layer in range(arch.depth)]
         mask = np.asarray(arrays["token_mask"], bool) if "token_mask" in arrays else None
         tokens = Tokens(arrays["token_inputs"], matrices, names["readout"], mask)
-    observation = table.get("observation", "gaussian")
-    own = observation not in likelihoods.BY_NAME
-    settings = table.get("likelihood", {}) if own else {"temperature": float(arrays["temperature"])}
     wanted = ("path_inputs", "labels", "test_path_inputs", "test_labels")
     data = {name: arrays[name] for name in wanted if name in arrays}
     if "unseen" in names:
@@ -71,13 +79,35 @@ def _network(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> 
         data["compressed"] = Compressed.restored(inputs, labels, ResidualExamples(**names["unseen"]))
     return Model(
         **data,
-        likelihood=likelihoods.restored(observation, settings),
+        likelihood=_likelihood(table, arrays),
         architecture=arch,
         tokens=tokens,
         # Earlier versions stored no names if there were none, and numbered heads from 0.
         head_names=names["head_names"] or arch.numbered_heads(first=0),
         output_names=names.get("output_names"),
         **{key: names[key] for key in ("path_groups", "name", "task")},
+    )
+
+
+def _likelihood(table: PlainMapping, arrays: PlainMapping) -> likelihoods.Likelihood:
+    observation = table.get("observation", "gaussian")
+    own = observation not in likelihoods.BY_NAME
+    settings = table.get("likelihood", {}) if own else {"temperature": float(arrays["temperature"])}
+    return likelihoods.restored(observation, settings)
+
+
+def _with_attention(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> AttentionModel:
+    wanted = ("inputs", "labels", "test_inputs", "test_labels", "watched")
+    data = {name: arrays[name] for name in wanted if name in arrays}
+    data |= {name: np.asarray(arrays[name], bool) for name in ("mask", "test_mask") if name in arrays}
+    return AttentionModel(
+        **data,
+        **table["attention"],
+        likelihood=_likelihood(table, arrays),
+        architecture=Architecture.of_table(table["architecture"]),
+        head_names=names["head_names"],
+        output_names=names.get("output_names"),
+        **{key: names[key] for key in ("name", "task")},
     )
 
 
@@ -88,6 +118,7 @@ def _latent(table: PlainMapping, names: PlainMapping, arrays: PlainMapping) -> L
 
 RESTORE: dict[str, Callable[[PlainMapping, PlainMapping, PlainMapping], Posterior]] = {
     "Model": _network,
+    "AttentionModel": _with_attention,
     "LatentModel": _latent,
 }
 """Function that restores a model, by the name of its class."""

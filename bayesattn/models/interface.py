@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density as log_density_of
 
-from bayesattn._util.checks import finite_array, one_of, seed_number, shown
+from bayesattn._util.checks import finite_array, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
@@ -29,7 +29,7 @@ from bayesattn._util.text import Described
 from bayesattn.models.arviz import axes, axis_names, data_groups, dataset, tree_of
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.parameterisation import Parameterisation, Sites
-from bayesattn.models.registry import PARAMETERISATIONS
+from bayesattn.models.registry import parameterisation_of
 from bayesattn.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -208,8 +208,7 @@ def _require_float64() -> None:
 
 
 def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:
-    one_of(f"parameterisation of a {type(model).__name__}", parameterisation, model.parameterisations)
-    kind = PARAMETERISATIONS[parameterisation]
+    kind = parameterisation_of(model, parameterisation)
     return kind.of(model, weights=weights, all_examples=False, **kind.prepare(model))
 
 

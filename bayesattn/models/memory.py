@@ -4,13 +4,13 @@ import jax
 
 from bayesattn._util.checks import memory_limit
 from bayesattn._util.errors import BayesattnError
-from bayesattn.models.registry import PARAMETERISATIONS
+from bayesattn.models.registry import parameterisation_of
 from bayesattn.posterior import Posterior
 
 
 def bytes_needed(model: Posterior, parameterisation: str, chains: int = 1) -> int:
     """Lower bound on the memory in bytes of `chains` chains at a time, without the kept draws."""
-    return PARAMETERISATIONS[parameterisation].bytes_needed(model, chains)
+    return parameterisation_of(model, parameterisation).bytes_needed(model, chains)
 
 
 def require_memory(model: Posterior, parameterisation: str, chains: int = 1) -> None:
@@ -18,7 +18,7 @@ def require_memory(model: Posterior, parameterisation: str, chains: int = 1) -> 
     needed, device = bytes_needed(model, parameterisation, chains), jax.devices()[0]
     limit = min(memory_limit(), (device.memory_stats() or {}).get("bytes_limit", 2**63))
     if needed > limit:
-        kind = PARAMETERISATIONS[parameterisation]
+        kind = parameterisation_of(model, parameterisation)
         size = f" at {model.size}" if model.size else ""
         raise BayesattnError(
             f"parameterisation {parameterisation!r}{size} must fit into memory, {limit / 2**30:.3g} GiB, and needs at least"

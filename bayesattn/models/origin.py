@@ -13,6 +13,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.architecture import Architecture
+from bayesattn.attention_model import AttentionModel
 from bayesattn.likelihoods import UnknownLikelihood
 from bayesattn.model import Model
 from bayesattn.models.description import ATTRIBUTE, plain_table, restored
@@ -24,7 +25,13 @@ if TYPE_CHECKING:
 
 from bayesattn.models.arviz import DATA_GROUPS, dataset
 
-POSTERIOR_VARIABLES = (*Model.posterior_names, "temperature", *LatentModel.posterior_names, "noise", "prior")
+POSTERIOR_VARIABLES = tuple(
+    dict.fromkeys(
+        name
+        for names in (Model.posterior_names, ["temperature"], AttentionModel.posterior_names, LatentModel.posterior_names)
+        for name in (*names, "noise", "prior")
+    )
+)
 """Variables in groups of data that determine a posterior."""
 DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
 """Defaults of settings that a table may omit."""
@@ -48,7 +55,7 @@ class Origin:
     def of_model(cls, model: Posterior) -> "Origin":
         """Origin from the model."""
         names = (*type(model).posterior_names, "temperature", "noise", "prior")
-        data = {name: np.asarray(getattr(model, name)) for name in names if hasattr(model, name)}
+        data = {name: np.asarray(getattr(model, name)) for name in names if getattr(model, name, None) is not None}
         return cls({"kind": type(model).__name__}, data, model)
 
     @cached_property
@@ -91,7 +98,7 @@ class Origin:
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
         # Other processors may compute path inputs that differ in the last bit.
         alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        decided = {"labels", "path_inputs"} <= {*both} or {"values", "features"} <= {*both}
+        decided = any(each <= {*both} for each in ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"}))
         return "other data, temperature or architecture" if known and not (alike and decided) else None
 
 

@@ -1,16 +1,35 @@
-"""Parameterisations by name; a new one is registered only here."""
+"""Parameterisations of each kind of posterior, by name; a new one is registered only here."""
 
+from bayesattn._util.checks import one_of
+from bayesattn.attention_model import AttentionModel
+from bayesattn.model import Model
 from bayesattn.models.collapsed import Collapsed
-from bayesattn.models.latent import Latent
+from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
+from bayesattn.models.sampled_attention import CollapsedAttention, TokenAttention
 from bayesattn.models.token import Token
+from bayesattn.posterior import Posterior
 
-PARAMETERISATIONS: dict[str, type[Parameterisation]] = {
-    "token": Token,
-    "path": Path,
-    "collapsed": Collapsed,
-    "latent": Latent,
+PARAMETERISATIONS: dict[type[Posterior], dict[str, type[Parameterisation]]] = {
+    Model: {"token": Token, "path": Path, "collapsed": Collapsed},
+    AttentionModel: {"token": TokenAttention, "collapsed": CollapsedAttention},
+    LatentModel: {"latent": Latent},
 }
+NAMES = [*dict.fromkeys(name for kinds in PARAMETERISATIONS.values() for name in kinds)]
+"""Names of all parameterisations."""
 CENTRAL = ("order_parameter", "latent")
 """Primary variable of each kind of posterior, for which the bias of a sampler is estimated."""
+
+
+def parameterisation_of(model: Posterior, name: str) -> type[Parameterisation]:
+    """Parameterisation of a posterior, by its name; raises ValueError, with the names that there are, for another."""
+    kinds = PARAMETERISATIONS[next(kind for kind in PARAMETERISATIONS if isinstance(model, kind))]
+    return kinds[one_of(f"parameterisation of a {type(model).__name__}", name, kinds)]
+
+
+def names_where(flag: str) -> list[str]:
+    """Names of the parameterisations whose class attribute `flag` is true, for one kind of posterior or another."""
+    return [
+        name for name in NAMES if any(getattr(kinds[name], flag) for kinds in PARAMETERISATIONS.values() if name in kinds)
+    ]

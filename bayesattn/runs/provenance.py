@@ -19,7 +19,7 @@ import numpy as np
 
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest
-from bayesattn.models import PARAMETERISATIONS
+from bayesattn.models import parameterisation_of
 from bayesattn.models.description import plain_table
 from bayesattn.models.origin import close
 from bayesattn.posterior import Posterior
@@ -58,7 +58,7 @@ def identity(model: Posterior, job: Job) -> str:
     settings = {name: value for name, value in job_table(job).items() if name != "draws"}
     table = plain_table(model.table()) | {"task": {}, "shown": [plain_table(model.shown_names)]}
     arrays = [getattr(model, name, None) for name in (*model.data_names, *RESULT_ARRAYS)]
-    if PARAMETERISATIONS[job.parameterisation].needs_tokens and (tokens := getattr(model, "tokens", None)):
+    if parameterisation_of(model, job.parameterisation).needs_tokens and (tokens := getattr(model, "tokens", None)):
         arrays += [tokens.inputs, *tokens.matrices]
     absent = np.frombuffer(b"-", np.uint8)
     return digest([table, settings], *(absent if array is None else array for array in arrays))

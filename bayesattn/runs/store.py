@@ -26,7 +26,7 @@ from zarr.storage import LocalStore
 
 from bayesattn._util.files import replace_file, sync, sync_folder
 from bayesattn._util.plain import PlainDict, PlainMapping
-from bayesattn.models import PARAMETERISATIONS
+from bayesattn.models import parameterisation_of
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.posterior import Posterior
@@ -234,7 +234,7 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
     """Write the ArviZ groups: data, and empty arrays for the draws."""
     dims = axes(model)
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
-    data = data_groups(model, PARAMETERISATIONS[job.parameterisation].needs_tokens)
+    data = data_groups(model, parameterisation_of(model, job.parameterisation).needs_tokens)
 
     def add(group: zarr.Group, name: str, along: Iterable[str], **content: Any) -> None:
         group.create_array(

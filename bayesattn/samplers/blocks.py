@@ -15,14 +15,13 @@ import numpy as np
 from jaxtyping import Array, Key
 from threadpoolctl import threadpool_limits
 
-from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import compiled
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.model import is_network
-from bayesattn.models import PARAMETERISATIONS, Parameterisation, require_memory
+from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
@@ -108,7 +107,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         prepared: quantities that an earlier plan of the same job computed before sampling.
         other_labels: True if labels will be replaced; kernels are then not compressed.
     """
-    one_of(f"parameterisation of a {type(model).__name__}", job.parameterisation, model.parameterisations)
+    kind = parameterisation_of(model, job.parameterisation)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
@@ -120,7 +119,6 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
             " kernel takes them"
         )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
-    kind = PARAMETERISATIONS[job.parameterisation]
     require_memory(model, job.parameterisation, at_once)
     if prepared is None:
         prepared = kind.prepare(model)

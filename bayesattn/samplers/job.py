@@ -12,7 +12,7 @@ import numpy as np
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
-from bayesattn.models import PARAMETERISATIONS
+from bayesattn.models.registry import NAMES, names_where
 from bayesattn.samplers import elsewhere, hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
 
@@ -22,7 +22,7 @@ MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, l
 WITH_REPLICAS = ["tempered"]
 """Samplers whose transition depends on more than the last draw: on replicas that have sampled with the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
-QUANTITIES = ("order_parameter", "latent", "prediction", "weights")
+QUANTITIES = ("order_parameter", "latent", "prediction", "queries_keys", "weights")
 
 
 def sampler_class(name: str) -> type:
@@ -43,7 +43,7 @@ class Job:
         draws: draws of each chain after warm-up.
         seed: same seed, same draws.
         keep: quantities of a draw that are kept, among "order_parameter" (or "latent", for a LatentModel),
-            "prediction" and "weights"; the last can be large.
+            "prediction", "queries_keys" (of an AttentionModel) and "weights"; the last two can be large.
         thin: every thin-th draw is kept; divides `draws`.
         chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
             second elsewhere.
@@ -69,7 +69,7 @@ class Job:
             object.__setattr__(self, "sampler", elsewhere.name_of(self.sampler))
         object.__setattr__(self, "sampler", elsewhere.canonical(self.sampler))
         kernel = sampler_class(self.sampler)
-        one_of("parameterisation", self.parameterisation, PARAMETERISATIONS)
+        one_of("parameterisation", self.parameterisation, NAMES)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
         object.__setattr__(self, "seed", seed_number("seed", self.seed))
@@ -85,8 +85,7 @@ class Job:
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
         options = checked_options(self.sampler, kernel, self.options)
         presets = PRESETS.get(self.sampler, {})
-        if self.sampler in MINIBATCHED and not PARAMETERISATIONS[self.parameterisation].minibatches:
-            serving = [name for name, kind in PARAMETERISATIONS.items() if kind.minibatches]
+        if self.sampler in MINIBATCHED and self.parameterisation not in (serving := names_where("minibatches")):
             raise BayesattnError(
                 f"sampler {self.sampler!r} serves parameterisations {', '.join(serving)}, in which labels are independent,"
                 f" got {self.parameterisation!r}"

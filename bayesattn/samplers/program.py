@@ -19,8 +19,19 @@ from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
 from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
-QUANTITY_OF = {name: name for name in QUANTITIES} | {"bartlett": "order_parameter", "readout": "order_parameter"}
-"""Name in `Job.keep` of each variable; all other variables are weights."""
+QUANTITY_OF = {name: name for name in QUANTITIES} | {
+    "bartlett": "order_parameter",
+    "readout": "order_parameter",
+    "queries": "queries_keys",
+    "keys": "queries_keys",
+    "attention": "prediction",
+}
+"""Name in `Job.keep` of each variable; variables of layers are named without their layers, all others are weights."""
+
+
+def quantity_of(variable: str) -> str:
+    """Name in `Job.keep` of a variable, such as "queries" of "queries_1"."""
+    return QUANTITY_OF.get(variable) or QUANTITY_OF.get(variable.rpartition("_")[0], "weights")
 
 
 class Program(NamedTuple):
@@ -88,11 +99,11 @@ def program(
     def describe(state, posterior):
         # Separate random streams for each draw, which the chain itself never uses.
         key = branch(state.rng_key, "prediction")
-        values = posterior.quantities(state.z, key)
+        values, weights = posterior.quantities(state.z, key), {}
         if "weights" in keep:
             weights = posterior.weights_of(state.z, branch(state.rng_key, "weights"))
             values |= weights | posterior.predictions_of(weights)
-        kept = {name: value for name, value in values.items() if QUANTITY_OF.get(name, "weights") in keep}
+        kept = {name: value for name, value in values.items() if quantity_of(name) in keep or name in weights}
         statistics = described.statistics(state)
         if "lp" not in statistics:
             statistics |= {"lp": jnp.asarray(log_density(posterior.program, (), {}, state.z)[0])}

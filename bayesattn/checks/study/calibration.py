@@ -15,7 +15,8 @@ from bayesattn.checks import calibration
 from bayesattn.checks.calibration import Calibration, JointTest
 from bayesattn.checks.study.arguments import checked_job, checked_model
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
-from bayesattn.models import PARAMETERISATIONS, Model
+from bayesattn.models import Model
+from bayesattn.models.registry import names_where
 from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
 
 if TYPE_CHECKING:
@@ -117,8 +118,7 @@ def calibrate(
     for name in samplers:
         one_of("samplers", name, [each for each in SAMPLERS if each not in WITH_REPLICAS])
         job = checked_job(settings | {"sampler": name, "draws": draws * thin, "thin": thin, "seed": seed})
-        serving = [name for name, kind in PARAMETERISATIONS.items() if kind.simulates]
-        one_of("parameterisation", job.parameterisation, serving)
+        one_of("parameterisation", job.parameterisation, names_where("simulates"))
     # The level is shared by two tests, ranks and joint test, of each sampler on each network.
     settings |= {"seed": seed, "level": calibration.LEVEL / (2 * len(samplers) * len(networks))}
     results: dict[str, dict[str, tuple[Calibration, JointTest]]] = {title: {} for title in networks}

@@ -1,0 +1,332 @@
+"""Posterior of a network whose queries and keys have priors too (docs/theory.md, section 9)."""
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bayesattn import attention
+from bayesattn._util.checks import (
+    Checked,
+    entries,
+    finite_array,
+    labels_array,
+    names,
+    not_negative,
+    one_of,
+    owned,
+    positive_integer,
+    require_kind,
+    truth,
+)
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn.architecture import Architecture
+from bayesattn.labels import doubtful_labels
+from bayesattn.likelihoods import (
+    BY_NAME,
+    Likelihood,
+    at_temperature,
+    likelihood_from,
+    name_of,
+    require_usable,
+    settings_of,
+)
+from bayesattn.model import Model
+from bayesattn.posterior import Posterior
+from bayesattn.tokens import Tokens
+
+SHAPE = ("heads", "widths", "variances", "skips", "outputs")
+"""Fields that, as those of `bayesattn.Architecture`, may also be given in place of an architecture."""
+
+
+@dataclass(frozen=True, eq=False, repr=False, init=False)
+class AttentionModel(Posterior):
+    """Posterior p(all weights | labels) of a network, with Gaussian priors on queries and keys as on values.
+
+    The logits of a head are (K x_key).(Q x_query) / sqrt(G) with the tokens x of the input, as for the pairs (Q, K) of
+    `bayesattn.attention.path_inputs`. Given queries and keys, the posterior is that of `bayesattn.Model` (`given`).
+
+    Args:
+        inputs: training sequences, shape (P, T, N_0).
+        labels: Y of shape (P,), or (P, m) for m > 1 outputs.
+        heads: H_1..H_L, heads of each layer.
+        key_width: G, rows of each Q and K.
+        widths: N_1..N_L, N_a.
+        variances: s_0^2, s_1^2..s_L^2, s_a^2; 1 by default.
+        query_variance: s_q^2, prior variance of the entries of all Q, or one for each layer; 0 means uniform attention.
+        key_variance: s_k^2, the same of K.
+        temperature: T of the Gaussian likelihood, if no other likelihood is given.
+        likelihood: distribution of the labels given the outputs.
+        readout: "last", "first" or "mean".
+        causal: whether tokens attend to no later tokens.
+        mask: shape (P, T), True for tokens and False for padding.
+        skips: rho_1..rho_L, strengths of the skip connections.
+        outputs: m, the number of outputs.
+        architecture: in place of heads, widths, variances, skips and outputs.
+        test_inputs: sequences at which to predict, shape (P_test, T_test, N_0).
+        test_mask: their mask.
+        test_labels: their labels.
+        watched: indices of the test sequences whose attention draws keep.
+        head_names: names of the heads of each layer.
+        output_names: names of several outputs.
+        name: name shown in tables.
+        task: origin of the data, as a [task] of a model file; recorded only.
+
+    Raises:
+        ValueError: shapes that do not fit, entries that are not finite, a negative variance, a sequence of padding alone.
+
+    Arrays are copied, and the arrays of a model are read-only.
+    """
+
+    parameterisations: ClassVar[tuple[str, ...]] = ("token", "collapsed")
+    posterior_names: ClassVar[tuple[str, ...]] = ("labels", "inputs", "mask")
+    data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_inputs", "test_mask")
+
+    inputs: Any
+    labels: Any
+    architecture: Architecture
+    key_width: int
+    query_variances: tuple[float, ...]
+    key_variances: tuple[float, ...]
+    likelihood: Likelihood
+    readout: str
+    causal: bool
+    mask: Any
+    test_inputs: Any
+    test_mask: Any
+    test_labels: Any
+    watched: tuple[int, ...]
+    head_names: Sequence[Sequence[str]] | None
+    output_names: Sequence[str] | None
+    name: str
+    task: PlainMapping
+
+    def __init__(
+        self,
+        *,
+        inputs: Checked,
+        labels: Checked,
+        key_width: Checked,
+        heads: Checked = None,
+        widths: Checked = None,
+        variances: Checked = None,
+        skips: Checked = (),
+        outputs: Checked = 1,
+        architecture: Architecture | None = None,
+        query_variance: Checked = 1.0,
+        key_variance: Checked = 1.0,
+        temperature: Checked = None,
+        likelihood: Likelihood | None = None,
+        readout: str = "last",
+        causal: bool = False,
+        mask: Checked = None,
+        test_inputs: Checked = None,
+        test_mask: Checked = None,
+        test_labels: Checked = None,
+        watched: Checked = (),
+        head_names: Checked = None,
+        output_names: Checked = None,
+        name: str = "model",
+        task: PlainMapping | None = None,
+    ):
+        put = partial(object.__setattr__, self)
+        if architecture is None:
+            architecture = _architecture(heads, widths, variances, skips, outputs)
+        elif heads is not None or widths is not None or variances is not None:
+            raise BayesattnError("architecture must not be given together with heads, widths or variances")
+        require_kind("architecture", architecture, Architecture)
+        arch: Architecture = architecture
+        inputs, mask = attention.checked_tokens("inputs", inputs, mask)
+        put("inputs", owned(inputs))
+        put("mask", None if mask is None else owned(mask))
+        put("labels", owned(labels_array("labels", labels, len(inputs), arch.outputs)))
+        put("architecture", arch)
+        put("key_width", positive_integer("key_width", key_width))
+        put("query_variances", _by_layer("query_variance", query_variance, arch.depth))
+        put("key_variances", _by_layer("key_variance", key_variance, arch.depth))
+        put("likelihood", likelihood_from(likelihood, temperature))
+        put("readout", one_of("readout", readout, attention.READOUTS))
+        put("causal", truth("causal", causal))
+        self._check_test(test_inputs, test_mask, test_labels)
+        put("watched", self._checked_watched(watched))
+        put("head_names", None if head_names is None else arch.checked_head_names(head_names))
+        put("output_names", None if output_names is None else names("output_names", output_names))
+        put("name", name)
+        put("task", copy.deepcopy(dict(task or {})))
+        arch.row_names(self.head_names, self.output_names)
+        for each in ("labels", "test_labels"):
+            if getattr(self, each) is not None:
+                self.likelihood.check_labels(each, getattr(self, each))
+        if type(self.likelihood) not in BY_NAME.values():
+            require_usable(self.likelihood, self.labels)
+        if self.likelihood.conjugate and self.labels.ndim == 1 and (doubt := doubtful_labels("labels", self.labels)):
+            import warnings
+
+            warnings.warn(doubt, stacklevel=2)
+
+    def _check_test(self, inputs: Checked, mask: Checked, labels: Checked) -> None:
+        """Check the test sequences and put them into the model."""
+        put = partial(object.__setattr__, self)
+        for name, value in (("test_mask", mask), ("test_labels", labels)):
+            if inputs is None and value is not None:
+                raise BayesattnError(f"{name} need test_inputs, got None for the latter")
+            put(name, None)
+        put("test_inputs", None)
+        if inputs is None:
+            return
+        shape = ("test_examples", "test_tokens", self.inputs.shape[2])
+        inputs, mask = attention.checked_tokens("test_inputs", inputs, mask, shape)
+        put("test_inputs", owned(inputs))
+        put("test_mask", None if mask is None else owned(mask))
+        if labels is not None:
+            put("test_labels", owned(labels_array("test_labels", labels, len(inputs), self.architecture.outputs)))
+
+    def _checked_watched(self, watched: Checked) -> tuple[int, ...]:
+        listed = entries("watched", watched, "a list of test sequences, by index")
+        count = 0 if self.test_inputs is None else len(self.test_inputs)
+        if listed and not count:
+            raise BayesattnError("watched need test_inputs, got None for the latter")
+        return tuple(
+            positive_integer(f"watched[{place}]", index, 0, max(count - 1, 0)) for place, index in enumerate(listed)
+        )
+
+    @property
+    def temperature(self) -> Any:
+        """T of the likelihood; None if it has none."""
+        return getattr(self.likelihood, "temperature", None)
+
+    @property
+    def examples(self) -> int:
+        """P, the number of training examples."""
+        return len(self.labels)
+
+    @property
+    def identifying_arrays(self) -> list[np.ndarray]:
+        """Labels and sequences, and the mask if there is one."""
+        return [array for array in super().identifying_arrays if array is not None]
+
+    def table(self) -> PlainDict:
+        """Settings that, together with the arrays, determine the posterior."""
+        table: PlainDict = {"temperature": self.temperature, "architecture": _plain(self.architecture.table)}
+        table["attention"] = {
+            "key_width": self.key_width,
+            "query_variance": list(self.query_variances),
+            "key_variance": list(self.key_variances),
+            "readout": self.readout,
+            "causal": self.causal,
+        }
+        table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
+        if type(self.likelihood) not in BY_NAME.values():
+            table["likelihood"] = settings_of(self.likelihood)
+        return table | ({"task": self.task} if self.task else {})
+
+    def given(self, queries_and_keys: Checked) -> Model:
+        """Posterior of values, input projection and readout for fixed queries and keys, which the theory describes.
+
+        Args:
+            queries_and_keys: for each layer a pair (Q, K), each of shape (H_l, G, N_0), as
+                `bayesattn.attention.path_inputs` takes them; or an array of bilinear heads.
+        """
+        heads, arch = attention.checked_heads(queries_and_keys, self.inputs.shape[2]), self.architecture
+        counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in heads)
+        if counts != arch.heads:
+            raise BayesattnError(f"queries_and_keys must have {arch.heads} heads per layer, got {counts}")
+        skips = [skip > 0 for skip in arch.skips]
+        path_inputs = partial(
+            attention.path_inputs, weights=heads, readout=self.readout, causal=self.causal, skips=skips
+        )
+        test = None if self.test_inputs is None else path_inputs(self.test_inputs, mask=self.test_mask)
+        matrices = partial(attention.matrices, self.inputs, heads, "softmax", self.causal, self.mask)
+        return Model(
+            path_inputs=path_inputs(self.inputs, mask=self.mask),
+            labels=self.labels,
+            test_path_inputs=test,
+            test_labels=self.test_labels,
+            output_names=self.output_names,
+            architecture=arch,
+            likelihood=self.likelihood,
+            head_names=self.head_names,
+            tokens=Tokens(self.inputs, matrices, self.readout, self.mask),
+            name=self.name,
+        )
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        (examples, tokens, features), arch = self.inputs.shape, self.architecture
+        test = "" if self.test_inputs is None else f"; {len(self.test_inputs)} to test"
+        rows = {
+            "examples": f"{examples} of {tokens} tokens and {features} features{test}",
+            "heads": f"{' x '.join(map(str, arch.heads))}, queries and keys of width {self.key_width} with prior variances"
+            f" {_listed(self.query_variances)} and {_listed(self.key_variances)}",
+            "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
+            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
+            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
+        }
+        return f"AttentionModel {self.name!r}", rows
+
+    @property
+    def size(self) -> str:
+        """N_1, which represents all widths."""
+        return f"N = {self.architecture.widths[0]}"
+
+    @property
+    def shown_names(self) -> PlainDict:
+        """Names of the paths."""
+        return {"path": self.path_names}
+
+    @property
+    def row_names(self) -> list[str]:
+        """Names of the order parameter's rows."""
+        return self.architecture.row_names(self.head_names, self.output_names)
+
+    @property
+    def path_names(self) -> list[str]:
+        """Names of the paths."""
+        return self.architecture.path_names(self.head_names)
+
+    def replace(self, **changes: Any) -> "AttentionModel":
+        """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `AttentionModel` does."""
+        own = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        own["query_variance"], own["key_variance"] = own.pop("query_variances"), own.pop("key_variances")
+        for name in changes:
+            one_of("field of a model", name, sorted({*own, *SHAPE, "temperature", "width"}))
+        arch = changes.pop("architecture", self.architecture)
+        if "width" in changes:
+            arch = arch.with_width(changes.pop("width"))
+        arch = dataclasses.replace(arch, **{name: changes.pop(name) for name in SHAPE if name in changes})
+        temperature = changes.pop("temperature", None)
+        if temperature is not None:
+            changes.setdefault("likelihood", at_temperature(self.likelihood, temperature))
+        return AttentionModel(**own | changes | {"architecture": arch})
+
+
+def _architecture(heads: Checked, widths: Checked, variances: Checked, skips: Checked, outputs: Checked) -> Architecture:
+    """Architecture of the arguments, with variances of 1 if there are none."""
+    for name, value in (("heads", heads), ("widths", widths)):
+        if value is None:
+            raise BayesattnError(f"{name} must be a sequence of numbers with an entry for each layer, got None")
+    if variances is None:
+        variances = (1.0,) * (len(entries("heads", heads, "a sequence of numbers with an entry for each layer")) + 2)
+    return Architecture(heads, widths, variances, skips, outputs)
+
+
+def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
+    """Variances of each layer, from one for all or one for each."""
+    if np.ndim(value) == 0:
+        return (not_negative(name, value),) * depth
+    listed = entries(name, value, f"a number, or one for each of {depth} layers")
+    if len(listed) != depth:
+        raise BayesattnError(f"{name} must be a number, or one for each of {depth} layers, got {len(listed)}")
+    return tuple(not_negative(f"{name}[{place}]", each) for place, each in enumerate(listed))
+
+
+def _plain(table: PlainMapping) -> PlainDict:
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
+
+
+def _listed(numbers: Sequence[float]) -> str:
+    return ", ".join(f"{number:g}" for number in dict.fromkeys(numbers))

@@ -1,0 +1,144 @@
+"""Queries and keys under Gaussian priors, and what follows from them: path inputs, attention matrices, attention maps."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpyro
+import numpyro.distributions as dist
+from jaxtyping import Array, Bool, Float, Int, Key
+
+from bayesattn import attention
+from bayesattn.attention_model import AttentionModel
+from bayesattn.models.parameterisation import Sites
+
+Heads = list[tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]]
+"""Queries and keys of each layer."""
+WHITENED = "whitened_"
+"""Beginning of the names of the sites: queries and keys divided by their prior deviations."""
+
+
+class Sequences(eqx.Module):
+    """Token sequences of equal length, with their padding and the share of each token in the readout.
+
+    Args:
+        inputs: shape (P, T, N_0).
+        allowed: whether each query may attend to each key, shape (P or 1, T, T); None if all may.
+        read: share of each token in the readout, shape (P or 1, T).
+        place: the token that is read out, shape (P,); None if several are.
+    """
+
+    inputs: Float[Array, "example token feature"]
+    allowed: Bool[Array, "example_or_one query key"] | None
+    read: Float[Array, "example_or_one token"]
+    place: Int[Array, " example"] | None
+
+    @classmethod
+    def of(cls, inputs, readout: str, causal: bool, mask) -> "Sequences":
+        """Sequences with these settings of `bayesattn.AttentionModel`."""
+        tokens = inputs.shape[1]
+        read = attention.readout_rows(tokens, readout, mask)[:, 0]
+        place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (len(inputs),))
+        return cls(jnp.asarray(inputs), attention.allowed_keys(tokens, causal, mask), read, place)
+
+    def chosen(self, examples: Int[Array, " chosen"]) -> "Sequences":
+        """Some of the sequences."""
+
+        def of_each(array: Array | None) -> Array | None:
+            return array if array is None or len(array) == 1 else array[examples]
+
+        place = None if self.place is None else self.place[examples]
+        return Sequences(self.inputs[examples], of_each(self.allowed), of_each(self.read), place)
+
+    def path_inputs(self, heads: Heads, skips: tuple[bool, ...]) -> Float[Array, "example path feature"]:
+        """Path inputs xi, in few operations: of the last layer only the attention of the token that is read out.
+
+        Equal to `bayesattn.attention.path_inputs`, which computes all attention matrices.
+        """
+        examples, tokens = self.inputs.shape[:2]
+        readout = jnp.broadcast_to(self.read[:, None], (examples, 1, tokens))
+        if self.place is None:
+            paths = attention.one_layer_back(readout, self.matrices(heads[-1]), skips[-1])
+        else:
+            rows = self._rows_at(self.place, heads[-1])
+            paths = jnp.concatenate([readout, rows], axis=1) if skips[-1] else rows
+        for layer, skip in zip(reversed(heads[:-1]), reversed(skips[:-1]), strict=True):
+            paths = attention.one_layer_back(paths, self.matrices(layer), skip)
+        return paths @ self.inputs
+
+    def matrices(self, layer: tuple[Array, Array]) -> Float[Array, "example head query key"]:
+        """Attention matrices of one layer."""
+        return attention.attention_matrices(self.inputs, layer, "softmax", self.allowed)
+
+    def _rows_at(self, place: Int[Array, " example"], layer: tuple[Array, Array]) -> Float[Array, "example head key"]:
+        """Rows of the attention matrices of one layer: the attention of one token of each sequence."""
+        queries, keys = layer
+        asking = jnp.take_along_axis(self.inputs, place[:, None, None], axis=1)[:, 0]
+        query = jnp.einsum("ef,hgf->ehg", asking, queries)
+        # Keys are mapped back to the features of the tokens, of which there is one per head and not one per token.
+        back = jnp.einsum("ehg,hgf->ehf", query, keys) / jnp.sqrt(queries.shape[1])
+        logits = jnp.einsum("ehf,ekf->ehk", back, self.inputs)
+        if self.allowed is not None:
+            rows = jnp.broadcast_to(self.allowed, (len(self.inputs), *self.allowed.shape[1:]))
+            logits = jnp.where(jnp.take_along_axis(rows, place[:, None, None], axis=1), logits, -jnp.inf)
+        return jax.nn.softmax(logits, axis=-1)
+
+
+class QueriesAndKeys(eqx.Module):
+    """Queries and keys of all layers under their prior, entries Normal(0, s_q^2) and Normal(0, s_k^2).
+
+    Args:
+        query_deviations, key_deviations: s_q and s_k of each layer.
+        shapes: shape (H_l, G, N_0) of the queries, and of the keys, of each layer.
+    """
+
+    query_deviations: Float[Array, " layer"]
+    key_deviations: Float[Array, " layer"]
+    shapes: tuple[tuple[int, int, int], ...] = eqx.field(static=True)
+
+    @classmethod
+    def of(cls, model: AttentionModel) -> "QueriesAndKeys":
+        """Prior of a model."""
+        size = model.key_width, model.inputs.shape[2]
+        return cls(
+            jnp.sqrt(jnp.asarray(model.query_variances)),
+            jnp.sqrt(jnp.asarray(model.key_variances)),
+            tuple((count, *size) for count in model.architecture.heads),
+        )
+
+    def sample(self) -> Sites:
+        """NumPyro sites, standard normal."""
+        return {
+            name: jnp.asarray(numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(3)))
+            for name, shape in self._sites()
+        }
+
+    def draw(self, key: Key[Array, ""]) -> Sites:
+        """Sites drawn from the prior."""
+        sites = self._sites()
+        keys = jax.random.split(key, len(sites))
+        return {name: jax.random.normal(each, shape) for each, (name, shape) in zip(keys, sites, strict=True)}
+
+    def _sites(self) -> list[tuple[str, tuple[int, int, int]]]:
+        """Names and shapes of the sites."""
+        names = (f"{WHITENED}{kind}_{layer}" for layer in range(1, len(self.shapes) + 1) for kind in ("queries", "keys"))
+        return list(zip(names, (shape for shape in self.shapes for _ in range(2)), strict=True))
+
+    def named(self, sites: Sites) -> Sites:
+        """Queries and keys by name, queries_l and keys_l, of a draw of the sites."""
+        return {
+            f"{kind}_{layer + 1}": deviations[layer] * sites[f"{WHITENED}{kind}_{layer + 1}"]
+            for layer in range(len(self.shapes))
+            for kind, deviations in (("queries", self.query_deviations), ("keys", self.key_deviations))
+        }
+
+
+def heads_of(named: Sites) -> Heads:
+    """Queries and keys of each layer from those by name."""
+    depth = sum(name.startswith("queries_") for name in named)
+    return [(named[f"queries_{layer}"], named[f"keys_{layer}"]) for layer in range(1, depth + 1)]
+
+
+def others(values: Sites) -> Sites:
+    """Sites or weights that are neither queries nor keys."""
+    beginnings = tuple(prefix + kind for prefix in ("", WHITENED) for kind in ("queries_", "keys_"))
+    return {name: value for name, value in values.items() if not name.startswith(beginnings)}
