@@ -13,7 +13,6 @@ from bayesattn import attention
 from bayesattn._util.checks import (
     Checked,
     entries,
-    finite_array,
     labels_array,
     names,
     not_negative,
@@ -40,6 +39,8 @@ from bayesattn.model import Model
 from bayesattn.posterior import Posterior
 from bayesattn.tokens import Tokens
 
+ATTENTION_ON = ("inputs", "hidden")
+VALUES = ("linear", "relu", "gelu")
 SHAPE = ("heads", "widths", "variances", "skips", "outputs")
 """Fields that, as those of `bayesattn.Architecture`, may also be given in place of an architecture."""
 
@@ -71,6 +72,10 @@ class AttentionModel(Posterior):
         test_inputs: sequences at which to predict, shape (P_test, T_test, N_0).
         test_mask: their mask.
         test_labels: their labels.
+        attention_on: what a layer's logits are computed from: "inputs", the tokens x, or "hidden", the layer's own input
+            z^{l-1} / sqrt(N_l), as in a transformer.
+        values: "linear", or "relu" or "gelu" of each entry of the values.
+        values_strength: share alpha of that function: values are v + alpha (phi(v) - v), with v = V_l^h z / sqrt(N_l).
         watched: indices of the test sequences whose attention draws keep.
         head_names: names of the heads of each layer.
         output_names: names of several outputs.
@@ -100,6 +105,9 @@ class AttentionModel(Posterior):
     test_inputs: Any
     test_mask: Any
     test_labels: Any
+    attention_on: str
+    values: str
+    values_strength: float
     watched: tuple[int, ...]
     head_names: Sequence[Sequence[str]] | None
     output_names: Sequence[str] | None
@@ -128,6 +136,9 @@ class AttentionModel(Posterior):
         test_inputs: Checked = None,
         test_mask: Checked = None,
         test_labels: Checked = None,
+        attention_on: str = "inputs",
+        values: str = "linear",
+        values_strength: Checked = 1.0,
         watched: Checked = (),
         head_names: Checked = None,
         output_names: Checked = None,
@@ -152,6 +163,9 @@ class AttentionModel(Posterior):
         put("likelihood", likelihood_from(likelihood, temperature))
         put("readout", one_of("readout", readout, attention.READOUTS))
         put("causal", truth("causal", causal))
+        put("attention_on", one_of("attention_on", attention_on, ATTENTION_ON))
+        put("values", one_of("values", values, VALUES))
+        put("values_strength", not_negative("values_strength", values_strength))
         self._check_test(test_inputs, test_mask, test_labels)
         put("watched", self._checked_watched(watched))
         put("head_names", None if head_names is None else arch.checked_head_names(head_names))
@@ -201,6 +215,19 @@ class AttentionModel(Posterior):
         return getattr(self.likelihood, "temperature", None)
 
     @property
+    def is_linear(self) -> bool:
+        """Whether the network is linear in its values given queries and keys, so that it has path inputs."""
+        return self.attention_on == "inputs" and (self.values == "linear" or self.values_strength == 0)
+
+    def require_linear(self, what: str) -> None:
+        """Raise ValueError unless the network has path inputs, which `what` needs."""
+        if not self.is_linear:
+            raise BayesattnError(
+                f"{what} needs attention on the inputs and linear values, got attention_on={self.attention_on!r} and"
+                f" values={self.values!r}: use parameterisation 'token'"
+            )
+
+    @property
     def examples(self) -> int:
         """P, the number of training examples."""
         return len(self.labels)
@@ -220,6 +247,10 @@ class AttentionModel(Posterior):
             "readout": self.readout,
             "causal": self.causal,
         }
+        if self.attention_on != "inputs":
+            table["attention"]["attention_on"] = self.attention_on
+        if self.values != "linear":
+            table["attention"] |= {"values": self.values, "values_strength": self.values_strength}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
         if type(self.likelihood) not in BY_NAME.values():
             table["likelihood"] = settings_of(self.likelihood)
@@ -232,6 +263,7 @@ class AttentionModel(Posterior):
             queries_and_keys: for each layer a pair (Q, K), each of shape (H_l, G, N_0), as
                 `bayesattn.attention.path_inputs` takes them; or an array of bilinear heads.
         """
+        self.require_linear("a model with fixed attention")
         heads, arch = attention.checked_heads(queries_and_keys, self.inputs.shape[2]), self.architecture
         counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in heads)
         if counts != arch.heads:
@@ -262,11 +294,19 @@ class AttentionModel(Posterior):
             "examples": f"{examples} of {tokens} tokens and {features} features{test}",
             "heads": f"{' x '.join(map(str, arch.heads))}, queries and keys of width {self.key_width} with prior variances"
             f" {_listed(self.query_variances)} and {_listed(self.key_variances)}",
+            **({} if self.is_linear else {"blocks": self._blocks()}),
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
             **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
         }
         return f"AttentionModel {self.name!r}", rows
+
+    def _blocks(self) -> str:
+        """What attention and values are, as text."""
+        strength = (
+            "" if self.values == "linear" or self.values_strength == 1 else f" of strength {self.values_strength:g}"
+        )
+        return f"attention on {self.attention_on}, values {self.values}{strength}"
 
     @property
     def size(self) -> str:
@@ -304,7 +344,9 @@ class AttentionModel(Posterior):
         return AttentionModel(**own | changes | {"architecture": arch})
 
 
-def _architecture(heads: Checked, widths: Checked, variances: Checked, skips: Checked, outputs: Checked) -> Architecture:
+def _architecture(
+    heads: Checked, widths: Checked, variances: Checked, skips: Checked, outputs: Checked
+) -> Architecture:
     """Architecture of the arguments, with variances of 1 if there are none."""
     for name, value in (("heads", heads), ("widths", widths)):
         if value is None:

@@ -104,7 +104,11 @@ def _(model: AttentionModel) -> dict[str, list[str]]:
         "test_labels": ["test_example", *output],
         "watched": ["sequence"],
         "bartlett": ["coordinate"],
-        **{f"{kind}_{layer}": [f"head_{layer}", "key_feature", "feature"] for layer in layers for kind in ("queries", "keys")},
+        **{
+            f"{kind}_{layer}": [f"head_{layer}", "key_feature", "feature"]
+            for layer in layers
+            for kind in ("queries", "keys")
+        },
         **{f"attention_{layer}": ["sequence", f"head_{layer}", "query", "key"] for layer in layers},
         **arch.weight_dims(),
     }

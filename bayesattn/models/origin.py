@@ -28,7 +28,12 @@ from bayesattn.models.arviz import DATA_GROUPS, dataset
 POSTERIOR_VARIABLES = tuple(
     dict.fromkeys(
         name
-        for names in (Model.posterior_names, ["temperature"], AttentionModel.posterior_names, LatentModel.posterior_names)
+        for names in (
+            Model.posterior_names,
+            ["temperature"],
+            AttentionModel.posterior_names,
+            LatentModel.posterior_names,
+        )
         for name in (*names, "noise", "prior")
     )
 )
@@ -98,7 +103,9 @@ class Origin:
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
         # Other processors may compute path inputs that differ in the last bit.
         alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        decided = any(each <= {*both} for each in ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"}))
+        decided = any(
+            each <= {*both} for each in ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
+        )
         return "other data, temperature or architecture" if known and not (alike and decided) else None
 
 

@@ -120,7 +120,9 @@ class QueriesAndKeys(eqx.Module):
 
     def _sites(self) -> list[tuple[str, tuple[int, int, int]]]:
         """Names and shapes of the sites."""
-        names = (f"{WHITENED}{kind}_{layer}" for layer in range(1, len(self.shapes) + 1) for kind in ("queries", "keys"))
+        names = (
+            f"{WHITENED}{kind}_{layer}" for layer in range(1, len(self.shapes) + 1) for kind in ("queries", "keys")
+        )
         return list(zip(names, (shape for shape in self.shapes for _ in range(2)), strict=True))
 
     def named(self, sites: Sites) -> Sites:

@@ -31,5 +31,7 @@ def parameterisation_of(model: Posterior, name: str) -> type[Parameterisation]:
 def names_where(flag: str) -> list[str]:
     """Names of the parameterisations whose class attribute `flag` is true, for one kind of posterior or another."""
     return [
-        name for name in NAMES if any(getattr(kinds[name], flag) for kinds in PARAMETERISATIONS.values() if name in kinds)
+        name
+        for name in NAMES
+        if any(getattr(kinds[name], flag) for kinds in PARAMETERISATIONS.values() if name in kinds)
     ]

@@ -130,7 +130,8 @@ class CollapsedAttention(SampledAttention):
     def of(
         cls, model: AttentionModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
     ) -> "CollapsedAttention":
-        """Posterior of a model."""
+        """Posterior of a model; raises ValueError if its values are not linear or its attention reads hidden states."""
+        model.require_linear("parameterisation 'collapsed'")
         fields, arch = cls._fields(model), model.architecture
         labels, features = jnp.asarray(model.labels), model.inputs.shape[2]
         zeros = jnp.zeros((model.examples, features, arch.paths))
