@@ -166,6 +166,13 @@ class Architecture:
         ]
         return tuple(math.prod(way) * self.variances[-1] for way in itertools.product(*each))
 
+    @property
+    def layers_text(self) -> str:
+        """Heads and skips of each layer, and the outputs if there are several, as text."""
+        ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(self.heads, self.skips, strict=True)]
+        outputs = f", {self.outputs} outputs" if self.output_axes else ""
+        return f"{' x '.join(f'({way})' if '+' in way and len(ways) > 1 else way for way in ways)} heads{outputs}"
+
     def path_heads(self) -> list[tuple[int, ...]]:
         """(h_1, .., h_L) of each path, in the flat order used throughout (C order, h_1 slowest).
 

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -91,6 +91,8 @@ class AttentionModel(Posterior):
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "collapsed")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "inputs", "mask")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_inputs", "test_mask")
+    compressed: ClassVar[None] = None
+    """No examples are compressed: their path inputs differ from draw to draw."""
 
     inputs: Any
     labels: Any
@@ -227,10 +229,27 @@ class AttentionModel(Posterior):
                 f" values={self.values!r}: use parameterisation 'token'"
             )
 
+    def require_gaussian(self) -> None:
+        """Raise ValueError: the theory is of networks with fixed attention."""
+        raise BayesattnError(
+            "model must have fixed attention for the theory, the evidence and what is compared with them, got an"
+            " AttentionModel: give it queries and keys, model.given(queries_and_keys)"
+        )
+
     @property
     def examples(self) -> int:
         """P, the number of training examples."""
         return len(self.labels)
+
+    @property
+    def features(self) -> int:
+        """N_0."""
+        return self.inputs.shape[2]
+
+    @property
+    def test_examples(self) -> int:
+        """Number of test examples."""
+        return 0 if self.test_inputs is None else len(self.test_inputs)
 
     @property
     def identifying_arrays(self) -> list[np.ndarray]:
@@ -292,7 +311,7 @@ class AttentionModel(Posterior):
         test = "" if self.test_inputs is None else f"; {len(self.test_inputs)} to test"
         rows = {
             "examples": f"{examples} of {tokens} tokens and {features} features{test}",
-            "heads": f"{' x '.join(map(str, arch.heads))}, queries and keys of width {self.key_width} with prior variances"
+            "heads": f"{arch.layers_text}, queries and keys of width {self.key_width} with prior variances"
             f" {_listed(self.query_variances)} and {_listed(self.key_variances)}",
             **({} if self.is_linear else {"blocks": self._blocks()}),
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
@@ -342,6 +361,15 @@ class AttentionModel(Posterior):
         if temperature is not None:
             changes.setdefault("likelihood", at_temperature(self.likelihood, temperature))
         return AttentionModel(**own | changes | {"architecture": arch})
+
+
+Network = Model | AttentionModel
+"""Posteriors of networks."""
+
+
+def is_network(posterior: object) -> TypeGuard[Network]:
+    """Whether a posterior is that of a network, with fixed or with sampled attention."""
+    return isinstance(posterior, Network)
 
 
 def _architecture(

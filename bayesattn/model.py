@@ -194,6 +194,16 @@ class Model(Posterior):
         """P, the number of training examples."""
         return self.dataset.examples
 
+    @property
+    def features(self) -> int:
+        """N_0."""
+        return self.path_inputs.shape[2]
+
+    @property
+    def test_examples(self) -> int:
+        """Number of test examples."""
+        return 0 if self.test_path_inputs is None else len(self.test_path_inputs)
+
     @classmethod
     def from_tokens(
         cls,
@@ -308,7 +318,7 @@ class Model(Posterior):
         rows = {
             "examples": f"{self.examples} of {features} features"
             + "".join(f", {other}" for other in self.dataset.others),
-            "paths": f"{paths}, of {_layers_text(arch)}: {', '.join(self.path_names)}",
+            "paths": f"{paths}, of {arch.layers_text}: {', '.join(self.path_names)}",
             "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
             **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
             **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
@@ -379,19 +389,12 @@ class Model(Posterior):
         return changed
 
 
-def is_network(posterior: object) -> TypeGuard[Model]:
-    """Whether a posterior is that of a network."""
+def has_fixed_attention(posterior: object) -> TypeGuard[Model]:
+    """Whether a posterior is that of a network with fixed attention."""
     return isinstance(posterior, Model)
 
 
 MODEL_FIELDS = tuple(each.name for each in dataclasses.fields(Model))
-
-
-def _layers_text(arch: Architecture) -> str:
-    """Heads and skips of each layer, as text."""
-    ways = [f"{heads} + skip" if skip else str(heads) for heads, skip in zip(arch.heads, arch.skips, strict=True)]
-    outputs = f", {arch.outputs} outputs" if arch.output_axes else ""
-    return f"{' x '.join(f'({way})' if '+' in way and len(ways) > 1 else way for way in ways)} heads{outputs}"
 
 
 def _listed(numbers: Sequence[float]) -> str:

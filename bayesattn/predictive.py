@@ -22,18 +22,16 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn._util.watched import watched
+from bayesattn.attention_model import Network
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
-from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
-from bayesattn.likelihoods import Likelihood
-from bayesattn.models import Model
 from bayesattn.models.arviz import axes, axis_names, tree_of
-from bayesattn.models.conditional import Conditional, conditional_of
+from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.origin import described_in
 from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network, order_parameters_in
+from bayesattn.prior_draws import from_prior
 from bayesattn.theory import bartlett
-from bayesattn.theory.problem import Problem, problem_of
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -108,9 +106,10 @@ def predict(
     draws: Draws,
     new_path_inputs: Checked,
     *,
+    mask: Checked = None,
     keep_draws: bool = False,
     thin: int = 1,
-    model: Model | None = None,
+    model: Network | None = None,
     seed: int = 0,
 ) -> PosteriorPrediction:
     """Posterior of the network's outputs at new inputs, which are processed in blocks.
@@ -121,7 +120,9 @@ def predict(
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
-        new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`.
+        new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`; or token sequences of shape (example,
+            T, N_0), if queries and keys are sampled too, which the draws must then hold (keep "queries_keys").
+        mask: shape (example, T), True for tokens and False for padding; for token sequences only.
         keep_draws: whether to return a draw of f for each draw of U, which takes memory.
         thin: use every thin-th draw of U, the last one of each `thin` draws.
         model: model of the draws, if they do not record it.
@@ -137,8 +138,7 @@ def predict(
     model, tree = opened_with_network(draws, model)
     conditional = conditional_of(model).compressed(model.architecture)
     drawn = _variables(tree, model, conditional.variables, thin)
-    features = model.path_inputs.shape[2]
-    inputs = checked_path_inputs("new_path_inputs", new_path_inputs, model.architecture, features=features)
+    inputs = new_inputs(model, new_path_inputs, mask)
     seed_number("seed", seed)
     chains, count = drawn["order_parameter"].shape[:2]
     arch = model.architecture
@@ -148,13 +148,11 @@ def predict(
     flat = _flat(drawn)
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), chains * count) if keep_draws else None
     # Entries per input: its kernels with the labels, and its features times U.
-    entries = max(arch.outputs * chains * count, model.labels.size, inputs[0].size)
+    entries = max(arch.outputs * chains * count, model.labels.size, model.architecture.paths * model.features)
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
     def predicted(block: Checked) -> PosteriorPrediction:
-        outputs = _by_draw(
-            lambda part: _outputs(conditional, part[0], jnp.asarray(block), part[1]), (flat, keys), "predicting"
-        )
+        outputs = _by_draw(lambda part: _outputs(conditional, part[0], block, part[1]), (flat, keys), "predicting")
         mean, variance = (_by_chain(values, chains) for values in outputs[:2])
         _require_finite("prediction", mean, variance)
         variance = np.maximum(variance, 0)
@@ -166,11 +164,9 @@ def predict(
             draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
         )
 
-    blocks = []
-    for first in range(0, len(inputs), size):
-        block = inputs[first : first + size]
-        # All blocks have one shape, so that the program is compiled once.
-        blocks.append(predicted(np.pad(block, ((0, size - len(block)), (0, 0), (0, 0)))))
+    # All blocks have one shape, so that the program is compiled once.
+    places = [np.arange(first, first + size) % len(inputs) for first in range(0, len(inputs), size)]
+    blocks = [predicted(inputs[place]) for place in places]
     axis = -blocks[0].mean.ndim
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
@@ -181,7 +177,7 @@ def with_groups(
     *names: str,
     prior_draws: int = PRIOR_DRAWS,
     joint: bool = False,
-    model: Model | None = None,
+    model: Network | None = None,
     seed: int = 0,
 ) -> "xr.DataTree":
     """Draws with additional ArviZ groups, made from the draws of U and from the prior.
@@ -246,11 +242,8 @@ def with_groups(
         made["posterior_predictive"] = {"labels": _by_chain(values, chains)}
     if PRIOR_GROUPS & {*wanted}:
         keys = jax.random.split(stream(seed, "prior", of_model), prior_draws)
-        test, arch = model.test_path_inputs, model.architecture
-        scaled = None if test is None else scaled_features(test, arch.input_variance)
-        problem = problem_of(model.kernels, arch)
-        from_prior = _prior(keys, problem, conditional.likelihood, scaled, bartlett.layer_shapes(arch))
-        plain = {name: np.asarray(value)[None] for name, value in from_prior.items()}
+        drawn_from_prior = from_prior(model, keys)
+        plain = {name: np.asarray(value)[None] for name, value in drawn_from_prior.items()}
         made["prior_predictive"] = {"labels": plain.pop("labels")}
         made["prior"] = plain
     import xarray
@@ -270,7 +263,7 @@ def with_groups(
 
 
 def _variables(
-    tree: "xr.DataTree", model: Model, names: Sequence[str], thin: int = 1
+    tree: "xr.DataTree", model: Network, names: Sequence[str], thin: int = 1
 ) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
     """Every thin-th draw of some variables."""
     variables = {"order_parameter": order_parameters_in(tree, model, thin)}
@@ -280,6 +273,7 @@ def _variables(
         if name not in tree["posterior"]:
             raise BayesattnError(
                 f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without"
+                + (": keep 'queries_keys'" if name.startswith(("queries_", "keys_")) else "")
             )
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values
@@ -350,7 +344,7 @@ def _replicated(conditional: Conditional, draws, keys):
     return jax.lax.map(lambda pair: conditional.replicate(*pair), (draws, keys))
 
 
-def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain draw"]:
+def _log_prior(draws: "xr.DataTree", model: Network) -> Float[np.ndarray, "chain draw"]:
     """Log prior density of the Bartlett coordinates of U."""
     if "bartlett" not in draws["posterior"]:
         raise BayesattnError(
@@ -358,7 +352,7 @@ def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain d
             " without posterior['bartlett']"
         )
     points = draws["posterior"].to_dataset()["bartlett"].transpose("chain", "draw", ...).values
-    shapes, widths = bartlett.layer_shapes(model.architecture), problem_of(model.kernels, model.architecture).widths
+    shapes, widths = bartlett.layer_shapes(model.architecture), jnp.array(model.architecture.widths, float)
     flat = jnp.asarray(points.reshape(-1, points.shape[-1]))
     return np.asarray(_log_prior_of(flat, widths, shapes)).reshape(points.shape[:2])
 
@@ -366,25 +360,3 @@ def _log_prior(draws: "xr.DataTree", model: Model) -> Float[np.ndarray, "chain d
 @partial(jax.jit, static_argnames="shapes")
 def _log_prior_of(points, widths, shapes):
     return jax.vmap(lambda point: bartlett.log_prior(point, shapes, widths))(points)
-
-
-@partial(jax.jit, static_argnames="shapes")
-def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> dict[str, Array]:
-    """U, labels and, at scaled test inputs if given, f of networks drawn from the prior."""
-    kernels = problem.likelihood
-
-    def draw(key):
-        point_key, projection_key, noise_key = jax.random.split(key, 3)
-        factor = problem.factor(bartlett.sample_prior(point_key, shapes, problem.widths), shapes)
-        projection = jax.random.normal(projection_key, (factor.shape[1], kernels.features.shape[1]))
-
-        def function(inputs):
-            """f of a network with path vectors F and with V_0 equal to the projection, in units of s_0."""
-            return kernels.by_example(outputs_of(inputs, factor @ projection, kernels.outputs))
-
-        output = function(kernels.features)
-        labels = likelihood.sample(noise_key, output)
-        drawn = {"order_parameter": factor @ factor.T, "labels": labels}
-        return drawn if features is None else drawn | {"prediction": function(features)}
-
-    return jax.lax.map(draw, keys)

@@ -19,11 +19,15 @@ from scipy import stats
 
 from bayesattn._util.checks import positive_integer
 from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
+from bayesattn.attention_model import Network
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
-from bayesattn.models import Model, Path, collapsed, parameterisation_of
+from bayesattn.model import has_fixed_attention
+from bayesattn.models import AttentionModel, Model, collapsed, parameterisation_of
 from bayesattn.models.conditional import conditional_of
+from bayesattn.models.queries_keys import invariants, names_of_invariants
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.blocks import plan
 from bayesattn.samplers.program import Program, kernel, options_for
@@ -45,6 +49,8 @@ simulations. With a share of 0.5 they fail 1.5 times as often, with a share of 0
 """
 SIMULATIONS_PER_BATCH = 50
 """Number of simulations sampled in one batch."""
+WEIGHTS_OF: dict[type, str] = {Model: "path", AttentionModel: "token"}
+"""Parameterisation by all weights of each kind of model, from which joint draws are made."""
 TIE_STREAM = 2
 """Number of the random stream that breaks ties."""
 
@@ -107,7 +113,7 @@ class JointTest:
 
 
 @with_own_settings
-def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
+def simulate(model: Network, simulations: int, seed: int = 0) -> Simulations:
     """Draw weights from the prior, and labels and predictions from the network with these weights.
 
     The simulations do not depend on the sampler or the parameterisation that are calibrated later.
@@ -121,7 +127,8 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
         ValueError: fewer than one simulation.
     """
     positive_integer("simulations", simulations)
-    network = Path.of(model)
+    kind = parameterisation_of(model, WEIGHTS_OF[type(model)])
+    network = kind.of(model)
 
     def one(key):
         weights_key, labels_key = jax.random.split(key)
@@ -138,7 +145,7 @@ def simulate(model: Model, simulations: int, seed: int = 0) -> Simulations:
 
 @with_own_settings
 def calibrate(
-    model: Model,
+    model: Network,
     simulations: Simulations,
     *,
     draws: int = 63,
@@ -166,6 +173,7 @@ def calibrate(
         ValueError: invalid settings.
         FloatingPointError: a draw is not finite.
     """
+    settings = _with_heads_kept(model, settings)
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
     count = len(simulations.labels)
     ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, None))))
@@ -199,7 +207,7 @@ def calibrate(
 
 @with_own_settings
 def joint_test(
-    model: Model,
+    model: Network,
     *,
     chains: int = 1000,
     iterations: int = 10,
@@ -237,7 +245,8 @@ def joint_test(
     simulated = model.replace(labels=simulate(model, 1, seed).labels[0])
     # Neither the transition nor its whitening may depend on the drawn labels. Whitening is by the prior, or by the model's
     # own labels if outputs are sampled.
-    prepared = collapsed.prepare(model, "prior") if job.parameterisation == "collapsed" else {}
+    by_whitening = job.parameterisation == "collapsed"
+    prepared = collapsed.prepare(model, "prior") if by_whitening and has_fixed_attention(model) else {}
     ready = plan(simulated, job, prepared, other_labels=True)
     options = options_for(job.sampler, ready.posterior, job.options)
     if options.get("adapt_step_size", True) or "step_size" not in options:
@@ -253,8 +262,9 @@ def joint_test(
     def functions(sites, labels):
         drawn = posterior.quantities(sites, tuning_key)
         order_parameter = drawn["order_parameter"]
+        of_heads = invariants(drawn) if "queries_1" in drawn else jnp.zeros(0)
         scalars = [model.likelihood.statistic(labels), _log_likelihood(drawn, labels, model)]
-        return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], jnp.stack(scalars)])
+        return jnp.concatenate([order_parameter[np.tril_indices(len(order_parameter))], of_heads, jnp.stack(scalars)])
 
     @jax.jit
     @jax.vmap
@@ -286,24 +296,32 @@ def joint_test(
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
     entries = [name for name in quantity_names(model) if name.startswith("U")]
+    entries += names_of_invariants(model.architecture) if type(model) is AttentionModel else []
     names = [*entries, model.likelihood.statistic_name, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 
 
-def quantity_names(model: Model) -> list[str]:
+def quantity_names(model: Network) -> list[str]:
     """Names of the ranked quantities: entries of U by path numbers, their correlations, predictions, log p(Y | U).
 
-    If the likelihood is not Gaussian, the last one is log p(Y | f).
+    If queries and keys are sampled too, their invariants come before the last one. If the likelihood is not Gaussian, the
+    last one is log p(Y | f).
 
     Correlations U_ij / sqrt(U_ii U_jj) keep their sign, so they reveal chains that cannot cross from one sign to the other.
     """
     paths = model.architecture.rows
     entries = [f"U {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths), strict=True)]
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
-    examples = 0 if model.test_path_inputs is None else min(RANKED_PREDICTIONS, len(model.test_path_inputs))
-    shape = (examples, *model.architecture.output_axes)
+    shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    return [*entries, *correlations, *predictions, "log likelihood"]
+    of_heads = names_of_invariants(model.architecture) if type(model) is AttentionModel else []
+    return [*entries, *correlations, *predictions, *of_heads, "log likelihood"]
+
+
+def _with_heads_kept(model: Network, settings: PlainDict) -> PlainDict:
+    """Settings of a job that keeps queries and keys if they are sampled, of which quantities are functions."""
+    kept = {"keep": ("order_parameter", "prediction", "queries_keys")}
+    return kept | settings if type(model) is AttentionModel else settings
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
@@ -331,7 +349,7 @@ def narrow_model(temperature: float = 0.01) -> Model:
     return Model.from_tokens(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
 
 
-def _posterior_draws(model: Model, labels: np.ndarray, job: Job, key: Array) -> dict[str, dict[str, np.ndarray]]:
+def _posterior_draws(model: Network, labels: np.ndarray, job: Job, key: Array) -> dict[str, dict[str, np.ndarray]]:
     """Kept draws of one chain per row of labels, all in one batch."""
     kind = parameterisation_of(model, job.parameterisation)
     models = [model.replace(labels=row) for row in labels]
@@ -363,7 +381,7 @@ def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
     return jax.jit(start), jax.jit(block)
 
 
-def _ranked(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
+def _ranked(drawn: dict[str, Array], labels: Array, model: Network) -> Array:
     """Ranked quantities of one draw, in the order of `quantity_names`."""
     order_parameter, prediction = drawn["order_parameter"], drawn.get("prediction")
     deviations = jnp.sqrt(jnp.diag(order_parameter))
@@ -371,9 +389,10 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
     correlations = jnp.round(order_parameter / jnp.outer(deviations, deviations), 9)
     parts = [order_parameter[np.tril_indices(len(deviations))], correlations[np.tril_indices(len(deviations), -1)]]
     parts += [] if prediction is None else [prediction[:RANKED_PREDICTIONS].ravel()]
+    parts += [invariants(drawn)] if "queries_1" in drawn else []
     return jnp.concatenate([*parts, _log_likelihood(drawn, labels, model)[None]])
 
 
-def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Model) -> Array:
+def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Network) -> Array:
     """Log likelihood log p(Y | U) of a draw, or log p(Y | f) if its outputs are sampled."""
     return conditional_of(model).with_labels(labels).log_likelihood(drawn)

@@ -2,7 +2,7 @@
 
 from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
-from bayesattn.models import collapsed
+from bayesattn.models import collapsed, conditional_attention  # noqa: F401  # registers its conditional
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.load import load_model, load_task, must_train, ready_models

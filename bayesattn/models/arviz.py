@@ -92,6 +92,7 @@ def _(model: AttentionModel) -> dict[str, list[str]]:
     arch = model.architecture
     output = ["output"] * len(arch.output_axes)
     layers = range(1, arch.depth + 1)
+    hidden = model.attention_on == "hidden"
     return {
         "order_parameter": ["path", "other_path"],
         "prediction": ["test_example", *output],
@@ -105,7 +106,7 @@ def _(model: AttentionModel) -> dict[str, list[str]]:
         "watched": ["sequence"],
         "bartlett": ["coordinate"],
         **{
-            f"{kind}_{layer}": [f"head_{layer}", "key_feature", "feature"]
+            f"{kind}_{layer}": [f"head_{layer}", "key_feature", f"width_{layer}" if hidden else "feature"]
             for layer in layers
             for kind in ("queries", "keys")
         },

@@ -6,7 +6,8 @@ section 5). With other likelihoods draws contain a readout of path inputs, and o
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, Protocol
+from functools import singledispatch
+from typing import Any, Protocol
 
 import equinox as eqx
 import jax
@@ -16,13 +17,16 @@ from jaxtyping import Array, Float, Key
 from scipy import stats
 
 from bayesattn import kernels
+from bayesattn._util.checks import Checked
+from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 from bayesattn.kernels import Factor, GaussianProcess, OrderParameter, conditional_moments
-from bayesattn.kernels.path_inputs import outputs_of, scaled_features
+from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models.latent_outputs import leave_one_out
 from bayesattn.models.parameterisation import arrays_of
+from bayesattn.posterior import Posterior
 
 LEAVE_ONE_OUT_NODES = 256
 """Number of points for the leave-one-out integral over the outputs of an example."""
@@ -34,11 +38,13 @@ Draw = Mapping[str, Array]
 class Conditional(Protocol):
     """Conditional distribution of outputs and labels given a draw."""
 
-    variables: ClassVar[tuple[str, ...]]
-    """Variables of a draw that are used."""
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        ...
 
     def outputs(
-        self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None
+        self, draw: Draw, path_inputs: Any, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         ...
@@ -68,14 +74,43 @@ class Conditional(Protocol):
         ...
 
 
-def conditional_of(model: Model) -> "GivenOrderParameter | GivenReadout":
+@singledispatch
+def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
+    """Inputs at which to predict, as `Conditional.outputs` takes them, which has a length and can be indexed.
+
+    Raises ValueError for inputs that do not fit the model.
+    """
+    raise TypeError(f"no inputs are registered for a {type(model).__name__}")
+
+
+@new_inputs.register(Model)
+def new_path_inputs(model: Model, value: Checked, mask: Checked) -> PathInputs:
+    """Path inputs."""
+    if mask is not None:
+        raise BayesattnError("mask must be None for path inputs, to which it has been applied, got one")
+    return jnp.asarray(checked_path_inputs("new_path_inputs", value, model.architecture, features=model.features))
+
+
+@singledispatch
+def conditional_of(model: Posterior) -> Conditional:
     """Conditional distribution of outputs and labels of a model given one draw."""
+    raise TypeError(f"no conditional is registered for a {type(model).__name__}")
+
+
+@conditional_of.register(Model)
+def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout":
+    """Conditional distribution for fixed attention."""
     process, likelihood = model.kernels, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
         return GivenReadout(process, likelihood, path_inputs, labels)
-    classes = model.labels.ndim == 1 and np.array_equal(np.abs(model.labels), np.ones_like(model.labels))
-    return GivenOrderParameter(process, likelihood, jnp.asarray(model.architecture.input_variance), classes)
+    variance = jnp.asarray(model.architecture.input_variance)
+    return GivenOrderParameter(process, likelihood, variance, has_two_classes(model.labels))
+
+
+def has_two_classes(labels: np.ndarray) -> bool:
+    """Whether all labels are +1 or -1."""
+    return labels.ndim == 1 and np.array_equal(np.abs(labels), np.ones_like(labels))
 
 
 class GivenOrderParameter(eqx.Module):
@@ -88,12 +123,15 @@ class GivenOrderParameter(eqx.Module):
         classes: whether all labels are +1 or -1, so that f above 0 is a class.
     """
 
-    variables: ClassVar[tuple[str, ...]] = ("order_parameter",)
-
     kernels: GaussianProcess
     likelihood: Likelihood
     input_variance: Float[Array, ""]
     classes: bool = eqx.field(static=True)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        return ("order_parameter",)
 
     def outputs(
         self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None
@@ -150,12 +188,15 @@ class GivenReadout(eqx.Module):
         labels: Y.
     """
 
-    variables: ClassVar[tuple[str, ...]] = ("order_parameter", "readout")
-
     kernels: GaussianProcess
     likelihood: Likelihood
     path_inputs: PathInputs
     labels: Labels
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        return ("order_parameter", "readout")
 
     def outputs(
         self, draw: Draw, path_inputs: PathInputs, key: Key[Array, ""] | None = None

@@ -1,5 +1,7 @@
 """Queries and keys under Gaussian priors, and what follows from them: path inputs, attention matrices, attention maps."""
 
+from collections.abc import Mapping
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -8,11 +10,12 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from bayesattn import attention
+from bayesattn.architecture import Architecture
 from bayesattn.attention_model import AttentionModel
 from bayesattn.models.parameterisation import Sites
 
-Heads = list[tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]]
-"""Queries and keys of each layer."""
+Heads = list[tuple[Float[Array, "_ key_feature _"], Float[Array, "_ key_feature _"]]]
+"""Queries and keys of each layer, shape (H_l, G, N_0), or (H_l, G, N_l) with attention on the hidden tokens."""
 WHITENED = "whitened_"
 """Beginning of the names of the sites: queries and keys divided by their prior deviations."""
 
@@ -36,11 +39,14 @@ class Sequences(eqx.Module):
     def of(cls, inputs, readout: str, causal: bool, mask) -> "Sequences":
         """Sequences with these settings of `bayesattn.AttentionModel`."""
         tokens = inputs.shape[1]
-        read = attention.readout_rows(tokens, readout, mask)[:, 0]
+        read = jnp.asarray(attention.readout_rows(tokens, readout, mask))[:, 0]
         place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (len(inputs),))
         return cls(jnp.asarray(inputs), attention.allowed_keys(tokens, causal, mask), read, place)
 
-    def chosen(self, examples: Int[Array, " chosen"]) -> "Sequences":
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def __getitem__(self, examples: Int[Array, " chosen"]) -> "Sequences":
         """Some of the sequences."""
 
         def of_each(array: Array | None) -> Array | None:
@@ -88,7 +94,8 @@ class QueriesAndKeys(eqx.Module):
 
     Args:
         query_deviations, key_deviations: s_q and s_k of each layer.
-        shapes: shape (H_l, G, N_0) of the queries, and of the keys, of each layer.
+        shapes: shape (H_l, G, N_0) of the queries, and of the keys, of each layer; (H_l, G, N_l) with attention on the
+            hidden tokens.
     """
 
     query_deviations: Float[Array, " layer"]
@@ -98,11 +105,13 @@ class QueriesAndKeys(eqx.Module):
     @classmethod
     def of(cls, model: AttentionModel) -> "QueriesAndKeys":
         """Prior of a model."""
-        size = model.key_width, model.inputs.shape[2]
+        arch = model.architecture
+        hidden = model.attention_on == "hidden"
+        sizes = arch.widths[: arch.depth] if hidden else (model.inputs.shape[2],) * arch.depth
         return cls(
             jnp.sqrt(jnp.asarray(model.query_variances)),
             jnp.sqrt(jnp.asarray(model.key_variances)),
-            tuple((count, *size) for count in model.architecture.heads),
+            tuple((count, model.key_width, size) for count, size in zip(arch.heads, sizes, strict=True)),
         )
 
     def sample(self) -> Sites:
@@ -134,10 +143,29 @@ class QueriesAndKeys(eqx.Module):
         }
 
 
-def heads_of(named: Sites) -> Heads:
+def heads_of(named: Mapping[str, Array]) -> Heads:
     """Queries and keys of each layer from those by name."""
     depth = sum(name.startswith("queries_") for name in named)
     return [(named[f"queries_{layer}"], named[f"keys_{layer}"]) for layer in range(1, depth + 1)]
+
+
+def invariants(named: Sites) -> Float[Array, " invariant"]:
+    """Functions of each head's queries and keys that rotations of its key features leave as they are.
+
+    They are |Q|^2, |K|^2 and the trace of Q K^T, head by head and layer by layer.
+    """
+    parts = [
+        jnp.stack([jnp.sum(q**2, (1, 2)), jnp.sum(k**2, (1, 2)), jnp.sum(q * k, (1, 2))], axis=1).ravel()
+        for q, k in heads_of(named)
+    ]
+    return jnp.concatenate(parts)
+
+
+def names_of_invariants(arch: Architecture) -> list[str]:
+    """Names of `invariants`, by layer and head."""
+    kinds = ("|Q|^2", "|K|^2", "tr Q K^T")
+    heads = [(layer, head) for layer, count in enumerate(arch.heads) for head in range(count)]
+    return [f"{kind} {layer + 1},{head + 1}" for layer, head in heads for kind in kinds]
 
 
 def others(values: Sites) -> Sites:

@@ -3,17 +3,18 @@
 from bayesattn._util.checks import one_of
 from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
+from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.parameterisation import Parameterisation
 from bayesattn.models.path import Path
-from bayesattn.models.sampled_attention import CollapsedAttention, TokenAttention
+from bayesattn.models.sampled_attention import CollapsedAttention
 from bayesattn.models.token import Token
 from bayesattn.posterior import Posterior
 
 PARAMETERISATIONS: dict[type[Posterior], dict[str, type[Parameterisation]]] = {
     Model: {"token": Token, "path": Path, "collapsed": Collapsed},
-    AttentionModel: {"token": TokenAttention, "collapsed": CollapsedAttention},
+    AttentionModel: {"token": Blocks, "collapsed": CollapsedAttention},
     LatentModel: {"latent": Latent},
 }
 NAMES = [*dict.fromkeys(name for kinds in PARAMETERISATIONS.values() for name in kinds)]
@@ -25,7 +26,8 @@ CENTRAL = ("order_parameter", "latent")
 def parameterisation_of(model: Posterior, name: str) -> type[Parameterisation]:
     """Parameterisation of a posterior, by its name; raises ValueError, with the names that there are, for another."""
     kinds = PARAMETERISATIONS[next(kind for kind in PARAMETERISATIONS if isinstance(model, kind))]
-    return kinds[one_of(f"parameterisation of a {type(model).__name__}", name, kinds)]
+    kind = type(model).__name__
+    return kinds[one_of(f"parameterisation of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}", name, kinds)]
 
 
 def names_where(flag: str) -> list[str]:

@@ -4,6 +4,7 @@ A posterior with sampled attention is one with fixed attention whose path inputs
 """
 
 import abc
+import math
 from dataclasses import replace
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from bayesattn.kernels.feature_space import InFeatureSpace
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.likelihoods import Outputs
 from bayesattn.models import latent_outputs
-from bayesattn.models.collapsed import Collapsed, WithOutputs, structure
+from bayesattn.models.collapsed import Collapsed, WithOutputs
 from bayesattn.models.parameterisation import VECTORS_PER_CHAIN, Parameterisation, Sites, arrays_of
 from bayesattn.models.queries_keys import Heads, QueriesAndKeys, Sequences, heads_of, others
 from bayesattn.models.token import Token
@@ -82,14 +83,18 @@ class SampledAttention(Parameterisation):
         """Quantities given queries and keys, these themselves, and the attention paid on the watched sequences."""
         named = self.prior.named(sites)
         heads = heads_of(named)
-        return self.given_heads(heads).quantities(others(sites), key) | named | self._watched_attention(heads)
+        return self.given_heads(heads).quantities(others(sites), key) | named | self._watched_attention(sites)
 
-    def _watched_attention(self, heads: Heads) -> Sites:
+    def _watched_attention(self, sites: Sites) -> Sites:
         """Attention matrices of each layer on the watched test sequences."""
         if self.test is None or not len(self.watched):
             return {}
-        watched = self.test.chosen(self.watched)
-        return {f"attention_{layer + 1}": watched.matrices(each) for layer, each in enumerate(heads)}
+        matrices = self.attention_of(sites, self.test[self.watched])
+        return {f"attention_{layer + 1}": matrix for layer, matrix in enumerate(matrices)}
+
+    def attention_of(self, sites: Sites, sequences: Sequences) -> list[Float[Array, "example head query key"]]:
+        """Attention matrices of each layer on any sequences."""
+        return [sequences.matrices(layer) for layer in heads_of(self.prior.named(sites))]
 
     def central(self, sites: Sites) -> Sites:
         """Order parameter U."""
@@ -133,17 +138,20 @@ class CollapsedAttention(SampledAttention):
         """Posterior of a model; raises ValueError if its values are not linear or its attention reads hidden states."""
         model.require_linear("parameterisation 'collapsed'")
         fields, arch = cls._fields(model), model.architecture
+        shapes, widths = bartlett.layer_shapes(arch), jnp.array(arch.widths, float)
         labels, features = jnp.asarray(model.labels), model.inputs.shape[2]
         zeros = jnp.zeros((model.examples, features, arch.paths))
         temperature = jnp.asarray(1.0 if model.temperature is None else model.temperature, float)
         kernels = InFeatureSpace(zeros, labels.reshape(model.examples, -1), temperature)
-        problem = Problem(kernels, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
+        problem = Problem(kernels, widths, jnp.array(arch.variances), skips=arch.optional_skips)
         inner = {
             "problem": problem,
-            "whitening": Whitening(*bartlett.stretched(structure(model), jnp.array(arch.widths, float))),
+            "whitening": Whitening(
+                *bartlett.stretched(shapes, widths)
+            ),
             "input_variance": jnp.asarray(arch.input_variance),
             "test_path_inputs": None,
-            "shapes": structure(model),
+            "shapes": shapes,
             "widths": arch.widths if weights else None,
         }
         if model.likelihood.conjugate:
@@ -192,32 +200,36 @@ class TokenAttention(SampledAttention):
     def of(
         cls, model: AttentionModel, *, weights: bool = False, all_examples: bool = False, **prepared: Array | np.ndarray
     ) -> "TokenAttention":
-        """Posterior of a model, whose sites are the weights."""
-        fields, arch = cls._fields(model), model.architecture
-        given = Token(
-            path_inputs=jnp.zeros((0, arch.paths, model.inputs.shape[2])),
-            labels=jnp.asarray(model.labels),
-            likelihood=arrays_of(model.likelihood),
-            variances=jnp.asarray(arch.variances),
-            skips=arch.optional_skips,
-            test_path_inputs=None,
-            readout=not model.likelihood.conjugate,
-            heads=arch.heads,
-            widths=arch.widths,
-            output_axes=arch.output_axes,
-            inputs=fields["sequences"].inputs,
-            matrices=[],
-            read=fields["sequences"].read[:, None],
-        )
-        return cls(**fields, given_uniform=given)
+        """Posterior of a model, whose sites are the weights; raises ValueError if the model is not linear."""
+        model.require_linear("TokenAttention")
+        given = Token(**cls._fields_given_heads(model, model.architecture.paths))
+        return cls(**cls._fields(model), given_uniform=given)
+
+    @staticmethod
+    def _fields_given_heads(model: AttentionModel, paths: int) -> dict:
+        """Fields of the posterior of the other weights, with path inputs of zero, which it does not use."""
+        arch, sequences = model.architecture, Sequences.of(model.inputs, model.readout, model.causal, model.mask)
+        examples, _, features = model.inputs.shape
+        return {
+            "path_inputs": jnp.zeros((examples, paths, features)),
+            "labels": jnp.asarray(model.labels),
+            "likelihood": arrays_of(model.likelihood),
+            "variances": jnp.asarray(arch.variances),
+            "skips": arch.optional_skips,
+            "test_path_inputs": None,
+            "readout": not model.likelihood.conjugate,
+            "heads": arch.heads,
+            "widths": arch.widths,
+            "output_axes": arch.output_axes,
+            "inputs": sequences.inputs,
+            "matrices": [],
+            "read": sequences.read[:, None],
+        }
 
     @classmethod
     def bytes_needed(cls, model: AttentionModel, chains: int) -> int:
         """Lower bound on the memory in bytes: attention, and the vectors of each chain, as long as the number of weights."""
-        features = model.inputs.shape[2]
-        weights = model.architecture.number_of_weights(features)
-        weights += 2 * sum(model.architecture.heads) * model.key_width * features
-        return 8 * chains * (_attention_entries(model) + VECTORS_PER_CHAIN * weights)
+        return 8 * chains * (_attention_entries(model) + VECTORS_PER_CHAIN * number_of_weights(model))
 
     def given_heads(self, heads: Heads) -> Token:
         """Token posterior for the attention of these queries and keys."""
@@ -231,7 +243,7 @@ class TokenAttention(SampledAttention):
 
     def function(self, sites: Sites) -> Outputs:
         """Outputs f on the training examples."""
-        return self.given(sites).function(others(sites))
+        return self.given_heads(heads_of(self.prior.named(sites))).function(others(sites))
 
     def with_labels(self, labels: Array) -> "TokenAttention":
         """Same posterior with other labels."""
@@ -239,15 +251,22 @@ class TokenAttention(SampledAttention):
 
     def minibatch(self, chosen: Int[Array, " chosen"]) -> "TokenAttention":
         """Posterior of a minibatch of examples, with the log likelihood scaled to all examples."""
-        given, sequences = self.given_uniform, self.sequences.chosen(chosen)
+        given, sequences = self.given_uniform, self.sequences[chosen]
         smaller = replace(
             given,
+            path_inputs=given.path_inputs[chosen],
             inputs=sequences.inputs,
             read=sequences.read[:, None],
             labels=given.labels[chosen],
             likelihood_scale=len(given.labels) / len(chosen),
         )
         return replace(self, sequences=sequences, given_uniform=smaller)
+
+
+def number_of_weights(model: AttentionModel) -> int:
+    """Number of all weights, queries and keys among them."""
+    queries = sum(map(math.prod, QueriesAndKeys.of(model).shapes))
+    return model.architecture.number_of_weights(model.inputs.shape[2]) + 2 * queries
 
 
 def _attention_entries(model: AttentionModel) -> int:

@@ -17,7 +17,8 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
-from bayesattn.model import Model, is_network
+from bayesattn.attention_model import Network, is_network
+from bayesattn.model import Model, has_fixed_attention
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
@@ -35,8 +36,8 @@ DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readou
 JOINED_KEY = "joined"
 """Key in the description of joined trees: original seed and chain of each chain."""
 AXIS_ORDER = (
-    *(*CHAIN_AXES, "example", "test_example", "output", "token", "head", "query", "key", "path", "path_of_inputs"),
-    *("other_path", "value_feature", "readout_width", "width", "feature"),
+    *(*CHAIN_AXES, "example", "test_example", "sequence", "output", "token", "test_token", "head", "query", "key"),
+    *("path", "path_of_inputs", "other_path", "value_feature", "readout_width", "key_feature", "width", "feature"),
 )
 """Order of the axes of all variables; axes of several layers are numbered, widths from the last layer down."""
 
@@ -63,7 +64,7 @@ def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
     return tree
 
 
-def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model, "xr.DataTree"]:
+def opened_with_network(draws: Draws, model: Network | None = None) -> tuple[Network, "xr.DataTree"]:
     """Draws of a network, by `opened`, with their model: `model` if given, else the model that the draws identify.
 
     Raises:
@@ -77,6 +78,15 @@ def opened_with_network(draws: Draws, model: Model | None = None) -> tuple[Model
     if not is_network(own):
         raise BayesattnError(f"draws must be of a network, a bayesattn.Model, got those of a {type(own).__name__}")
     return own, tree
+
+
+def opened_with_fixed_attention(draws: Draws) -> tuple[Model, "xr.DataTree"]:
+    """Draws and their model by `opened_with_network`; raises ValueError if queries and keys are sampled too."""
+    model, tree = opened_with_network(draws)
+    if not has_fixed_attention(model):
+        model.require_gaussian()
+        raise AssertionError  # never reached
+    return model, tree
 
 
 def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
@@ -230,7 +240,7 @@ def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
-def order_parameters(draws: Checked, model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters(draws: Checked, model: Network, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of draws of a model, with rows in the model's order.
 
     Args:
@@ -266,7 +276,7 @@ def is_tree_or_run(draws: Checked) -> bool:
     )
 
 
-def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters_in(tree: "xr.DataTree", model: Network, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of an opened tree, with rows in the model's order."""
     positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
@@ -278,7 +288,7 @@ def order_parameters_in(tree: "xr.DataTree", model: Model, thin: int = 1) -> Flo
     return drawn.values  # Read here, if the draws are on disk.
 
 
-def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Model) -> "xr.DataArray":
+def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Network) -> "xr.DataArray":
     """Variable with its paths in the order of a model's rows of U, by their names."""
     rows = own_row_names(tree) or model.row_names
     for axis in [axis for axis in ORDER_PARAMETER_AXES[2:] if axis in drawn.dims]:

@@ -14,7 +14,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN
 from bayesattn.checks.pruning import MOST_ACCURACY_LOST, Comparison, Pruned, compare, heads_of
-from bayesattn.models.trees import Draws, opened_with_network
+from bayesattn.models.trees import Draws, opened_with_fixed_attention
 from bayesattn.plots.style import MARKERS, legend_below, literal, name_ticks, palette, whole_numbers
 
 ORDER_STYLES: dict[str, PlainDict] = {
@@ -53,7 +53,7 @@ def _compared(comparisons: Checked) -> list[Comparison]:
     several = [*comparisons] if isinstance(comparisons, list | tuple) else [comparisons]
     if not several:
         raise BayesattnError("comparisons must hold at least one, got none")
-    return [each if isinstance(each, Comparison) else compare(*opened_with_network(each)) for each in several]
+    return [each if isinstance(each, Comparison) else compare(*opened_with_fixed_attention(each)) for each in several]
 
 
 def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:

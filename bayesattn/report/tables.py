@@ -7,11 +7,12 @@ import xarray as xr
 
 from bayesattn import exchangeable
 from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
+from bayesattn.attention_model import is_network
 from bayesattn.checks.mixing import moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 from bayesattn.head_posterior import Heads, PathCorrelations, heads, path_correlations
-from bayesattn.model import Model, is_network
+from bayesattn.model import Model
 from bayesattn.models import LatentModel
 from bayesattn.plots.run import MOST_PATHS_DRAWN
 from bayesattn.posterior import Posterior

@@ -20,7 +20,7 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.progress import compiled
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
-from bayesattn.model import is_network
+from bayesattn.model import has_fixed_attention
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
@@ -123,7 +123,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and job.parameterisation == "collapsed" and is_network(model):
+        if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model):
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:

@@ -6,7 +6,7 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
-from bayesattn.model import is_network
+from bayesattn.model import has_fixed_attention
 from bayesattn.models import collapsed
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature
@@ -41,7 +41,7 @@ def gradients_a_step(job: Job) -> int:
 
 def estimate(model: Posterior, job: Job) -> Pilot:
     """`pilot`, except in many coordinates: there from the time of a gradient, as preparing a chain takes minutes."""
-    if job.parameterisation != "collapsed" or not is_network(model):
+    if job.parameterisation != "collapsed" or not has_fixed_attention(model):
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)
     if not model.likelihood.conjugate or sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:

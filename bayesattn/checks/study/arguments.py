@@ -3,6 +3,7 @@
 from bayesattn._util.checks import Checked, require_kind
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
+from bayesattn.attention_model import Network, is_network
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.models import Model
 from bayesattn.samplers import Job
@@ -12,9 +13,14 @@ MOST_SHOWN_RESULTS = 4
 
 
 def checked_model(name: str, value: Checked) -> Model:
-    """The value, a model; raises ValueError for anything else."""
+    """The value, a model with fixed attention; raises ValueError for anything else."""
     require_kind(name, value, Model)
     return value
+
+
+def checked_network(name: str, value: Checked) -> Network:
+    """The value, a model with fixed or with sampled attention; raises ValueError for anything else."""
+    return value if is_network(value) else checked_model(name, value)
 
 
 def with_watched_examples(model: Model) -> Model:

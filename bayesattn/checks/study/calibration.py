@@ -13,7 +13,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn.checks import calibration
 from bayesattn.checks.calibration import Calibration, JointTest
-from bayesattn.checks.study.arguments import checked_job, checked_model
+from bayesattn.checks.study.arguments import checked_job, checked_network
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
 from bayesattn.models import Model
 from bayesattn.models.registry import names_where
@@ -143,7 +143,7 @@ def _require_networks(networks: Checked) -> None:
     for title, pair in networks.items():
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise BayesattnError(f"{wanted}, got {shown(pair)} for {title!r}")
-        checked_model(f"networks[{title!r}][0]", pair[0])
+        checked_network(f"networks[{title!r}][0]", pair[0])
         positive_integer(f"networks[{title!r}][1]", pair[1], calibration.FEWEST_SIMULATIONS)
 
 

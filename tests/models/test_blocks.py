@@ -1,0 +1,328 @@
+"""Attention blocks: the network against loops over its definition, its posterior against weighted draws of the prior."""
+
+from dataclasses import replace
+
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro
+import pytest
+from numpyro.infer.util import log_density
+from scipy import stats
+from scipy.special import erf
+
+import bayesattn as ba
+from bayesattn.models import TokenAttention
+from bayesattn.models.blocks import Blocks
+from bayesattn.models.sampled_attention import number_of_weights
+from tests.posteriors import z_score
+
+KEY = jax.random.key(0)
+PHI = {
+    "linear": lambda value: value,
+    "relu": lambda value: max(0.0, value),
+    "gelu": lambda value: value * (1 + erf(value / np.sqrt(2))) / 2,
+}
+
+
+def attention_model(examples=4, tokens=4, features=3, outputs=1, masked=False, tests=2, **changes):
+    """Random sequences, the first with two tokens of padding at its end and at its beginning if they are masked."""
+    rng = np.random.default_rng(2)
+    settings = {
+        "heads": (2, 3),
+        "widths": (3, 4, 2),
+        "variances": (1.2, 0.9, 1.1, 0.7),
+        "key_width": 2,
+        "query_variance": (1.5, 0.8),
+        "key_variance": (0.6, 1.7),
+        "temperature": 0.5,
+    } | changes
+    masks = {}
+    if masked:
+        for name, count in (("mask", examples), ("test_mask", tests)):
+            masks[name] = np.ones((count, tokens), bool)
+            masks[name][0, [0, -1]] = False
+    return ba.AttentionModel(
+        inputs=rng.normal(size=(examples, tokens, features)),
+        labels=rng.normal(size=(examples, outputs) if outputs > 1 else examples),
+        test_inputs=rng.normal(size=(tests, tokens, features)),
+        outputs=outputs,
+        **settings | masks,
+    )
+
+
+def weights_of(model, sites):
+    """Weights by name as NumPy arrays, queries and keys with their prior deviations."""
+    weights = {name: np.asarray(value) for name, value in sites.items()}
+    for layer, variances in enumerate(zip(model.query_variances, model.key_variances, strict=True), start=1):
+        for kind, variance in zip(("queries", "keys"), variances, strict=True):
+            weights[f"{kind}_{layer}"] = np.sqrt(variance) * weights.pop(f"whitened_{kind}_{layer}")
+    return weights
+
+
+def network_by_loops(model, weights, x, mask=None):
+    """f and the attention matrices of one sequence of tokens x, from the formulas."""
+    tokens, arch = range(len(x)), model.architecture
+    real = [True] * len(x) if mask is None else mask
+    z = [weights["V_0"] @ x[t] / np.sqrt(len(x[t])) for t in tokens]
+    matrices = []
+    for layer in range(1, arch.depth + 1):
+        values, queries, keys = (weights[f"{kind}_{layer}"] for kind in ("V", "queries", "keys"))
+        y = x if model.attention_on == "inputs" else [each / np.sqrt(len(each)) for each in z]
+        following = [
+            arch.skips[layer - 1] * z[t] if arch.skips[layer - 1] else np.zeros(len(values[0])) for t in tokens
+        ]
+        matrix = np.zeros((len(values), len(x), len(x)))
+        for h in range(len(values)):
+            for q in tokens:
+                allowed = [k for k in tokens if k == q or (real[k] and (k <= q or not model.causal))]
+                share = {k: np.exp((keys[h] @ y[k]) @ (queries[h] @ y[q]) / np.sqrt(model.key_width)) for k in allowed}
+                for k in allowed:
+                    matrix[h, q, k] = share[k] / sum(share.values())
+                    v = values[h] @ z[k] / np.sqrt(len(z[k]))
+                    phi = np.array([PHI[model.values](each) for each in v])
+                    mixed = v + model.values_strength * (phi - v)
+                    following[q] = following[q] + matrix[h, q, k] * mixed / np.sqrt(len(values))
+        z = following
+        matrices.append(matrix)
+    places = [t for t in tokens if real[t]]
+    read = {"last": places[-1:], "first": places[:1], "mean": places}[model.readout]
+    return weights["a"] @ sum(z[t] for t in read) / len(read) / np.sqrt(len(z[0])), matrices
+
+
+def outputs_by_loops(model, weights, inputs, mask=None):
+    masks = [None] * len(inputs) if mask is None else mask
+    return np.array([network_by_loops(model, weights, *each)[0] for each in zip(inputs, masks, strict=True)])
+
+
+HIDDEN = {"attention_on": "hidden", "values": "relu", "causal": True, "watched": (1, 0)}
+CASES = {
+    "hidden, relu": HIDDEN
+    | {"masked": True, "skips": (0.6, 0.0), "widths": (3, 3, 2), "outputs": 2, "readout": "mean"},
+    "hidden, gelu": HIDDEN | {"values": "gelu", "causal": False, "values_strength": 0.7, "readout": "first"},
+    "hidden, linear": HIDDEN | {"values": "linear", "masked": True, "skips": (0, 0.5), "widths": (3, 4, 4)},
+    "inputs, gelu": {"values": "gelu", "values_strength": 1.3, "causal": True, "masked": True, "watched": (0,)},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_network_is_its_definition(case):
+    model = attention_model(**CASES[case])
+    posterior = Blocks.of(model)
+    assert isinstance(posterior, Blocks)
+    sites = posterior.draw_prior(KEY)
+    weights = weights_of(model, sites)
+    outputs = outputs_by_loops(model, weights, model.inputs, model.mask)
+    np.testing.assert_allclose(posterior.function(sites), outputs, rtol=1e-12, atol=1e-14)
+    quantities = posterior.quantities(sites, KEY)
+    tests = outputs_by_loops(model, weights, model.test_inputs, model.test_mask)
+    np.testing.assert_allclose(quantities["prediction"], tests, rtol=1e-12, atol=1e-14)
+    for sequence, test in enumerate(model.watched):
+        mask = None if model.test_mask is None else model.test_mask[test]
+        for layer, matrix in enumerate(network_by_loops(model, weights, model.test_inputs[test], mask)[1]):
+            found = quantities[f"attention_{layer + 1}"][sequence]
+            np.testing.assert_allclose(found, matrix, rtol=1e-12, atol=1e-14)
+
+
+def log_joint(model, sites):
+    """Log density of weights and labels, from normal densities and loops."""
+    arch = model.architecture
+    names = ["V_0", *(f"V_{layer + 1}" for layer in range(arch.depth)), "a"]
+    deviations = dict(zip(names, np.sqrt(arch.variances), strict=True))
+    prior = sum(stats.norm.logpdf(value, scale=deviations.get(name, 1.0)).sum() for name, value in sites.items())
+    outputs = outputs_by_loops(model, weights_of(model, sites), model.inputs, model.mask)
+    return prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
+
+
+def joint_of(posterior, sites):
+    return float(log_density(posterior.program, (), {}, sites)[0])
+
+
+@pytest.fixture(scope="module")
+def masked():
+    """A model with padding, its posterior, and a draw of the prior."""
+    model = attention_model(**CASES["hidden, relu"])
+    posterior = Blocks.of(model)
+    return model, posterior, posterior.draw_prior(jax.random.key(1))
+
+
+def test_log_density_is_that_of_weights_and_labels(masked):
+    model, posterior, sites = masked
+    assert joint_of(posterior, sites) == pytest.approx(log_joint(model, sites), rel=1e-12)
+    density = model.log_density("token")
+    vector = density.initial(jax.random.key(2))
+    expected = log_joint(model, density.sites(vector))
+    assert float(density.function(vector)) == pytest.approx(expected, rel=1e-12)
+    assert density.size == number_of_weights(model)
+    program = model.numpyro("token")
+    with numpyro.handlers.trace() as trace, numpyro.handlers.substitute(data=sites):
+        program()
+    u = posterior.central(sites)["order_parameter"]
+    np.testing.assert_allclose(trace["order_parameter"]["value"], u, rtol=1e-12)
+    other = posterior.with_labels(posterior.labels + 1)
+    assert joint_of(other, sites) == pytest.approx(log_joint(model.replace(labels=model.labels + 1), sites), rel=1e-12)
+
+
+def test_minibatches_scale_the_log_likelihood(masked):
+    """The two halves of the examples, each scaled to all, have the log density of all on average."""
+    model, posterior, sites = masked
+    halves = [posterior.minibatch(jnp.array(half)) for half in ((0, 2), (3, 1))]
+    densities = [joint_of(half, sites) for half in halves]
+    assert np.mean(densities) == pytest.approx(joint_of(posterior, sites), rel=1e-12)
+    only = model.replace(inputs=model.inputs[[0, 2]], labels=model.labels[[0, 2]], mask=model.mask[[0, 2]])
+    prior = 2 * log_joint(only, sites) - densities[0]
+    likelihood = (densities[0] - prior) / 2
+    outputs = outputs_by_loops(only, weights_of(only, sites), only.inputs, only.mask)
+    expected = stats.norm.logpdf(only.labels, outputs, np.sqrt(model.temperature)).sum()
+    assert likelihood == pytest.approx(expected, rel=1e-10)
+
+
+def test_permuted_heads_leave_the_outputs(masked):
+    _, posterior, sites = masked
+    whole, swapped = posterior.function(sites), dict(sites)
+    for name, value in sites.items():
+        if value.ndim == 3:
+            swapped[name] = value[::-1]
+    np.testing.assert_allclose(posterior.function(swapped), whole, rtol=1e-12)
+    for kind in ("V", "whitened_queries", "whitened_keys"):
+        alone = sites | {f"{kind}_2": sites[f"{kind}_2"][::-1]}
+        assert np.max(np.abs(posterior.function(alone) - whole)) > 1e-3
+
+
+def with_form(posterior, **changes):
+    given = posterior.given_uniform
+    return replace(posterior, given_uniform=replace(given, form=replace(given.form, **changes)))
+
+
+def test_identity_and_strength_zero_are_the_linear_network():
+    model = attention_model(masked=True, causal=True, skips=(0.6, 0.0), widths=(3, 3, 2), values="relu")
+    linear, blocks = Blocks.of(model.replace(values_strength=0.0)), Blocks.of(model)
+    assert type(linear) is type(Blocks.of(model.replace(values="linear"))) is TokenAttention
+    sites = linear.draw_prior(KEY)
+    assert jax.tree.all(jax.tree.map(np.array_equal, sites, blocks.draw_prior(KEY)))
+    assert jax.tree.all(jax.tree.map(np.array_equal, linear.central(sites), blocks.central(sites)))
+    for changes in ({"strength": jnp.array(0.0)}, {"values": "linear"}):
+        same = with_form(blocks, **changes)
+        np.testing.assert_allclose(same.function(sites), linear.function(sites), rtol=1e-12)
+        np.testing.assert_allclose(
+            same.predictions_of(same.weights_of(sites, KEY))["prediction"],
+            linear.quantities(sites, KEY)["prediction"],
+            rtol=1e-12,
+        )
+        assert joint_of(same, sites) == pytest.approx(joint_of(linear, sites), rel=1e-12)
+    assert np.max(np.abs(blocks.function(sites) - linear.function(sites))) > 1e-2
+
+
+def test_only_linear_networks_have_path_inputs():
+    model = attention_model(**HIDDEN)
+    with pytest.raises(ValueError, match="TokenAttention needs attention on the inputs"):
+        TokenAttention.of(model)
+    with pytest.raises(ValueError, match="use parameterisation 'token'"):
+        model.log_density("collapsed")
+    classes = ba.one_hot([0, 1, 2, 0]).labels
+    for changes, keeps in (({}, False), ({"attention_on": "inputs", "values": "linear"}, True)):
+        shape = {"labels": classes, "outputs": 3, "likelihood": ba.Categorical(0.7)}
+        posterior = Blocks.of(model.replace(**shape | changes))
+        quantities = jax.eval_shape(posterior.quantities, jax.eval_shape(posterior.draw_prior, KEY), KEY)
+        assert ("readout" in quantities) == keeps
+        assert quantities["prediction"].shape == (2, 3)
+
+
+def test_memory_does_not_grow_with_the_number_of_paths():
+    """No path inputs are formed: of a network of a million paths those alone would take 100 MB."""
+    deep = {"heads": (10,) * 6, "widths": (2,) * 7, "variances": (1.0,) * 8, "query_variance": 1.0, "key_variance": 1.0}
+    model = attention_model(tokens=2, **HIDDEN | deep | {"watched": ()})
+    assert model.architecture.paths == 10**6
+    needed = Blocks.bytes_needed(model, chains=3)
+    assert 3 * 8 * number_of_weights(model) < needed < 10**6
+
+
+def test_a_short_run_keeps_all_weights_and_what_follows_from_them():
+    one_layer = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_variance": 1.5, "key_variance": 0.6}
+    model = attention_model(tokens=3, **HIDDEN | one_layer | {"watched": (1,)})
+    keep = ("order_parameter", "prediction", "queries_keys", "weights")
+    tree = ba.sample(
+        model, "nuts", "token", chains=1, warmup=20, draws=5, seed=1, keep=keep, options={"max_tree_depth": 3}
+    )
+    draws = tree["posterior"].to_dataset()
+    assert {str(name): variable.dims[2:] for name, variable in draws.data_vars.items()} == {
+        "order_parameter": ("path", "other_path"),
+        "prediction": ("test_example",),
+        "V_0": ("width_1", "feature"),
+        "V_1": ("head_1", "readout_width", "width_1"),
+        "a": ("readout_width",),
+        "queries_1": ("head_1", "key_feature", "width_1"),
+        "keys_1": ("head_1", "key_feature", "width_1"),
+        "attention_1": ("sequence", "head_1", "query", "key"),
+    }
+    assert dict(draws.sizes) == {
+        **{"chain": 1, "draw": 5, "path": 2, "other_path": 2, "test_example": 2, "width_1": 2, "feature": 3},
+        **{"head_1": 2, "readout_width": 3, "key_feature": 2, "sequence": 1, "query": 3, "key": 3},
+    }
+    assert np.ptp(draws["queries_1"].values, axis=1).min() > 0
+    for draw in range(5):
+        weights = {str(name): values.values[0, draw] for name, values in draws.data_vars.items()}
+        np.testing.assert_allclose(
+            weights["prediction"], outputs_by_loops(model, weights, model.test_inputs), rtol=1e-10
+        )
+        matrices = network_by_loops(model, weights, model.test_inputs[1])[1]
+        np.testing.assert_allclose(weights["attention_1"][0], matrices[0], rtol=1e-10)
+        path = np.einsum("m,hmn->hn", weights["a"], weights["V_1"]) / np.sqrt(3)
+        np.testing.assert_allclose(weights["order_parameter"], path @ path.T / 2, rtol=1e-10)
+
+
+SCALAR = {"heads": (1,), "widths": (2, 2), "variances": (1.2, 0.9, 1.1), "query_variance": 1.5, "key_variance": 0.6}
+TINY = HIDDEN | SCALAR | {"examples": 3, "tokens": 2, "features": 2, "causal": False, "watched": ()}
+
+
+def prior_outputs(model, count):
+    """Outputs on training and test examples, and U, of many draws of the prior, as the library draws them."""
+    posterior = Blocks.of(model)
+
+    @jax.jit
+    @jax.vmap
+    def draw(key):
+        sites = posterior.draw_prior(key)
+        return posterior.function(sites), posterior.quantities(sites, key)
+
+    outputs, quantities = draw(jax.random.split(KEY, count))
+    return np.asarray(outputs), np.asarray(quantities["prediction"]), np.asarray(quantities["order_parameter"])
+
+
+def test_prior_draws_have_the_mean_square_of_another_programs():
+    model = attention_model(**TINY)
+    outputs, _, _ = prior_outputs(model, 40_000)
+    rng, count, x = np.random.default_rng(5), 40_000, model.inputs
+    v_0, v_1, q, k = (np.sqrt(s) * rng.normal(size=(count, 2, 2)) for s in (1.2, 0.9, 1.5, 0.6))
+    a = np.sqrt(1.1) * rng.normal(size=(count, 2))
+    y = np.einsum("dij,etj->deti", v_0, x) / 2
+    logits = np.einsum("dgj,detj,dgi,desi->dets", k, y, q, y, optimize=True)[..., -1] / np.sqrt(2)
+    shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    values = np.maximum(np.einsum("dij,detj->deti", v_1, y), 0)
+    others = np.einsum("di,det,deti->de", a, shares, values) / np.sqrt(2)
+    difference = (outputs**2).mean(0) - (others**2).mean(0)
+    error = np.sqrt(((outputs**2).var(0) + (others**2).var(0)) / count)
+    assert np.max(np.abs(difference) / error) < 4
+    # Precise enough to tell: without the nonlinearity the mean square is twice as large.
+    assert np.max(error / (others**2).mean(0)) < 0.05
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("sampler", ["nuts", "adjusted_mclmc"])
+def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
+    model = attention_model(**TINY)
+    outputs, predictions, u = prior_outputs(model, 1_000_000)
+    log_weight = stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum(-1)
+    weight = np.exp(log_weight - log_weight.max())
+    weight /= weight.sum()
+    assert 1 / np.sum(weight**2) > 1e4
+    tree = ba.sample(model, sampler, "token", chains=4, warmup=1000, draws=5000, seed=3)
+    size = tree["posterior"]["order_parameter"][..., 0]
+    for draws, values in ((tree["posterior"]["prediction"], predictions), (size, u[:, 0])):
+        assert float(arviz_stats.rhat(draws).max()) < 1.02
+        for power in (1, 2):
+            exact = weight @ values**power
+            error = np.sqrt(weight**2 @ (values**power - exact) ** 2)
+            assert float(arviz_stats.ess(draws**power).min()) > 400
+            assert z_score(draws**power, exact, error) < 4
