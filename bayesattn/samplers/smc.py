@@ -1,0 +1,225 @@
+"""Tempered sequential Monte Carlo: the evidence of any posterior, and draws from all of its modes.
+
+Particles move from the prior to the posterior through powers of the likelihood (BlackJAX's `smc.tempered`). Posteriors of
+queries and keys have many modes, between which single chains do not cross; particles reach them while the likelihood is
+weak. Islands of particles share the powers, step sizes and metrics, which are chosen from all of them, but do not mix: each
+gives an unbiased estimate of p(Y), and their scatter gives its error.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import blackjax
+import blackjax.smc.resampling
+import blackjax.smc.tempered
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.flatten_util import ravel_pytree
+from jaxtyping import Array, Float, Key
+from numpyro.infer.util import log_density
+from scipy import optimize, special
+
+from bayesattn._util.checks import positive_integer, seed_number
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.random import fingerprint, first_key, stream
+from bayesattn._util.settings import with_own_settings
+from bayesattn._util.text import Described
+from bayesattn._util.watched import watched
+from bayesattn.models import Parameterisation, parameterisation_of
+from bayesattn.models.interface import from_vectors
+from bayesattn.posterior import Posterior
+from bayesattn.samplers.tempered import at_power
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+EFFECTIVE_SHARE = 0.5
+"""Effective share of the particles after each step from one power to the next."""
+LEAPFROG_STEPS = 8
+TARGET_ACCEPTANCE = 0.8
+MOST_STEPS = 200
+"""Most steps from the prior to the posterior."""
+
+Particles = Float[Array, "island particle coordinate"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Annealed(Described):
+    """Evidence and draws from tempered sequential Monte Carlo.
+
+    Args:
+        log_evidence: log p(Y), the log of the mean of the islands' estimates.
+        error: its standard error, from the scatter of the islands, with Student's factor for their small number.
+        islands: log p(Y) by each island.
+        powers: powers of the likelihood, from 0 to 1.
+        acceptance: mean acceptance probability of the moves at each power.
+        draws: the particles, resampled by weight, as `bayesattn.sample` returns draws; each island is a "chain". Draws of
+            one island may be copies of each other, so effective sample sizes are upper bounds.
+    """
+
+    log_evidence: float
+    error: float
+    islands: Float[np.ndarray, " island"]
+    powers: Float[np.ndarray, " power"]
+    acceptance: Float[np.ndarray, " power"]
+    draws: "xr.DataTree"
+
+    def _described(self) -> tuple[str, dict[str, str]]:
+        rows = {
+            "log evidence": f"{self.log_evidence:.4g} ± {self.error:.2g}, of {len(self.islands)} islands"
+            f" from {self.islands.min():.4g} to {self.islands.max():.4g}",
+            "powers": f"{len(self.powers)}; moves accepted with probability {self.acceptance.min():.2f} to"
+            f" {self.acceptance.max():.2f}",
+        }
+        return "Annealed", rows
+
+
+@with_own_settings
+def anneal(
+    model: Posterior,
+    parameterisation: str = "collapsed",
+    *,
+    islands: int = 8,
+    particles: int = 256,
+    moves: int = 4,
+    seed: int = 0,
+    weights: bool = False,
+) -> Annealed:
+    """Evidence p(Y) of a posterior and draws from it, by tempered sequential Monte Carlo (Del Moral, Doucet and Jasra 2006).
+
+    Args:
+        model: the posterior; its parameterisation must be able to draw from the prior.
+        parameterisation: as for `bayesattn.sample`.
+        islands: number of islands, at least 2.
+        particles: number of particles of each island.
+        moves: Hamiltonian moves of each particle at each power.
+        seed: same seed, same result.
+        weights: whether draws hold the weights of the network.
+
+    Raises:
+        ValueError: invalid numbers, a parameterisation that cannot serve the model or draws no priors.
+        FloatingPointError: the posterior is not reached in 200 steps, or the likelihood of all particles is not finite.
+    """
+    for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
+        positive_integer(name, value, least)
+    seed_number("seed", seed)
+    kind = parameterisation_of(model, parameterisation)
+    if not kind.simulates:
+        raise BayesattnError(f"parameterisation must draw from its prior to be annealed, got {parameterisation!r}")
+    posterior = kind.of(model, weights=weights, all_examples=False, **kind.prepare(model))
+    start_key, moves_key, last_key = jax.random.split(
+        stream(seed, "annealing", fingerprint(model), parameterisation), 3
+    )
+    like = ravel_pytree(posterior.initial(first_key(0)))[0]
+    points = _prior(jax.random.split(start_key, (islands, particles)), posterior)
+    step, power = 0.5 * like.size**-0.25, 0.0
+    log_evidence, powers, acceptance = np.zeros(islands), [0.0], []
+    log_weights = np.zeros((islands, particles))
+    for level in watched(range(MOST_STEPS), "annealing"):
+        likelihoods = np.asarray(_log_likelihoods(points, posterior))
+        if not np.isfinite(likelihoods).any():
+            raise FloatingPointError("no particle has a finite likelihood: raise the temperature")
+        rise = _rise(np.where(np.isfinite(likelihoods), likelihoods, -np.inf), 1 - power)
+        log_weights = np.nan_to_num(rise * likelihoods, nan=-np.inf)
+        log_evidence += special.logsumexp(log_weights, axis=1) - np.log(particles)
+        power = 1.0 if rise >= 1 - power else power + rise
+        powers.append(power)
+        normal = special.softmax(log_weights, axis=1)
+        keys = jax.random.split(jax.random.fold_in(moves_key, level), islands)
+        scale = _spread(np.asarray(points), normal)
+        points, accepted = _moved(keys, points, normal, power, scale, step, moves, posterior)
+        acceptance.append(float(np.mean(accepted)))
+        step *= np.exp(acceptance[-1] - TARGET_ACCEPTANCE)
+        if power == 1:
+            break
+    else:
+        raise FloatingPointError(
+            f"the posterior was not reached in {MOST_STEPS} powers of the likelihood, the last is {power:.3g}: raise the"
+            " temperature or the number of particles"
+        )
+    mean = special.logsumexp(log_evidence) - np.log(islands)
+    scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(islands)
+    student = special.stdtrit(islands - 1, special.ndtr(1.0))
+    # Islands count by their estimates of the evidence.
+    shares = special.softmax(log_evidence)
+    chosen = _across_islands(np.random.default_rng(np.asarray(jax.random.key_data(last_key))), shares, particles)
+    flat = np.asarray(points).reshape(-1, like.size)[chosen].reshape(islands, particles, -1)
+    draws = from_vectors(flat, model, parameterisation, weights=weights, seed=seed)
+    return Annealed(float(mean), float(student * scatter), log_evidence, np.array(powers), np.array(acceptance), draws)
+
+
+def _across_islands(random: np.random.Generator, shares: np.ndarray, particles: int) -> np.ndarray:
+    """Places of particles, so many of each island as its share demands, in an order that spreads them over rows."""
+    wanted = len(shares) * particles
+    heights = (np.arange(wanted) + random.uniform()) / wanted
+    islands = np.minimum(np.searchsorted(np.cumsum(shares), heights), len(shares) - 1)
+    places = np.empty(wanted, int)
+    for island in range(len(shares)):
+        mine = np.flatnonzero(islands == island)
+        order = random.permutation(particles)
+        places[mine] = island * particles + order[np.arange(len(mine)) % particles]
+    return places
+
+
+def _rise(likelihoods: np.ndarray, most: float) -> float:
+    """Largest rise of the power that keeps the effective share of all particles at `EFFECTIVE_SHARE`."""
+
+    def share(rise: float) -> float:
+        weights = np.exp(rise * (likelihoods - likelihoods.max()))
+        return float(weights.mean() ** 2 / np.mean(weights**2))
+
+    if share(most) >= EFFECTIVE_SHARE:
+        return most
+    found = optimize.brentq(lambda log_rise: share(np.exp(log_rise)) - EFFECTIVE_SHARE, np.log(most) - 40, np.log(most))
+    return float(np.exp(found))
+
+
+def _spread(points: np.ndarray, weights: np.ndarray) -> Float[np.ndarray, " coordinate"]:
+    """Standard deviation of each coordinate over all islands."""
+    flat, shares = points.reshape(-1, points.shape[2]), weights.ravel() / len(weights)
+    mean = shares @ flat
+    return np.sqrt(np.maximum(shares @ (flat - mean) ** 2, 1e-12))
+
+
+@jax.jit
+def _prior(keys: Key[Array, "island particle"], posterior: Parameterisation) -> Particles:
+    return jax.lax.map(jax.vmap(lambda key: ravel_pytree(posterior.draw_prior(key))[0]), keys)
+
+
+def _densities(posterior: Parameterisation):
+    """Log prior density and log likelihood of a vector."""
+    unravel = ravel_pytree(posterior.initial(first_key(0)))[1]
+
+    def at(power: float, vector: Array) -> Array:
+        return jnp.asarray(log_density(at_power(posterior.program, power), (), {}, unravel(vector))[0])
+
+    return partial(at, 0.0), lambda vector: at(1.0, vector) - at(0.0, vector)
+
+
+@jax.jit
+def _log_likelihoods(points: Particles, posterior: Parameterisation) -> Float[Array, "island particle"]:
+    return jax.lax.map(jax.vmap(_densities(posterior)[1]), points)
+
+
+@partial(jax.jit, static_argnames="moves")
+def _moved(keys, points: Particles, weights, power, scale, step, moves: int, posterior: Parameterisation):
+    """Particles of each island after resampling and moves at a power, and the acceptance probabilities of the moves."""
+    prior, likelihood = _densities(posterior)
+    kernel = blackjax.smc.tempered.build_kernel(
+        prior, likelihood, blackjax.hmc.build_kernel(), blackjax.hmc.init, blackjax.smc.resampling.systematic
+    )
+    parameters = {
+        "step_size": jnp.asarray(step)[None],
+        "inverse_mass_matrix": (scale**2)[None],
+        "num_integration_steps": jnp.array([LEAPFROG_STEPS]),
+    }
+
+    def island(each):
+        key, particles, shares = each
+        state = blackjax.smc.tempered.TemperedSMCState(particles, shares, power)
+        state, info = kernel(key, state, moves, power, parameters)
+        return state.particles, info.update_info.acceptance_rate
+
+    return jax.lax.map(island, (keys, points, weights))
