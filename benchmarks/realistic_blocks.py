@@ -2,8 +2,8 @@
 
 `uv run python benchmarks/realistic_blocks.py [--fast] [--out FOLDER]` samples all weights by NUTS for each combination of
 what attention reads, the strength alpha of ReLU, and the width; it writes one JSON file for each, goes on with what is
-missing if run again, and prints a table of what is there. `--fast` takes tiny networks and few draws, whose numbers mean
-nothing. The task is a small one of hidden Markov chains.
+missing if run again, and prints a table. On two cores it takes hours. `--fast` takes tiny networks and few draws, whose
+numbers mean nothing. The task is a small one of hidden Markov chains.
 
 The theory knows neither learned attention nor nonlinear values. It is given the posterior mean of the attention matrices,
 as that of a linear network with fixed attention, whose saddle point is solved. Heads are exchangeable under the prior,
@@ -34,9 +34,9 @@ import bayesattn as ba
 from bayesattn.models import parameterisation_of
 from bayesattn.theory.predictor import right
 
-HEADS, KEY_WIDTH, TEMPERATURE = (2, 2), 4, 0.1
+HEADS, KEY_WIDTH, TEMPERATURE = (2, 2), 4, 0.3
 LOGITS = 4.0
-"""Prior variance of queries, and of keys, for vectors of unit mean square: logits have a deviation of about 2."""
+"""Prior variance of queries and keys on hidden tokens; on inputs, 1 / N_0 of it. Logits then deviate by about 2."""
 TASK = {"tokens": 5, "dimension": 4, "stay_probability": 0.9, "noise_difference": 0.5, "noise_sum": 0.5}
 USABLE_RHAT = 1.05
 CANNOT_TELL = "cannot tell"
@@ -55,7 +55,7 @@ class Plan(NamedTuple):
     thin: int = 5
 
 
-FAST = Plan((4,), (0.0, 1.0), examples=6, test_examples=10, chains=2, warmup=20, draws=20, thin=1)
+FAST = Plan((4,), (0.0, 1.0), examples=6, test_examples=10, chains=2, warmup=60, draws=60, thin=2)
 
 
 class Cell(NamedTuple):
@@ -159,7 +159,7 @@ def sampled(model: ba.AttentionModel, draws: xr.Dataset) -> dict[str, Any]:
         "trace": with_error(paths.sum(-1) / prior),
         "strongest": with_error(paths.max(-1) / paths.sum(-1)),
         "accuracy": accuracy(means[model.examples :], model.test_labels[model.examples :]),
-        "rhat": float(arviz_stats.rhat(draws["prediction"]).max()),
+        "rhat": float(arviz_stats.rhat(draws["prediction"]).max(skipna=False)),
         "rhat of U": float(arviz_stats.rhat(xr.DataArray(paths.sum(-1), dims=("chain", "draw")))),
     }
 
@@ -175,7 +175,8 @@ def frozen(model: ba.AttentionModel, attention: list[np.ndarray], kernels: np.nd
         architecture=model.architecture,
         temperature=model.temperature,
     )
-    u = np.asarray(ba.theory.solve(linear).order_parameter)
+    saddle = ba.theory.solve(linear, throw=False)
+    u = np.asarray(saddle.order_parameter)
     theory = np.asarray(ba.theory.kernel(u, test, test, model.architecture))
     of_chains = [cosine(each[model.examples :, model.examples :], theory) for each in kernels]
     together = cosine(kernels.mean(0)[model.examples :, model.examples :], theory)
@@ -183,6 +184,7 @@ def frozen(model: ba.AttentionModel, attention: list[np.ndarray], kernels: np.nd
     return {
         "alignment": (together, float(np.std(of_chains, ddof=1) / np.sqrt(len(of_chains)))),
         "theory": {
+            "converged": bool(saddle.converged),
             "trace": float(np.trace(u) / (model.architecture.paths * np.prod(model.architecture.variances[1:]))),
             "strongest": float(np.diag(u).max() / np.trace(u)),
             "accuracy": accuracy(outputs, model.test_labels[model.examples :]),
@@ -192,8 +194,7 @@ def frozen(model: ba.AttentionModel, attention: list[np.ndarray], kernels: np.nd
 
 def result(cell: Cell, plan: Plan, folder: Path) -> dict[str, Any]:
     """Numbers of a network, from its file or made now."""
-    settings = {"plan": list(plan[2:]), "task": TASK, "network": [HEADS, KEY_WIDTH, TEMPERATURE, LOGITS]}
-    settings = json.loads(json.dumps(settings))
+    settings = {"plan": [*plan[2:]], "task": TASK, "network": [*HEADS, KEY_WIDTH, TEMPERATURE, LOGITS]}
     file = folder / f"{cell.attention_on}_{cell.strength:g}_{cell.width}.json"
     if file.exists() and (stored := json.loads(file.read_text()))["settings"] == settings:
         return stored
@@ -234,10 +235,11 @@ def row(found: dict[str, Any]) -> list[str]:
         value = found[name]
         if not usable:
             return CANNOT_TELL
-        return f"{value:.3f}" if isinstance(value, float) else f"{value[0]:.2f} ± {value[1]:.2f}"
+        return f"{value:.3f}" if isinstance(value, float) else f"{value[0]:.3f} ± {value[1]:.3f}"
 
-    def of_theory(name: str, digits: int = 2) -> str:
-        return f"{theory[name]:.{digits}f}" if usable else CANNOT_TELL  # Its attention is that of the draws.
+    def of_theory(name: str) -> str:
+        # The theory is given the attention of the draws.
+        return (f"{theory[name]:.3f}" if theory["converged"] else "not solved") if usable else CANNOT_TELL
 
     return [
         cell["attention_on"],
@@ -249,7 +251,7 @@ def row(found: dict[str, Any]) -> list[str]:
         of_theory("strongest"),
         of_draws("alignment"),
         of_draws("accuracy"),
-        of_theory("accuracy", 3),
+        of_theory("accuracy"),
         f"{found['rhat']:.3f}",
         f"{found['gradients a draw']:.0f}",
         f"{found['seconds'] / 60:.1f}",

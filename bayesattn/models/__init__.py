@@ -3,6 +3,7 @@
 from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
 from bayesattn.models import collapsed, conditional_attention  # noqa: F401  # registers its conditional
+from bayesattn.models.blocks import Blocks
 from bayesattn.models.collapsed import Collapsed
 from bayesattn.models.latent import Latent, LatentModel
 from bayesattn.models.load import load_model, load_task, must_train, ready_models
@@ -18,6 +19,7 @@ __all__ = [
     "CENTRAL",
     "PARAMETERISATIONS",
     "AttentionModel",
+    "Blocks",
     "Collapsed",
     "CollapsedAttention",
     "Latent",

@@ -1,0 +1,289 @@
+"""Networks whose queries and keys are sampled: two parameterisations, prior draws, and what is computed from draws."""
+
+import arviz_stats
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import xarray as xr
+from numpyro.infer import MCMC, NUTS
+from numpyro.infer.util import log_density
+
+import bayesattn as ba
+from bayesattn import runs
+from bayesattn.checks import calibration
+from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
+from bayesattn.models.conditional import conditional_of
+from bayesattn.models.queries_keys import heads_of
+from bayesattn.network import network
+from bayesattn.reference.quantities import names_of, quantities_of_draws
+from bayesattn.samplers.smc import anneal
+from bayesattn.theory.bartlett import layer_shapes
+from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
+
+KEEP = ("order_parameter", "prediction", "queries_keys")
+
+
+@pytest.fixture(scope="module")
+def model():
+    return attention_model(watched=(0, 2))
+
+
+@pytest.fixture(scope="module")
+def draws(model):
+    return ba.sample(model, keep=KEEP, chains=2, warmup=200, draws=250, progress=False)
+
+
+def moments(draws, model):
+    """Mean and Monte Carlo error of the quantities of a posterior."""
+    posterior = draws["posterior"].to_dataset()
+    drawn = quantities_of_draws(posterior["order_parameter"].values, posterior["prediction"].values, model)
+    return drawn.mean((0, 1)), arviz_stats.mcse(xr.DataArray(drawn, dims=("chain", "draw", "quantity"))).values
+
+
+def agree(first, second, names, level=4.0):
+    """No quantity differs by more than `level` errors."""
+    z = (first[0] - second[0]) / np.hypot(first[1], second[1])
+    assert np.abs(z).max() < level, dict(zip(names, z.round(1), strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        *NETWORKS.values(),
+        {"skips": (0.7,), "causal": True, "padded": True},
+        {"heads": (1, 2), "widths": (2, 2, 2), "skips": (0.5, 0)},
+    ],
+    ids=str,
+)
+def test_path_inputs_and_outputs_are_those_of_the_same_heads_held_fixed(settings):
+    model = attention_model(**settings)
+    posterior = TokenAttention.of(model)
+    sites = posterior.draw_prior(jax.random.key(1))
+    heads = heads_of(posterior.prior.named(sites))
+    fixed = model.given(heads)
+    found = CollapsedAttention.of(model).given(sites)
+    assert np.swapaxes(found.kernels.features, 1, 2) == pytest.approx(
+        fixed.path_inputs * np.sqrt(fixed.architecture.input_variance / fixed.path_inputs[0].size), abs=1e-14
+    )
+    assert found.test_path_inputs == pytest.approx(fixed.test_path_inputs, abs=1e-14)
+    weights = {name: value for name, value in sites.items() if not name.startswith("whitened")}
+    expected = np.asarray(network(weights, jnp.asarray(fixed.path_inputs), fixed.architecture.optional_skips))
+    assert posterior.function(sites) == pytest.approx(expected, abs=1e-13)
+
+
+def test_without_query_variance_the_posterior_is_that_of_uniform_heads(model):
+    uniform = model.replace(query_variance=0.0)
+    posterior = CollapsedAttention.of(uniform)
+    sites = posterior.draw_prior(jax.random.key(2))
+    fixed = model.given([(np.zeros((2, 2, 2)), np.ones((2, 2, 2)))])
+    other = Collapsed.of(fixed, **collapsed.prepare(fixed, "prior"))
+    of_heads = sum(
+        -(value**2).sum() / 2 - value.size * np.log(2 * np.pi) / 2 for name, value in sites.items() if "_" in name
+    )
+    mine = log_density(posterior.program, (), {}, sites)[0]
+    theirs = log_density(other.program, (), {}, {"whitened": sites["whitened"]})[0]
+    assert mine == pytest.approx(float(theirs + of_heads), rel=1e-12)
+
+
+def test_permuting_heads_changes_nothing():
+    model = attention_model(heads=(3,), widths=(4, 4))
+    conditional, rng = conditional_of(model), np.random.default_rng(0)
+    root = rng.normal(size=(3, 3))
+    drawn = {"order_parameter": root @ root.T} | {name: rng.normal(size=(3, 2, 2)) for name in ("queries_1", "keys_1")}
+    drawn, turned = jax.tree.map(jnp.asarray, drawn), np.array([2, 0, 1])
+    other = {name: value[turned] for name, value in drawn.items()}
+    other["order_parameter"] = other["order_parameter"][:, turned]
+    assert conditional.log_likelihood(drawn) == pytest.approx(float(conditional.log_likelihood(other)), rel=1e-12)
+    lost = other | {"order_parameter": drawn["order_parameter"]}
+    assert conditional.log_likelihood(drawn) != pytest.approx(float(conditional.log_likelihood(lost)), rel=1e-3)
+
+
+def test_draws_have_queries_keys_and_attention_of_watched_sequences(draws, model):
+    posterior = draws["posterior"].to_dataset()
+    assert posterior["queries_1"].dims == ("chain", "draw", "head_1", "key_feature", "feature")
+    assert posterior["attention_1"].dims == ("chain", "draw", "sequence", "head_1", "query", "key")
+    first = {name: posterior[name].values[1, 7] for name in ("queries_1", "keys_1")}
+    [matrices] = ba.attention.matrices(model.test_inputs, [(first["queries_1"], first["keys_1"])])
+    assert posterior["attention_1"].values[1, 7] == pytest.approx(np.asarray(matrices)[[0, 2]], abs=1e-12)
+    assert (posterior["queries_1"].values[0, 0] != posterior["queries_1"].values[0, -1]).all()
+
+
+def test_chains_agree_with_weighed_prior_draws(draws, model):
+    *exact, _, _, size = weighed_prior_draws(model, batches=8)
+    assert size > 1000
+    agree(moments(draws, model), exact, names_of(model))
+
+
+def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(draws, model):
+    found = ba.predict(draws, model.test_inputs)
+    kept = draws["posterior"]["prediction"]
+    error = np.hypot(arviz_stats.mcse(kept).values, found.error)
+    assert np.abs(found.mean - kept.mean(("chain", "draw")).values).max() < 4 * error.max()
+    assert found.variance == pytest.approx(kept.var(("chain", "draw")).values, rel=0.3)
+    # Sequences with padding have the outputs of those without.
+    padded = np.concatenate([model.test_inputs, np.full((5, 2, 2), np.nan)], axis=1)
+    mask = np.arange(5) < np.full((5, 1), 3)
+    assert ba.predict(draws, padded, mask=mask).mean == pytest.approx(found.mean, abs=1e-12)
+
+
+def test_groups_and_the_model_of_draws(draws, model):
+    tree = ba.with_groups(draws, prior_draws=200)
+    assert tree["log_likelihood"]["labels"].shape == (2, 250, 4)
+    assert tree["prior"]["prediction"].shape == (1, 200, 5)
+    prior = tree["prior"]["order_parameter"].values[0]
+    diagonal = np.einsum("dpp->dp", prior)
+    assert np.abs(diagonal.mean(0) - 1).max() < 5 * (diagonal.std(0) / np.sqrt(200)).max()
+    scores = ba.heads(draws)  # Of heads that nothing tells apart.
+    assert np.diff(scores.scores)[0] == pytest.approx(0, abs=4 * np.hypot(*scores.error))
+
+
+@pytest.mark.parametrize(
+    "settings", [{"padded": True, "causal": True, "name": "x"}, {"outputs": 2, "likelihood": ba.StudentT(0.5, 4.0)}]
+)
+def test_a_model_is_restored_from_its_draws(settings):
+    own = {"temperature": None} if "likelihood" in settings else {}
+    model = attention_model(**settings, **own)
+    found = ba.from_numpyro(
+        {
+            name: np.asarray(value)[None, None]
+            for name, value in CollapsedAttention.of(model).draw_prior(jax.random.key(0)).items()
+        },
+        model,
+        "collapsed",
+    )
+    from bayesattn.models.origin import model_in
+    from bayesattn.models.trees import opened
+
+    again = model_in(opened(found))
+    assert repr(again) == repr(model)
+    assert again.test_mask is None if model.test_mask is None else np.array_equal(again.test_mask, model.test_mask)
+
+
+def test_a_run_goes_on_after_an_interrupt_with_the_same_bits(tmp_path, model):
+    settings = {"chains": 2, "warmup": 20, "draws": 300, "seed": 3, "keep": KEEP}
+    whole = ba.sample(model, **settings, progress=False)["posterior"].to_dataset()
+
+    def interrupt(step):
+        if step.done > 100:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.sample(model, tmp_path / "run", **settings, progress=interrupt)
+    assert not runs.Run(tmp_path / "run").complete
+    stored = runs.sample(model, tmp_path / "run", **settings).draws()["posterior"].to_dataset()
+    for name in whole:
+        assert np.array_equal(stored[name].values, whole[name].values), name
+    assert runs.Run(tmp_path / "run").model.key_width == 2
+
+
+def test_numpyro_and_flat_vectors(model):
+    function = model.numpyro("collapsed")
+    mcmc = MCMC(NUTS(function), num_warmup=20, num_samples=20, progress_bar=False)
+    mcmc.run(jax.random.key(0))
+    tree = ba.from_numpyro(mcmc, model, "collapsed")
+    density = model.log_density()
+    assert density.size == 2 * 2 * 4 + sum(shape.size for shape in layer_shapes(model.architecture))
+    vector = density.initial(jax.random.key(1))
+    assert density.function(vector) == pytest.approx(
+        float(log_density(function, (), {}, density.sites(vector))[0]), rel=1e-12
+    )
+    assert ba.from_vectors(vector[None, None], model)["posterior"]["queries_1"].shape == (1, 1, 2, 2, 2)
+    assert tree["posterior"]["order_parameter"].shape == (1, 20, 2, 2)
+
+
+BAD = {
+    "inputs must have shape": {"inputs": np.ones((3, 2))},
+    "labels must have shape": {"labels": np.ones(3)},
+    "key_width must be a whole number of at least 1, got 0": {"key_width": 0},
+    "query_variance must be a number of at least 0, got -1": {"query_variance": -1},
+    "key_variance must be a number, or one for each of 1 layers, got 2": {"key_variance": (1.0, 2.0)},
+    "heads must be a sequence of numbers with an entry for each layer, got None": {"heads": None},
+    "readout must be one of 'last', 'first', 'mean', got 'all'": {"readout": "all"},
+    "mask must leave each sequence a token": {"mask": np.zeros((4, 3), bool)},
+    "test_labels need test_inputs, got None for the latter": {
+        "test_inputs": None,
+        "test_mask": None,
+        "test_labels": [1.0],
+    },
+    "watched need test_inputs": {"test_inputs": None, "test_mask": None, "watched": (0,)},
+    r"watched\[0\] must be a whole number of at most 4, got 5": {"watched": (5,)},
+    "attention_on must be one of 'inputs', 'hidden', got 'x'": {"attention_on": "x"},
+    "values must be one of 'linear', 'relu', 'gelu', got 'tanh'": {"values": "tanh"},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_bad_input_is_refused_in_one_sentence(message):
+    good = attention_model()
+    fields = {name: getattr(good, name) for name in ("inputs", "labels", "test_inputs", "test_mask")}
+    fields |= {"heads": (2,), "widths": (3, 3), "key_width": 2, "temperature": 0.5}
+    with pytest.raises(ba.BayesattnError, match=message):
+        ba.AttentionModel(**fields | BAD[message])
+
+
+def test_what_needs_fixed_attention_says_so(draws, model):
+    for call in (ba.theory.solve, ba.theory.evidence):
+        with pytest.raises(ba.BayesattnError, match=r"model must have fixed attention .* model\.given\("):
+            call(model)
+    with pytest.raises(ba.BayesattnError, match="queries_and_keys must have \\(2,\\) heads per layer, got \\(1,\\)"):
+        model.given([(np.ones((1, 2, 2)), np.ones((1, 2, 2)))])
+    with pytest.raises(
+        ba.BayesattnError, match="parameterisation 'collapsed' needs attention on the inputs and linear values"
+    ):
+        model.replace(values="relu").log_density("collapsed")
+    with pytest.raises(
+        ba.BayesattnError, match="parameterisation of an AttentionModel must be one of 'token', 'collapsed', got 'path'"
+    ):
+        ba.sample(model, parameterisation="path")
+    few = ba.sample(model, chains=1, warmup=5, draws=5, progress=False)
+    with pytest.raises(ba.BayesattnError, match="keep 'queries_keys'"):
+        ba.predict(few, model.test_inputs)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NETWORKS)
+def test_both_parameterisations_agree_with_weighed_prior_draws(name):
+    """Chains, tempered particles and prior draws; 4 errors of some 30 quantities three times: by chance 1 in 100."""
+    model = attention_model(**NETWORKS[name])
+    *exact, evidence, evidence_error, size = weighed_prior_draws(model, batches=128)
+    print(name, "effective size of prior draws", round(size), flush=True)
+    assert size > 4000
+    for parameterisation in ("collapsed", "token"):
+        draws = ba.sample(model, parameterisation=parameterisation, chains=4, warmup=1000, draws=5000, progress=False)
+        found = moments(draws, model)
+        print(
+            name,
+            parameterisation,
+            np.abs((found[0] - exact[0]) / np.hypot(found[1], exact[1])).max().round(1),
+            flush=True,
+        )
+        agree(found, exact, names_of(model))
+        annealed = anneal(model, parameterisation)
+        z = (annealed.log_evidence - evidence) / np.hypot(annealed.error, evidence_error)
+        print(
+            name,
+            parameterisation,
+            "log evidence",
+            annealed.log_evidence,
+            annealed.error,
+            evidence,
+            evidence_error,
+            z,
+            flush=True,
+        )
+        assert abs(z) < 4
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("parameterisation", ["collapsed", "token"])
+def test_ranks_are_uniform_and_find_a_wrong_prior_variance_of_keys(parameterisation):
+    model = attention_model()
+    simulated = calibration.simulate(model, 300)
+    settings = {"sampler": "nuts", "parameterisation": parameterisation, "warmup": 300, "thin": 10}
+    right = calibration.calibrate(model, simulated, **settings)
+    assert "|K|^2 1,2" in right.names
+    assert right.holds, dict(zip(right.names, right.p_values, strict=True))
+    wrong = calibration.calibrate(model.replace(key_variance=0.75), simulated, **settings)
+    assert wrong.holds is False
+    assert wrong.p_values[wrong.names.index("|K|^2 1,1")] < 1e-6

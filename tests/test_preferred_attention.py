@@ -1,0 +1,298 @@
+"""Evidence of queries and keys against other routes, its gradient against differences, its maximum, and comparisons."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.flatten_util import ravel_pytree
+from scipy import stats
+
+import bayesattn as ba
+from bayesattn._util.text import COLUMNS, LINES
+from bayesattn.preferred_attention import (
+    ORDERS,
+    compare_attention,
+    conditional_evidence,
+    most_probable_attention,
+)
+from bayesattn.theory.bartlett import layer_shapes
+from bayesattn.theory.mode import find_mode
+from bayesattn.theory.problem import potential
+from tests.posteriors import exact_scalar_posterior
+
+EXAMPLES, TOKENS, FEATURES, KEY_WIDTH = 10, 4, 3, 2
+PADDING = np.arange(TOKENS) < np.random.default_rng(1).integers(2, TOKENS + 1, size=(EXAMPLES, 1))
+NETWORKS = {
+    "two layers": {"heads": (2, 2), "width": 8},
+    "causal and padded": {"heads": (2,), "width": 8, "causal": True, "mask": PADDING, "readout": "mean"},
+    "padded at the end": {"heads": (2,), "width": 8, "mask": PADDING},
+    "skips": {"heads": (2, 1), "width": 8, "skips": (0.7, 0.0)},
+    "two outputs": {"heads": (2,), "width": 8, "outputs": 2},
+    "narrow": {"heads": (2,), "width": 1},
+    "bilinear": {"heads": (2,), "width": 8},
+}
+
+
+def network(heads=(2,), width=8, temperature=0.2, outputs=1, examples=EXAMPLES, **others):
+    rng = np.random.default_rng(0)
+    shape = (examples, outputs) if outputs > 1 else examples
+    return ba.AttentionModel(
+        inputs=rng.normal(size=(examples, TOKENS, FEATURES)),
+        labels=rng.normal(size=shape),
+        key_width=KEY_WIDTH,
+        heads=heads,
+        widths=(width,) * (len(heads) + 1),
+        outputs=outputs,
+        temperature=temperature,
+        **others,
+    )
+
+
+def pairs(heads=(2,), seed=2, size=1.5):
+    rng = np.random.default_rng(seed)
+    return [tuple(size * rng.normal(size=(2, count, KEY_WIDTH, FEATURES))) for count in heads]
+
+
+def case(name):
+    """A network and heads of it."""
+    model = network(**NETWORKS[name])
+    if name == "bilinear":
+        return model, [np.random.default_rng(2).normal(size=(2, FEATURES, FEATURES))]
+    return model, pairs(model.architecture.heads)
+
+
+def by_dense_hessian(model, queries_and_keys):
+    """Laplace's method for the model with fixed attention, from the Hessian of V itself."""
+    given, arch = model.given(queries_and_keys), model.architecture
+    mode, problem = find_mode(given.kernels, arch)
+    hessian = jax.hessian(potential)(mode.point, problem, layer_shapes(arch))
+    log_det = np.linalg.slogdet(hessian)[1]
+    return -potential(mode.point, problem, layer_shapes(arch)) + (len(hessian) * np.log(2 * np.pi) - log_det) / 2
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_value_is_laplaces_and_the_gradient_that_of_differences(name):
+    model, heads = case(name)
+    found = conditional_evidence(model, heads)
+    images = 2 if name == "narrow" else 1  # of the mode, by the sign of a column of one width.
+    assert found.log_evidence == pytest.approx(by_dense_hessian(model, heads) + np.log(images), abs=1e-8)
+    flat, unflat = ravel_pytree(heads)
+    step = 1e-4
+    for order in ORDERS:
+        gradient = conditional_evidence(model, heads, order=order).gradient
+        assert jax.tree.structure(gradient) == jax.tree.structure(heads)
+        slope = ravel_pytree(gradient)[0]
+        for seed in range(2):
+            direction = jax.random.normal(jax.random.key(seed), flat.shape)
+            up, down = (
+                conditional_evidence(model, unflat(flat + sign * step * direction), order=order).log_evidence
+                for sign in (1, -1)
+            )
+            along = (up - down) / (2 * step)
+            assert abs(slope @ direction - along) < 1e-5 * np.linalg.norm(slope) * np.linalg.norm(direction)
+    assert np.linalg.norm(slope) > 0.01
+
+
+def test_laplaces_error_falls_as_one_over_the_width():
+    """One head, of which quadrature gives the exact evidence."""
+    errors = {}
+    for width in (20, 80):
+        model, heads = network((1,), width), pairs((1,))
+        exact = exact_scalar_posterior(model.given(heads))[2]
+        errors[width] = conditional_evidence(model, heads).log_evidence - exact
+        leading = conditional_evidence(model, heads, order="leading").log_evidence - exact
+        assert abs(errors[width]) < 0.02
+        assert abs(errors[width]) < abs(leading) < 1
+    assert errors[20] / errors[80] == pytest.approx(4, rel=0.2)
+
+
+def stated_error(heads, width, order, most, **others):
+    """Whether the error of an order is at most as large as its documentation says, given that of sampling."""
+    model, queries_and_keys = network(heads, width, examples=20, temperature=0.1, **others), pairs(heads)
+    exact = ba.theory.evidence(model.given(queries_and_keys))
+    assert exact.reliable
+    found = conditional_evidence(model, queries_and_keys, order=order).log_evidence
+    return abs(found - exact.log_evidence) < most + 3 * exact.error
+
+
+def test_laplaces_error_with_two_layers_is_as_stated():
+    assert stated_error((2, 2), 20, "laplace", 0.1)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize(
+    ("heads", "width", "order", "most"),
+    [
+        ((2,), 1, "laplace", 1.4),
+        ((2, 2), 2, "laplace", 1.4),
+        ((2, 2), 8, "laplace", 0.2),
+        ((2, 2), 200, "laplace", 0.1),
+        ((2, 2), 20, "leading", 2.7),
+        ((2, 2), 200, "leading", 0.7),
+    ],
+)
+def test_errors_are_as_stated(heads, width, order, most):
+    assert stated_error(heads, width, order, most)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_at_infinite_width_the_evidence_is_that_of_the_gaussian_process(order):
+    model, heads = network((2, 2), 10**6), pairs((2, 2))
+    exact = ba.theory.gp_evidence(model.given(heads))
+    assert conditional_evidence(model, heads, order=order).log_evidence == pytest.approx(exact, abs=1e-3)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_neither_the_order_of_heads_nor_a_rotation_of_queries_and_keys_matters(order):
+    model, heads = case("two layers")
+    turn = np.linalg.qr(np.random.default_rng(5).normal(size=(KEY_WIDTH, KEY_WIDTH)))[0]
+
+    def moved(layers):
+        return [tuple(turn @ np.asarray(each)[::-1] for each in layer) for layer in layers]
+
+    found, other = (conditional_evidence(model, each, order=order) for each in (heads, moved(heads)))
+    assert other.log_evidence == pytest.approx(found.log_evidence, abs=1e-8)
+    for ours, theirs in zip(jax.tree.leaves(other.gradient), jax.tree.leaves(moved(found.gradient)), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+
+
+def gaussian(layers, deviations=(0.8, 1.2)):
+    """Log density of queries and keys that are normal with these deviations."""
+    return sum(
+        stats.norm(0, deviation).logpdf(each).sum()
+        for layer in layers
+        for each, deviation in zip(layer, deviations, strict=True)
+    )
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_the_ascent_rises_to_where_the_gradient_vanishes(order):
+    model = network(query_variance=0.8**2, key_variance=1.2**2)
+    starts = [pairs(seed=seed, size=1.0) for seed in range(2)]
+    found = most_probable_attention(model, starts, order=order, tolerance=1e-4)
+    assert all(end.converged for end in found.ends)
+    for start, end in zip(starts, found.ends, strict=True):
+        total = end.log_evidences + end.log_priors
+        assert np.all(np.diff(total) > 0)
+        assert total[-1] > total[0] + 1
+        at_start, at_end = (conditional_evidence(model, each, order=order) for each in (start, end.queries_and_keys))
+        assert [end.log_evidences[0], end.log_evidence] == pytest.approx([at_start[0], at_end[0]], abs=1e-8)
+        assert [end.log_priors[0], end.log_prior] == pytest.approx(
+            [gaussian(start), gaussian(end.queries_and_keys)], rel=1e-10
+        )
+        slopes = [
+            deviation * slope - each / deviation
+            for layer, slopes in zip(end.queries_and_keys, at_end.gradient, strict=True)
+            for each, slope, deviation in zip(layer, slopes, (0.8, 1.2), strict=True)
+        ]
+        norm = np.linalg.norm(ravel_pytree(slopes)[0])
+        assert norm == pytest.approx(end.gradient_norm, rel=1e-3)
+        assert norm < 1e-4
+    best = max(found.ends, key=lambda end: end.log_evidence + end.log_prior)
+    assert found.log_evidence == best.log_evidence
+    assert found.queries_and_keys is best.queries_and_keys
+
+
+def test_without_the_prior_the_evidence_alone_rises():
+    model, start = network(), pairs(size=0.5)
+    few = most_probable_attention(model, start, prior=False, steps=3)
+    assert not few.converged
+    assert len(few.log_evidences) == 4
+    assert np.all(np.diff(few.log_evidences) > 0)
+    assert len(few.ends) == 1
+    assert most_probable_attention(model, start, steps=3).log_evidence < few.log_evidence
+
+
+@pytest.fixture(scope="module")
+def rivals():
+    rng = np.random.default_rng(4)
+    return {name: [2 * rng.normal(size=(1, FEATURES, FEATURES))] for name in ("teacher", "other")}
+
+
+def taught(rivals, noise):
+    """Network of one head whose labels are a linear function of the teacher's path input, plus noise."""
+    model = network((1,), 8, examples=30, temperature=max(noise, 0.1) ** 2)
+    rng = np.random.default_rng(7)
+    signal = np.asarray(model.given(rivals["teacher"]).path_inputs)[:, 0] @ rng.normal(size=FEATURES)
+    labels = 0.1 * rng.normal(size=30) + signal if noise < 1 else rng.normal(size=30)
+    return model.replace(labels=labels)
+
+
+def test_the_teachers_head_wins_at_every_width(rivals):
+    found = compare_attention(taught(rivals, 0.1), rivals, widths=(8, 100))
+    assert found.widths == [8, 100]
+    assert {found.best(width) for width in found.widths} == {"teacher"}
+    table = found.table
+    assert len(table) == 4
+    assert table["reliable"].all()
+    assert np.isnan(table["log_prior"]).all()
+    other = table[table["candidate"] == "other"]
+    assert (other["difference"] < -10).all()
+    assert (table["difference"] + table.groupby("width")["log_evidence"].transform("max")).to_numpy() == pytest.approx(
+        table["log_evidence"].to_numpy()
+    )
+    assert found.summary().count("above 'other'") == 2
+    assert "tell it apart" not in found.summary()
+
+
+def test_labels_of_noise_alone_prefer_no_head(rivals):
+    found = compare_attention(taught(rivals, 1.0), rivals)
+    difference = found.table["difference"].min()
+    assert -2 < difference <= 0
+
+
+def test_a_comparison_is_that_of_the_evidence_of_each(rivals):
+    model = network((1,), 8, query_variance=0.8**2, key_variance=1.2**2)
+    candidates = {"pairs": pairs((1,)), "same": pairs((1,)), **rivals}
+    found = compare_attention(model, candidates, seed=3)
+    for row in found.rows:
+        alone = ba.theory.evidence(model.given(candidates[row.candidate]), seed=3)
+        assert row[2:6] == tuple(alone)
+    priors = {row.candidate: row.log_prior for row in found.rows}
+    assert priors["pairs"] == pytest.approx(gaussian(pairs((1,))))
+    assert np.isnan(priors["teacher"])
+    first, second = (row for row in found.rows if row.candidate in ("pairs", "same"))
+    assert first[2:6] == second[2:6]
+
+
+def test_results_say_what_they_are_in_a_few_lines(rivals):
+    model = network((1,), 8)
+    for thing, said in (
+        (conditional_evidence(model, pairs((1,))), "log p(Y | Q, K) = "),
+        (most_probable_attention(model, [pairs((1,)), pairs((1,), 3)], steps=1), "NOT converged"),
+        (compare_attention(model, rivals), "N = 8"),
+    ):
+        lines = repr(thing).splitlines()
+        assert said in repr(thing)
+        assert len(lines) <= LINES
+        assert max(map(len, lines)) <= COLUMNS
+
+
+def test_bad_input_is_refused_in_one_sentence(rivals):
+    model, heads = network(), pairs()
+    nonlinear = model.replace(values="relu")
+    counts = model.replace(likelihood=ba.Poisson(), labels=np.arange(EXAMPLES))
+    for call, message in {
+        lambda: conditional_evidence(model, pairs((3,))): r"must have \(2,\) heads per layer, got \(3,\)",
+        lambda: conditional_evidence(model, pairs((2, 2))): r"must have \(2,\) heads per layer, got \(2, 2\)",
+        lambda: conditional_evidence(model, heads, order="next"): "order must be one of 'laplace', 'leading'",
+        lambda: conditional_evidence(model.given(heads), heads): "model must be a bayesattn.AttentionModel",
+        lambda: conditional_evidence(counts, heads): "likelihood must be bayesattn.Gaussian",
+        lambda: conditional_evidence(nonlinear, heads): "needs attention on the inputs and linear values",
+        lambda: jax.grad(lambda q: conditional_evidence(model, [(q, heads[0][1])])[0])(jnp.asarray(heads[0][0])): (
+            "cannot be traced by JAX"
+        ),
+        lambda: most_probable_attention(model, []): "start must hold queries and keys",
+        lambda: most_probable_attention(model, heads, steps=0): "steps must be a whole number",
+        lambda: most_probable_attention(model, heads, tolerance=0): "tolerance must be a finite number above 0",
+        lambda: most_probable_attention(model, [np.ones((2, FEATURES, FEATURES))]): "start must hold pairs",
+        lambda: most_probable_attention(model.replace(query_variance=0), heads): "no prior variance may be 0",
+        lambda: most_probable_attention(model.replace(key_width=3), heads): "key_width = 3",
+        lambda: compare_attention(model, {}): "candidates must be a dict",
+        lambda: compare_attention(model, {"one": heads}, widths=[0]): r"widths\[0\] must be a whole number",
+        lambda: compare_attention(model, {"one": heads}, widths=[]): "widths must hold at least one",
+        lambda: compare_attention(network((1,)), rivals).best(9): "width must be one of 8, got 9",
+    }.items():
+        with pytest.raises(ValueError, match=message) as raised:
+            call()
+        assert "\n" not in str(raised.value)
