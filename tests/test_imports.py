@@ -21,7 +21,7 @@ FLOORS = [
     ["gather"],
     ["dataset", "network", "tasks"],
     ["tokens"],
-    ["model"],
+    ["attention_model", "model"],
     ["models"],
     ["joining", "samplers"],
     [
@@ -42,6 +42,7 @@ FLOORS = [
         "checks.grading",
         "checks.predicted",
         "predictive",
+        "prior_draws",
         "preferred_attention",
         "reference",
         "runs",
@@ -57,7 +58,7 @@ FLOORS = [
 """A module imports those of its own floor and of the floors below."""
 HOMES = {
     "PIL": {"tasks.images"},
-    "blackjax": {"samplers.langevin"},
+    "blackjax": {"samplers.langevin", "samplers.smc"},
     "dask": {"gather", "sweep"},
     "distributed": {"sweep"},
     "jinja2": {"report"},

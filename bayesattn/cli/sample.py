@@ -12,6 +12,7 @@ from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, duration, with_error
+from bayesattn.attention_model import Network
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -43,7 +44,7 @@ from bayesattn.cli.screen import (
     working,
 )
 from bayesattn.kernels.choice import form_at
-from bayesattn.models import Model
+from bayesattn.model import has_fixed_attention
 from bayesattn.models.collapsed import compressed
 from bayesattn.models.memory import bytes_needed
 from bayesattn.samplers import Job
@@ -69,8 +70,8 @@ def sample(
     keep: Annotated[
         list[str] | None,
         typer.Option(
-            help="order_parameter, prediction, weights; may be given several times. By default the first two; weights can"
-            " be large."
+            help="order_parameter, prediction, queries_keys, weights; may be given several times. By default the first"
+            " two; the others can be large."
         ),
     ] = None,
     thin: Annotated[int, typer.Option(help="Keep every so many draws; must divide --draws.")] = 1,
@@ -157,11 +158,11 @@ def sample(
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
 
 
-def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
+def _print_cost(case: Network, job: Job, at_once: int, as_json: bool) -> None:
     form = None
     with working("timing a gradient, or some seconds of one chain", as_json):
         needed = bytes_needed(case, job.parameterisation, at_once)
-        if job.parameterisation == "collapsed":
+        if job.parameterisation == "collapsed" and has_fixed_attention(case):
             form = form_at(compressed(case), case.architecture.factor_columns)
         cost = estimate(case, job)
     seconds = cost.compilation + job.chains * job.transitions * cost.seconds_per_step / at_once
@@ -179,7 +180,7 @@ def _print_cost(case: Model, job: Job, at_once: int, as_json: bool) -> None:
     )
 
 
-def _print_entries(case: Model, rows: list[PlainDict], show_all: bool) -> None:
+def _print_entries(case: Network, rows: list[PlainDict], show_all: bool) -> None:
     biased = "bias" in rows[0]
     table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}

@@ -132,6 +132,7 @@ def validate(
     with training_progress(as_json) as progress:
         case = ba.load_model(model, width=widths[0], temperature=temperature, seed=data_seed, progress=progress)
     start = time.perf_counter()
+    case.require_gaussian()
     choose = temperature is None and case.validation_labels is not None
     with bars(quiet=as_json) as shown:
         outcome = study.validate(

@@ -16,6 +16,7 @@ LONGEST_KEY = 200
 """Largest number of characters of a key that an error shows."""
 PositiveInt = Annotated[int, Field(ge=1, le=LARGEST_COUNT)]
 Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -83,6 +84,18 @@ class ArraysTable(Table):
         return self
 
 
+class AttentionTable(Table):
+    """Table [attention]: queries and keys are sampled too, with prior variances of their entries (`AttentionModel`)."""
+
+    key_width: PositiveInt
+    query_variance: NotNegative | list[NotNegative] = 1.0
+    key_variance: NotNegative | list[NotNegative] = 1.0
+    attention_on: Literal["inputs", "hidden"] = "inputs"
+    values: Literal["linear", "relu", "gelu"] = "linear"
+    values_strength: NotNegative = 1.0
+    watched: list[Annotated[int, Field(ge=0)]] = []
+
+
 class ValidateTable(Table):
     """Table [validate]: defaults of `bayesattn validate` for the model."""
 
@@ -118,6 +131,7 @@ class ModelTable(Table):
     temperature: PositiveFloat
     observation: LikelihoodName = "gaussian"
     architecture: ArchitectureTable
+    attention: AttentionTable | None = None
     task: TaskTable
     validate_by: ValidateTable = Field(default=ValidateTable(), alias="validate")
 

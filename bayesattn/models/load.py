@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from bayesattn import tasks
 from bayesattn._util.checks import shown, suggestion
@@ -11,6 +12,7 @@ from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
+from bayesattn.attention_model import AttentionModel, Network
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
 from bayesattn.likelihoods import BY_NAME
@@ -19,6 +21,7 @@ from bayesattn.models.description import plain_table
 from bayesattn.models.files import (
     ArchitectureTable,
     ArraysTable,
+    AttentionTable,
     ModelTable,
     TaskTable,
     ValidateTable,
@@ -46,8 +49,8 @@ def load_model(
     task: PlainMapping | None = None,
     progress: Callable[[training.Progress], None] | None = None,
     trained: bool = True,
-) -> Model:
-    """Ready model by name, or the model described by a .toml file.
+) -> Any:
+    """Ready model by name, or the model of a .toml file: a `Model`, or with a table [attention] an `AttentionModel`.
 
     Args:
         name: name such as "hidden_markov" (see `ready_models`), or a path that ends in .toml.
@@ -149,9 +152,15 @@ def _table(content: PlainDict, key: str) -> PlainDict:
     return table
 
 
-def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool) -> Model:
+def _build(
+    table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool
+) -> Network:
     task = table.task
     if isinstance(task, ArraysTable):
+        if table.attention is not None:
+            raise BayesattnError(
+                'attention needs a task with tokens, got [task] name = "arrays", which holds path inputs'
+            )
         return _from_arrays(table, task, file)
     if task.name == ONE_SHOT:
         maker, settings = _one_shot(task, file)
@@ -165,8 +174,10 @@ def _build(table: ModelTable, file: Path, progress: Callable[[training.Progress]
     return _of_task(table, maker, file)
 
 
-def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Model:
+def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Network:
     data = maker.dataset()
+    if table.attention is not None:
+        return _with_attention(table, table.attention, maker, data, file)
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     outputs = max(1, len(data.output_names))
     if table.architecture.outputs not in (1, outputs):
@@ -178,6 +189,31 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Model:
     model = Model.from_tokens(data, widths, variances, table.temperature, name=file.stem, skips=skips)
     task = {"name": table.task.name} | dataclasses.asdict(maker)
     return model.replace(task=task, likelihood=BY_NAME[table.observation](table.temperature))
+
+
+def _with_attention(
+    table: ModelTable, settings: AttentionTable, maker: tasks.Task, data: tasks.TokenDataset, file: Path
+) -> AttentionModel:
+    """Model that samples queries and keys: the task's tokens and labels, without its heads but for their number."""
+    heads = table.architecture.heads or [len(layer) for layer in data.head_names]
+    widths, variances = _widths_and_variances(table.architecture, len(heads))
+    outputs = max(1, len(data.output_names))
+    return AttentionModel(
+        inputs=data.inputs,
+        labels=data.labels,
+        mask=data.mask,
+        test_inputs=data.test_inputs,
+        test_mask=data.test_mask,
+        test_labels=data.test_labels,
+        readout=data.readout,
+        causal=data.causal,
+        output_names=data.output_names if len(data.output_names) else None,
+        architecture=Architecture(heads, widths, variances, tuple(table.architecture.skips or ()), outputs),
+        likelihood=BY_NAME[table.observation](table.temperature),
+        name=file.stem,
+        task={"name": table.task.name} | dataclasses.asdict(maker),
+        **settings.model_dump(),
+    )
 
 
 def _one_shot(table: TaskTable, file: Path) -> tuple[tasks.OneShot, training.Training]:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -46,7 +47,7 @@ class Sequences(eqx.Module):
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def __getitem__(self, examples: Int[Array, " chosen"]) -> "Sequences":
+    def __getitem__(self, examples: Int[Array | np.ndarray, " chosen"]) -> "Sequences":
         """Some of the sequences."""
 
         def of_each(array: Array | None) -> Array | None:
