@@ -25,11 +25,9 @@ from tests.posteriors import exact_scalar_posterior
 EXAMPLES, TOKENS, FEATURES, KEY_WIDTH = 10, 4, 3, 2
 PADDING = np.arange(TOKENS) < np.random.default_rng(1).integers(2, TOKENS + 1, size=(EXAMPLES, 1))
 NETWORKS = {
-    "two layers": {"heads": (2, 2), "width": 8},
-    "causal and padded": {"heads": (2,), "width": 8, "causal": True, "mask": PADDING, "readout": "mean"},
-    "padded at the end": {"heads": (2,), "width": 8, "mask": PADDING},
+    "two layers": {"heads": (2, 2), "width": 8, "causal": True, "mask": PADDING, "readout": "mean"},
     "skips": {"heads": (2, 1), "width": 8, "skips": (0.7, 0.0)},
-    "two outputs": {"heads": (2,), "width": 8, "outputs": 2},
+    "two outputs": {"heads": (2,), "width": 8, "outputs": 2, "mask": PADDING},
     "narrow": {"heads": (2,), "width": 1},
     "bilinear": {"heads": (2,), "width": 8},
 }
@@ -114,17 +112,17 @@ def test_laplaces_error_falls_as_one_over_the_width():
     assert errors[160] / errors[640] == pytest.approx(4, rel=0.1)
 
 
-def stated_error(heads, width, order, most, **others):
+def stated_error(heads, width, order, most, examples):
     """Whether the error of an order is at most as large as its documentation says, given that of sampling."""
-    model, queries_and_keys = network(heads, width, examples=20, temperature=0.1, **others), pairs(heads)
+    model, queries_and_keys = network(heads, width, examples=examples, temperature=0.1), pairs(heads)
     exact = ba.theory.evidence(model.given(queries_and_keys))
     assert exact.reliable
     found = conditional_evidence(model, queries_and_keys, order=order).log_evidence
     return abs(found - exact.log_evidence) < most + 3 * exact.error
 
 
-def test_laplaces_error_with_two_layers_is_as_stated():
-    assert stated_error((2, 2), 20, "laplace", 0.1)
+def test_laplaces_error_with_two_layers_is_small():
+    assert stated_error((2, 2), 20, "laplace", 0.1, EXAMPLES)
 
 
 @pytest.mark.heavy
@@ -140,16 +138,16 @@ def test_laplaces_error_with_two_layers_is_as_stated():
     ],
 )
 def test_errors_are_as_stated(heads, width, order, most):
-    assert stated_error(heads, width, order, most)
+    assert stated_error(heads, width, order, most, 20)
 
 
 @pytest.mark.parametrize("name", ["two layers", "skips", "two outputs"])
 def test_at_infinite_width_the_evidence_is_that_of_the_gaussian_process(name):
     model, heads = case(name)
-    model = model.replace(width=10**6)
+    model = model.replace(width=10**4)
     exact = ba.theory.gp_evidence(model.given(heads))
     for order in ORDERS:
-        assert conditional_evidence(model, heads, order=order).log_evidence == pytest.approx(exact, abs=1e-3)
+        assert conditional_evidence(model, heads, order=order).log_evidence == pytest.approx(exact, abs=3e-3)
 
 
 @pytest.mark.parametrize("order", ORDERS)
