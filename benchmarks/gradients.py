@@ -1,11 +1,13 @@
 """Gradient of the log posterior: token, path and collapsed parameterisation of the hidden Markov model, and the solver.
 
-Run with `uv run python benchmarks/gradients.py`.
+Run with `uv run python benchmarks/gradients.py`; with `--attention`, of models whose queries and keys are sampled too.
 """
 
+import sys
 from typing import Any
 
 import jax
+import numpy as np
 from numpyro.infer.util import potential_energy
 from timing import interleaved_seconds
 
@@ -16,7 +18,7 @@ REPEATS = 100
 """Gradients of each call, so that what the call itself takes counts little."""
 
 
-def gradient(model: ba.Model, parameterisation: str):
+def gradient(model: ba.Model | ba.AttentionModel, parameterisation: str):
     """A function that evaluates the gradient `REPEATS` times, from the first point of a chain."""
     kind = parameterisation_of(model, parameterisation)
     prepared: Any = kind.prepare(model)
@@ -32,8 +34,26 @@ def gradient(model: ba.Model, parameterisation: str):
     return lambda: many(sites, posterior)
 
 
+def with_attention() -> None:
+    """Print the table of models whose queries and keys are sampled too."""
+    rng = np.random.default_rng(0)
+    data = {"inputs": rng.normal(size=(100, 13, 29)), "labels": np.sign(rng.normal(size=100))}
+    print("| N | token | collapsed | token / collapsed |\n| --- | --- | --- | --- |")
+    for width in (10, 100, 1000):
+        model = ba.AttentionModel(**data, heads=(2, 2), widths=(width,) * 3, key_width=4, temperature=0.1)
+        names = ("token", "collapsed") if width < 1000 else ("collapsed",)
+        seconds = interleaved_seconds({name: gradient(model, name) for name in names}, repeats=5)
+        each = {name: 1e3 * value / REPEATS for name, value in seconds.items()}
+        token = f"{each['token']:.2f} ms" if "token" in each else ""
+        ratio = f"{each['token'] / each['collapsed']:.1f}" if token else ""
+        print(f"| {width} | {token} | {each['collapsed']:.2f} ms | {ratio} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
+    if "--attention" in sys.argv[1:]:
+        with_attention()
+        return
     model = ba.load_model("hidden_markov")
     print("| N | token | path | collapsed | token / path | token / collapsed |")
     print("| --- | --- | --- | --- | --- | --- |")

@@ -147,7 +147,7 @@ def test_at_infinite_width_the_evidence_is_that_of_the_gaussian_process(name):
     model = model.replace(width=10**4)
     exact = ba.theory.gp_evidence(model.given(heads))
     for order in ORDERS:
-        assert conditional_evidence(model, heads, order=order).log_evidence == pytest.approx(exact, abs=3e-3)
+        assert conditional_evidence(model, heads, order=order).log_evidence == pytest.approx(exact, abs=0.01)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -161,8 +161,8 @@ def test_the_order_of_heads_changes_nothing():
     """To leading order; Bartlett coordinates list paths in order, so that of Laplace's method changes within its error."""
     model, heads = case("two layers")
     assert_same(model, heads, lambda each: each[::-1], "leading", 1e-8)
-    for width, most in ((8, 0.1), (1000, 1e-3)):
-        assert_same(model.replace(width=width), heads, lambda each: each[::-1], "laplace", most)
+    for width in (10, 1000):
+        assert_same(model.replace(width=width), heads, lambda each: each[::-1], "laplace", 2 / width)
 
 
 def assert_same(model, heads, move, order, most):

@@ -13,8 +13,10 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN, duration, rounded, with_error
 from bayesattn.architecture import SKIP
+from bayesattn.cli.attention import print_attentions
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
+from bayesattn.model import has_fixed_attention
 from bayesattn.models import Model
 from bayesattn.theory.arguments import gaussian_density
 from bayesattn.theory.bartlett import layer_shapes
@@ -42,12 +44,18 @@ def theory(
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
 
+    Of a model that samples queries and keys: which of several attentions its posterior prefers at each width.
+
     Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
     """
     seed_number("--seed", seed)
     if dry_run and evidence:
         raise BayesattnError("--dry-run tells nothing of --evidence, whose cost is not known before")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
+    sampled = [case for case in cases if not has_fixed_attention(case)]
+    if sampled and not dry_run:
+        print_attentions(sampled, seed, as_json)
+        return
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")
     if dry_run:

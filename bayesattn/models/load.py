@@ -216,6 +216,17 @@ def _with_attention(
     )
 
 
+def heads_of_task(model: AttentionModel) -> list[Any] | None:
+    """Fixed heads that a model's task comes with, as `AttentionModel.given` takes them; None without any of this shape."""
+    settings = dict(model.task)
+    if settings.pop("name", None) not in tasks.TASKS or model.task["name"] == ONE_SHOT:
+        return None
+    maker = tasks.TASKS[model.task["name"]](**{name: _with_tuples(value) for name, value in settings.items()})
+    weights = list(maker.dataset().weights)
+    counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in weights)
+    return weights if counts == model.architecture.heads else None
+
+
 def _one_shot(table: TaskTable, file: Path) -> tuple[tasks.OneShot, training.Training]:
     arguments = _arguments(table)
     for name in ("train_images", "test_images"):

@@ -119,16 +119,16 @@ class QueriesAndKeys(eqx.Module):
         """NumPyro sites, standard normal."""
         return {
             name: jnp.asarray(numpyro.sample(name, dist.Normal(0.0, 1.0).expand(shape).to_event(3)))
-            for name, shape in self._sites()
+            for name, shape in self.sites()
         }
 
     def draw(self, key: Key[Array, ""]) -> Sites:
         """Sites drawn from the prior."""
-        sites = self._sites()
+        sites = self.sites()
         keys = jax.random.split(key, len(sites))
         return {name: jax.random.normal(each, shape) for each, (name, shape) in zip(keys, sites, strict=True)}
 
-    def _sites(self) -> list[tuple[str, tuple[int, int, int]]]:
+    def sites(self) -> list[tuple[str, tuple[int, int, int]]]:
         """Names and shapes of the sites."""
         names = (
             f"{WHITENED}{kind}_{layer}" for layer in range(1, len(self.shapes) + 1) for kind in ("queries", "keys")

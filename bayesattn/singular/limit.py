@@ -31,9 +31,11 @@ PROBABILITY = 0.95
 NEAREST, FARTHEST = 1.0, 25.0
 """Least and largest log(1/T) - c at the warmest temperature used."""
 SHIFTS = 100
-POWERS = (0.125, 0.25, 0.5, 1.0)
+POWERS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
 """Powers of T of the next term."""
-GRID, NEGLIGIBLE = 1000, 1e-6
+TERM_ERROR, ITERATIONS = 0.2, 4
+"""Relative error of the next term at each temperature, for further terms and powers of log T; its size is iterated."""
+GRID, NEGLIGIBLE = 25, 1e-4
 LARGEST_TERM = 0.5
 """Standard deviation of that term at the warmest temperature used."""
 
@@ -90,12 +92,43 @@ def _untold(reason: str) -> Limit:
     return Limit(UNTOLD, UNTOLD, 0, f"cannot tell: {reason}")
 
 
+class _Power(NamedTuple):
+    """Fit of lambda and b for one power p, each theta and each c: normal, with chi squared and the log of its weight."""
+
+    mean: Float[np.ndarray, "multiplicity shift"]
+    sd: Float[np.ndarray, "multiplicity shift"]
+    misfit: Float[np.ndarray, "multiplicity shift"]
+    log_weight: Float[np.ndarray, "multiplicity shift"]
+
+    @classmethod
+    def of(
+        cls,
+        term: Float[np.ndarray, " temperature"],
+        values: Float[np.ndarray, "multiplicity shift temperature"],
+        errors: Float[np.ndarray, " temperature"],
+    ) -> "_Power":
+        """Weighted least squares; the term itself holds to `TERM_ERROR` of its size, which is found by iteration."""
+        size = np.zeros(values.shape[:-1])
+        for _ in range(ITERATIONS):
+            variances = errors**2 + (TERM_ERROR * size[..., None] * term) ** 2
+            sums = [np.sum(term**order / variances, -1) for order in range(3)]
+            sums[2] = sums[2] + LARGEST_TERM**-2
+            pulled = [np.sum(term**order * values / variances, -1) for order in range(2)]
+            determinant = sums[0] * sums[2] - sums[1] ** 2
+            mean = (sums[2] * pulled[0] - sums[1] * pulled[1]) / determinant
+            size = (sums[0] * pulled[1] - sums[1] * pulled[0]) / determinant
+        residual = values - mean[..., None] - size[..., None] * term
+        misfit = np.sum(residual**2 / variances, -1) + (size / LARGEST_TERM) ** 2
+        log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2
+        return cls(mean, np.sqrt(sums[2] / determinant), misfit, log_weight)
+
+
 class _Fit(NamedTuple):
     """Posterior of lambda for each theta, c and power: normal, with weights."""
 
     weights: Float[np.ndarray, "multiplicity shift power"]
     means: Float[np.ndarray, "multiplicity shift power"]
-    sds: Float[np.ndarray, " power"]
+    sds: Float[np.ndarray, "multiplicity shift power"]
     multiplicities: Float[np.ndarray, " multiplicity"]
     p_value: float
 
@@ -110,27 +143,16 @@ class _Fit(NamedTuple):
         """Posterior, closed in lambda and in the size of the power, by quadrature over the others."""
         distances = np.linspace(NEAREST, FARTHEST, SHIFTS)
         below = (multiplicities[:, None, None] - 1) / (logs - logs[0] + distances[:, None])
-        shifted = (values + below) / errors
-        log_rarity = np.log(multiplicities[:, None])
-        means, misfits, log_weights, sds = [], [], [], []
-        for power in POWERS:
-            columns = np.stack([np.ones_like(logs), np.exp(-power * (logs - logs[0]))], axis=1) / errors[:, None]
-            precision = columns.T @ columns + np.diag([0.0, LARGEST_TERM**-2])
-            covariance = np.linalg.inv(precision)
-            estimates = shifted @ columns @ covariance
-            misfit = np.sum(shifted**2, -1) - np.einsum("msk,kl,msl->ms", estimates, precision, estimates)
-            means.append(estimates[..., 0])
-            misfits.append(misfit)
-            log_weights.append(-misfit / 2 - np.linalg.slogdet(precision)[1] / 2 - log_rarity)
-            sds.append(np.sqrt(covariance[0, 0]))
+        fits = [_Power.of(np.exp(-power * (logs - logs[0])), values + below, errors) for power in POWERS]
+        log_rarity = np.log(multiplicities[:, None, None])
         # lambda and the size of the power are fitted; theta, c and the power are hardly free.
         freedom = max(1, len(logs) - 2)
         return cls(
-            special.softmax(np.stack(log_weights, -1)),
-            np.stack(means, -1),
-            np.array(sds),
+            special.softmax(np.stack([fit.log_weight for fit in fits], -1) - log_rarity),
+            np.stack([fit.mean for fit in fits], -1),
+            np.stack([fit.sd for fit in fits], -1),
             multiplicities,
-            float(stats.chi2.sf(np.min(misfits), freedom)),
+            float(stats.chi2.sf(min(fit.misfit.min() for fit in fits), freedom)),
         )
 
     def densest(self) -> tuple[float, float]:
@@ -139,10 +161,12 @@ class _Fit(NamedTuple):
         weights, means, sds = (
             np.broadcast_to(each, self.weights.shape)[matters] for each in (self.weights, self.means, self.sds)
         )
-        grid = np.linspace((means - 4 * sds).min(), (means + 4 * sds).max(), GRID)
+        # As fine as the narrowest of the normal densities, where that one is.
+        grid = np.unique(means + sds * np.linspace(-4, 4, GRID)[:, None])
         density = stats.norm.pdf(grid[:, None], means, sds) @ weights
+        mass = density * np.gradient(grid)
         order = np.argsort(-density)
-        inside = grid[order[: int(np.searchsorted(np.cumsum(density[order]), PROBABILITY * density.sum())) + 1]]
+        inside = grid[order[: int(np.searchsorted(np.cumsum(mass[order]), PROBABILITY * mass.sum())) + 1]]
         return float(inside.min()), float(inside.max())
 
     def limit(self, used: int) -> Limit:

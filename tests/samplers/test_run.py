@@ -178,9 +178,9 @@ def test_weights_are_left_out_unless_asked_for(scalar_draws):
         ({"thin": 3}, "thin must divide draws = 1000, got 3"),
         (
             {"keep": ["weight"]},
-            "keep must be one of 'order_parameter', 'latent', 'prediction', 'weights', got 'weight'",
+            "keep must be one of 'order_parameter', 'latent', 'prediction', 'queries_keys', 'weights', got 'weight'",
         ),
-        ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction, weights"),
+        ({"keep": []}, "keep must be a list of some of order_parameter, latent, prediction, queries_keys, weights"),
         ({"options": {"step": 1}}, "options of sampler 'nuts'.*step"),
     ],
 )
