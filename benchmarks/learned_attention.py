@@ -17,6 +17,7 @@ task, whose numbers mean nothing. On two cores it takes an hour.
 """
 
 import argparse
+import dataclasses
 import json
 import time
 from pathlib import Path
@@ -169,7 +170,7 @@ def cell(task: HiddenMarkov, width: int, kind: str, seed: int, fast: bool, folde
     else:
         made = {
             "hand-made": lambda: data.weights,
-            "random": lambda: HiddenMarkov(**vars(task) | {"layers": (("random",) * 2,) * 2}).dataset().weights,
+            "random": lambda: dataclasses.replace(task, layers=(("random",) * 2,) * 2).dataset().weights,
             "trained": lambda: trained_heads(model, seed, 20 if fast else TRAINING_STEPS),
         }
         found = fixed_cell(model, made[kind](), hand_made)
@@ -216,7 +217,8 @@ def main() -> None:
     parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    task = HiddenMarkov(**(FAST if given.fast else FULL) | NOISE)
+    sizes: dict[str, Any] = (FAST if given.fast else FULL) | NOISE
+    task = HiddenMarkov(**sizes)
     folder = given.out / ("fast" if given.fast else "full")
     cells = []
     for kind in given.only:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from bayesattn._util.text import with_error
@@ -38,10 +39,11 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
 
 
 def _candidates(case: AttentionModel, seed: int) -> dict[str, Any]:
+    """Heads of the task, if it has any, those that are most probable, and uniform ones."""
     rng = np.random.default_rng(seed)
     prior = QueriesAndKeys.of(case)
-    start = heads_of(prior.named({name: rng.normal(size=shape) for name, shape in prior.sites()}))
-    found = {"most probable": most_probable_attention(case, start).queries_and_keys}
+    start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
+    found: dict[str, Any] = {"most probable": most_probable_attention(case, start).queries_and_keys}
     found["uniform"] = [tuple(np.zeros(shape) for _ in range(2)) for shape in prior.shapes]
     own = heads_of_task(case)
     return found if own is None else {"the task's": own} | found

@@ -1,7 +1,7 @@
 """Command `bayesattn theory`: predictions of the theory for a model."""
 
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, cast
 
 import numpy as np
 import typer
@@ -13,6 +13,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import UNKNOWN, duration, rounded, with_error
 from bayesattn.architecture import SKIP
+from bayesattn.attention_model import AttentionModel
 from bayesattn.cli.attention import print_attentions
 from bayesattn.cli.options import DataSeed, Json, ModelName, Seed, Temperatures, Widths, models
 from bayesattn.cli.screen import Bars, bars, new_table, print_json, print_table, say, screen
@@ -52,9 +53,8 @@ def theory(
     if dry_run and evidence:
         raise BayesattnError("--dry-run tells nothing of --evidence, whose cost is not known before")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
-    sampled = [case for case in cases if not has_fixed_attention(case)]
-    if sampled and not dry_run:
-        print_attentions(sampled, seed, as_json)
+    if not has_fixed_attention(cases[0]):
+        print_attentions(cast(list[AttentionModel], cases), seed, as_json)
         return
     for case in cases if evidence else ():
         refuse_many("the evidence", layer_shapes(case.architecture), "use fewer heads or narrower layers")

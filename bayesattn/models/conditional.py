@@ -44,7 +44,7 @@ class Conditional(Protocol):
         ...
 
     def outputs(
-        self, draw: Draw, path_inputs: Any, key: Key[Array, ""] | None
+        self, draw: Draw, inputs: Any, /, key: Key[Array, ""] | None
     ) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         ...

@@ -197,7 +197,7 @@ def _with_attention(
     """Model that samples queries and keys: the task's tokens and labels, without its heads but for their number."""
     heads = table.architecture.heads or [len(layer) for layer in data.head_names]
     widths, variances = _widths_and_variances(table.architecture, len(heads))
-    outputs = max(1, len(data.output_names))
+    outputs, skips = max(1, len(data.output_names)), tuple(table.architecture.skips or ())
     return AttentionModel(
         inputs=data.inputs,
         labels=data.labels,
@@ -208,7 +208,7 @@ def _with_attention(
         readout=data.readout,
         causal=data.causal,
         output_names=data.output_names if len(data.output_names) else None,
-        architecture=Architecture(heads, widths, variances, tuple(table.architecture.skips or ()), outputs),
+        architecture=Architecture(tuple(heads), tuple(widths), tuple(variances), skips, outputs),
         likelihood=BY_NAME[table.observation](table.temperature),
         name=file.stem,
         task={"name": table.task.name} | dataclasses.asdict(maker),

@@ -50,11 +50,13 @@ class Sequences(eqx.Module):
     def __getitem__(self, examples: Int[Array | np.ndarray, " chosen"]) -> "Sequences":
         """Some of the sequences."""
 
-        def of_each(array: Array | None) -> Array | None:
-            return array if array is None or len(array) == 1 else array[examples]
+        def of_each(array: Array) -> Array:
+            return array if len(array) == 1 else array[examples]
+
+        allowed = None if self.allowed is None else of_each(self.allowed)
 
         place = None if self.place is None else self.place[examples]
-        return Sequences(self.inputs[examples], of_each(self.allowed), of_each(self.read), place)
+        return Sequences(self.inputs[examples], allowed, of_each(self.read), place)
 
     def path_inputs(self, heads: Heads, skips: tuple[bool, ...]) -> Float[Array, "example path feature"]:
         """Path inputs xi, in few operations: of the last layer only the attention of the token that is read out.

@@ -8,7 +8,7 @@ gives an unbiased estimate of p(Y), and their scatter gives its error.
 
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import blackjax
 import blackjax.smc.resampling
@@ -172,7 +172,8 @@ def _rise(likelihoods: np.ndarray, most: float) -> float:
 
     if share(most) >= EFFECTIVE_SHARE:
         return most
-    found = optimize.brentq(lambda log_rise: share(np.exp(log_rise)) - EFFECTIVE_SHARE, np.log(most) - 40, np.log(most))
+    log_most = np.log(most)
+    found: Any = optimize.brentq(lambda logarithm: share(np.exp(logarithm)) - EFFECTIVE_SHARE, log_most - 40, log_most)
     return float(np.exp(found))
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from bayesattn import runs
 from bayesattn.samplers.pilot import Pilot, estimate
 from bayesattn.sweep.plan import Planned, Sweep
@@ -47,7 +49,8 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
             model = planned.model(trained=False)
             kind = (
                 *(job.sampler, job.parameterisation, job.chain_method, repr(job.options), job.keep, job.warmup),
-                model.path_inputs.shape,
+                *(np.shape(getattr(model, name)) for name in model.data_names),
+                getattr(model, "key_width", None),
                 type(model.likelihood),
                 layer_shapes(model.architecture),
                 model.architecture.widths if job.parameterisation != "collapsed" or "weights" in job.keep else None,
