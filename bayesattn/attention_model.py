@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -181,8 +182,6 @@ class AttentionModel(Posterior):
         if type(self.likelihood) not in BY_NAME.values():
             require_usable(self.likelihood, self.labels)
         if self.likelihood.conjugate and self.labels.ndim == 1 and (doubt := doubtful_labels("labels", self.labels)):
-            import warnings
-
             warnings.warn(doubt, stacklevel=2)
 
     def _check_test(self, inputs: Checked, mask: Checked, labels: Checked) -> None:

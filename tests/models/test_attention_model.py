@@ -14,7 +14,9 @@ from bayesattn import runs
 from bayesattn.checks import calibration
 from bayesattn.models import Collapsed, CollapsedAttention, TokenAttention, collapsed
 from bayesattn.models.conditional import conditional_of
+from bayesattn.models.origin import model_in
 from bayesattn.models.queries_keys import heads_of
+from bayesattn.models.trees import opened
 from bayesattn.network import network
 from bayesattn.reference.quantities import names_of, quantities_of_draws
 from bayesattn.samplers.smc import anneal
@@ -152,9 +154,6 @@ def test_a_model_is_restored_from_its_draws(settings):
         model,
         "collapsed",
     )
-    from bayesattn.models.origin import model_in
-    from bayesattn.models.trees import opened
-
     again = model_in(opened(found))
     assert repr(again) == repr(model)
     assert again.test_mask is None if model.test_mask is None else np.array_equal(again.test_mask, model.test_mask)
