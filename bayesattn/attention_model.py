@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, TypeGuard
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -28,16 +28,12 @@ from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
 from bayesattn.labels import doubtful_labels
 from bayesattn.likelihoods import (
-    BY_NAME,
     Likelihood,
     at_temperature,
     likelihood_from,
-    name_of,
-    require_usable,
-    settings_of,
 )
 from bayesattn.model import Model
-from bayesattn.posterior import Posterior
+from bayesattn.network_posterior import NetworkPosterior, listed
 from bayesattn.tokens import Tokens
 
 ATTENTION_ON = ("inputs", "hidden")
@@ -47,7 +43,7 @@ SHAPE = ("heads", "widths", "variances", "skips", "outputs")
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class AttentionModel(Posterior):
+class AttentionModel(NetworkPosterior):
     """Posterior p(all weights | labels) of a network, with Gaussian priors on queries and keys as on values.
 
     The logits of a head are (K x_key).(Q x_query) / sqrt(G) with the tokens x of the input, as for the pairs (Q, K) of
@@ -90,10 +86,10 @@ class AttentionModel(Posterior):
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "collapsed")
+    weight_space: ClassVar[str] = "token"
+    labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "inputs", "mask")
-    data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_inputs", "test_mask")
-    compressed: ClassVar[None] = None
-    """No examples are compressed: their path inputs differ from draw to draw."""
+    data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_inputs", "test_mask", "watched")
 
     inputs: Any
     labels: Any
@@ -111,7 +107,7 @@ class AttentionModel(Posterior):
     attention_on: str
     values: str
     values_strength: float
-    watched: tuple[int, ...]
+    watched: np.ndarray | None
     head_names: Sequence[Sequence[str]] | None
     output_names: Sequence[str] | None
     name: str
@@ -176,11 +172,7 @@ class AttentionModel(Posterior):
         put("name", name)
         put("task", copy.deepcopy(dict(task or {})))
         arch.row_names(self.head_names, self.output_names)
-        for each in ("labels", "test_labels"):
-            if getattr(self, each) is not None:
-                self.likelihood.check_labels(each, getattr(self, each))
-        if type(self.likelihood) not in BY_NAME.values():
-            require_usable(self.likelihood, self.labels)
+        self.check_labels()
         if self.likelihood.conjugate and self.labels.ndim == 1 and (doubt := doubtful_labels("labels", self.labels)):
             warnings.warn(doubt, stacklevel=2)
 
@@ -194,26 +186,22 @@ class AttentionModel(Posterior):
         put("test_inputs", None)
         if inputs is None:
             return
-        shape = ("test_examples", "test_tokens", self.inputs.shape[2])
+        shape = ("test_examples", "test_tokens", self.features)
         inputs, mask = attention.checked_tokens("test_inputs", inputs, mask, shape)
         put("test_inputs", owned(inputs))
         put("test_mask", None if mask is None else owned(mask))
         if labels is not None:
             put("test_labels", owned(labels_array("test_labels", labels, len(inputs), self.architecture.outputs)))
 
-    def _checked_watched(self, watched: Checked) -> tuple[int, ...]:
-        listed = entries("watched", watched, "a list of test sequences, by index")
-        count = 0 if self.test_inputs is None else len(self.test_inputs)
-        if listed and not count:
+    def _checked_watched(self, watched: Checked) -> np.ndarray | None:
+        """Indices of test sequences, or None if there are none."""
+        chosen = () if watched is None else entries("watched", watched, "a list of test sequences, by index")
+        if not chosen:
+            return None
+        if self.test_inputs is None:
             raise BayesattnError("watched need test_inputs, got None for the latter")
-        return tuple(
-            positive_integer(f"watched[{place}]", index, 0, max(count - 1, 0)) for place, index in enumerate(listed)
-        )
-
-    @property
-    def temperature(self) -> Any:
-        """T of the likelihood; None if it has none."""
-        return getattr(self.likelihood, "temperature", None)
+        last = self.test_examples - 1
+        return owned(np.array([positive_integer(f"watched[{n}]", each, 0, last) for n, each in enumerate(chosen)]))
 
     @property
     def is_linear(self) -> bool:
@@ -257,8 +245,7 @@ class AttentionModel(Posterior):
 
     def table(self) -> PlainDict:
         """Settings that, together with the arrays, determine the posterior."""
-        table: PlainDict = {"temperature": self.temperature, "architecture": _plain(self.architecture.table)}
-        table["attention"] = {
+        settings: PlainDict = {
             "key_width": self.key_width,
             "query_variance": list(self.query_variances),
             "key_variance": list(self.key_variances),
@@ -266,13 +253,19 @@ class AttentionModel(Posterior):
             "causal": self.causal,
         }
         if self.attention_on != "inputs":
-            table["attention"]["attention_on"] = self.attention_on
+            settings["attention_on"] = self.attention_on
         if self.values != "linear":
-            table["attention"] |= {"values": self.values, "values_strength": self.values_strength}
-        table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
-        if type(self.likelihood) not in BY_NAME.values():
-            table["likelihood"] = settings_of(self.likelihood)
-        return table | ({"task": self.task} if self.task else {})
+            settings |= {"values": self.values, "values_strength": self.values_strength}
+        return super().table() | {"attention": settings}
+
+    def checked_heads(self, queries_and_keys: Checked) -> tuple[Any, ...]:
+        """Queries and keys, or bilinear heads, of each layer as arrays; raises ValueError as `given` does."""
+        self.require_linear("a model with fixed attention")
+        heads, arch = attention.checked_heads(queries_and_keys, self.features), self.architecture
+        counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in heads)
+        if counts != arch.heads:
+            raise BayesattnError(f"queries_and_keys must have {arch.heads} heads per layer, got {counts}")
+        return heads
 
     def given(self, queries_and_keys: Checked) -> Model:
         """Posterior of values, input projection and readout for fixed queries and keys, which the theory describes.
@@ -280,12 +273,11 @@ class AttentionModel(Posterior):
         Args:
             queries_and_keys: for each layer a pair (Q, K), each of shape (H_l, G, N_0), as
                 `bayesattn.attention.path_inputs` takes them; or an array of bilinear heads.
+
+        Raises:
+            ValueError: other shapes or numbers of heads, a network that is not linear given queries and keys.
         """
-        self.require_linear("a model with fixed attention")
-        heads, arch = attention.checked_heads(queries_and_keys, self.inputs.shape[2]), self.architecture
-        counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in heads)
-        if counts != arch.heads:
-            raise BayesattnError(f"queries_and_keys must have {arch.heads} heads per layer, got {counts}")
+        heads, arch = self.checked_heads(queries_and_keys), self.architecture
         skips = [skip > 0 for skip in arch.skips]
         path_inputs = partial(
             attention.path_inputs, weights=heads, readout=self.readout, causal=self.causal, skips=skips
@@ -311,11 +303,9 @@ class AttentionModel(Posterior):
         rows = {
             "examples": f"{examples} of {tokens} tokens and {features} features{test}",
             "heads": f"{arch.layers_text}, queries and keys of width {self.key_width} with prior variances"
-            f" {_listed(self.query_variances)} and {_listed(self.key_variances)}",
+            f" {listed(self.query_variances)} and {listed(self.key_variances)}",
             **({} if self.is_linear else {"blocks": self._blocks()}),
-            "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
-            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
-            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
+            **self._described_network(),
         }
         return f"AttentionModel {self.name!r}", rows
 
@@ -325,26 +315,6 @@ class AttentionModel(Posterior):
             "" if self.values == "linear" or self.values_strength == 1 else f" of strength {self.values_strength:g}"
         )
         return f"attention on {self.attention_on}, values {self.values}{strength}"
-
-    @property
-    def size(self) -> str:
-        """N_1, which represents all widths."""
-        return f"N = {self.architecture.widths[0]}"
-
-    @property
-    def shown_names(self) -> PlainDict:
-        """Names of the paths."""
-        return {"path": self.path_names}
-
-    @property
-    def row_names(self) -> list[str]:
-        """Names of the order parameter's rows."""
-        return self.architecture.row_names(self.head_names, self.output_names)
-
-    @property
-    def path_names(self) -> list[str]:
-        """Names of the paths."""
-        return self.architecture.path_names(self.head_names)
 
     def replace(self, **changes: Any) -> "AttentionModel":
         """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `AttentionModel` does."""
@@ -360,15 +330,6 @@ class AttentionModel(Posterior):
         if temperature is not None:
             changes.setdefault("likelihood", at_temperature(self.likelihood, temperature))
         return AttentionModel(**own | changes | {"architecture": arch})
-
-
-Network = Model | AttentionModel
-"""Posteriors of networks."""
-
-
-def is_network(posterior: object) -> TypeGuard[Network]:
-    """Whether a posterior is that of a network, with fixed or with sampled attention."""
-    return isinstance(posterior, Network)
 
 
 def _architecture(
@@ -391,11 +352,3 @@ def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
     if len(listed) != depth:
         raise BayesattnError(f"{name} must be a number, or one for each of {depth} layers, got {len(listed)}")
     return tuple(not_negative(f"{name}[{place}]", each) for place, each in enumerate(listed))
-
-
-def _plain(table: PlainMapping) -> PlainDict:
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{number:g}" for number in dict.fromkeys(numbers))

@@ -16,10 +16,10 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn._util.watched import watched
-from bayesattn.attention_model import Network
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.theory.heads import head_scores
 from bayesattn.theory.heads import path_correlations as correlations
 from bayesattn.theory.saddle_point import solve
@@ -147,7 +147,7 @@ class CombiningWidth(Described):
         }
 
 
-def heads(draws: Draws, model: Network | None = None) -> Heads:
+def heads(draws: Draws, model: NetworkPosterior | None = None) -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
     The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which at least one uses
@@ -176,7 +176,7 @@ def heads(draws: Draws, model: Network | None = None) -> Heads:
     )
 
 
-def names_of_heads(model: Network) -> list[tuple[int, str]]:
+def names_of_heads(model: NetworkPosterior) -> list[tuple[int, str]]:
     """Layer, from 1, and name of each head, first layer first."""
     return [
         (layer, name)
@@ -185,7 +185,7 @@ def names_of_heads(model: Network) -> list[tuple[int, str]]:
     ]
 
 
-def path_correlations(draws: Draws, model: Network | None = None) -> PathCorrelations:
+def path_correlations(draws: Draws, model: NetworkPosterior | None = None) -> PathCorrelations:
     """Posterior of the correlations of paths in U; arguments and errors as for `heads`."""
     model, order_parameters = _drawn(draws, model)
     moments = _posterior(correlations(order_parameters))
@@ -241,7 +241,7 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
     return CombiningWidth(least, correlation, widths, np.array([correlation_at[each] for each in widths]))
 
 
-def _drawn(draws: Draws, model: Network | None) -> tuple[Network, np.ndarray]:
+def _drawn(draws: Draws, model: NetworkPosterior | None) -> tuple[NetworkPosterior, np.ndarray]:
     model, tree = opened_with_network(draws, model)
     return model, order_parameters_in(tree, model)
 

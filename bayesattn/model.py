@@ -23,16 +23,8 @@ from bayesattn.kernels.choice import by_products, cheapest_form, gaussian_proces
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions, require_paths
 from bayesattn.labels import warn_of_labels
-from bayesattn.likelihoods import (
-    BY_NAME,
-    Likelihood,
-    at_temperature,
-    likelihood_from,
-    name_of,
-    require_usable,
-    settings_of,
-)
-from bayesattn.posterior import Posterior
+from bayesattn.likelihoods import Likelihood, at_temperature, likelihood_from, require_gaussian
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
 
@@ -48,7 +40,7 @@ def _dataset_property(name: str, description: str) -> Any:
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
-class Model(Posterior):
+class Model(NetworkPosterior):
     """Posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
 
     Args:
@@ -77,6 +69,8 @@ class Model(Posterior):
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
+    weight_space: ClassVar[str] = "path"
+    labelled: ClassVar[tuple[str, ...]] = ("labels", "test_labels", "validation_labels")
     posterior_names: ClassVar[tuple[str, ...]] = ("labels", "path_inputs")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "test_path_inputs")
 
@@ -156,11 +150,6 @@ class Model(Posterior):
             if name in changed and getattr(data, name) is not None:
                 warn_of_labels(name, getattr(data, name), self)
 
-    @property
-    def temperature(self) -> Any:
-        """T of the likelihood; None if it has none."""
-        return getattr(self.likelihood, "temperature", None)
-
     path_inputs = _dataset_property("path_inputs", "xi of the training examples, shape (P, Pi, N_0).")
     labels = _dataset_property("labels", "Y of the training examples, shape (P,) or (P, m).")
     test_path_inputs = _dataset_property("test_path_inputs", "xi of the test examples, or None.")
@@ -177,11 +166,7 @@ class Model(Posterior):
                 "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
                 f" {self.likelihood!r}"
             )
-        for name in ("labels", "test_labels", "validation_labels"):
-            if getattr(self, name) is not None:
-                self.likelihood.check_labels(name, getattr(self, name))
-        if type(self.likelihood) not in BY_NAME.values():
-            require_usable(self.likelihood, self.labels)
+        self.check_labels()
 
     @property
     def identifying_arrays(self) -> list[np.ndarray]:
@@ -261,27 +246,16 @@ class Model(Posterior):
 
     def table(self) -> PlainDict:
         """Resolved model in the form of a model file; without [task] if the data were given as arrays."""
-        arch = self.architecture
-        shape = {"heads": list(arch.heads), "widths": list(arch.widths), "variances": list(arch.variances)}
-        shape |= {name: list(value) if name == "skips" else value for name, value in arch.extensions.items()}
-        table: PlainDict = {"temperature": self.temperature, "architecture": shape}
-        table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
-        if type(self.likelihood) not in BY_NAME.values():
-            table["likelihood"] = settings_of(self.likelihood)
+        table = super().table()
         if self.compressed is not None:
             residual = self.compressed.residual
             # Nine digits, because the last ones may differ between processors.
             table["statistics"] = {"examples": self.examples, "unexplained": float(f"{residual.square:.9g}")}
-        return table | ({"task": self.task} if self.task else {})
+        return table
 
     def require_gaussian(self) -> None:
         """Raise ValueError if the likelihood is not Gaussian, because there is then no theory in closed form."""
-        if not self.likelihood.conjugate:
-            raise BayesattnError(
-                "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a"
-                f" model with {self.likelihood!r}: draw from it (sample, predict), or use"
-                " replace(likelihood=bayesattn.Gaussian(T))"
-            )
+        require_gaussian(self.likelihood)
 
     @property
     @with_own_settings
@@ -319,9 +293,7 @@ class Model(Posterior):
             "examples": f"{self.examples} of {features} features"
             + "".join(f", {other}" for other in self.dataset.others),
             "paths": f"{paths}, of {arch.layers_text}: {', '.join(self.path_names)}",
-            "widths": f"N = {', '.join(map(str, arch.widths))}; prior variances {_listed(arch.variances)}",
-            **({} if self.temperature is None else {"temperature": f"T = {self.temperature:g}"}),
-            **({} if self.likelihood.conjugate else {"labels": self.likelihood.description}),
+            **self._described_network(),
         }
         return f"Model {self.name!r}", rows
 
@@ -331,24 +303,9 @@ class Model(Posterior):
         return self.likelihood.conjugate
 
     @property
-    def size(self) -> str:
-        """N_1, which represents all widths."""
-        return f"N = {self.architecture.widths[0]}"
-
-    @property
     def shown_names(self) -> PlainDict:
         """Names of the paths, and groups of paths by name."""
-        return {"path": self.path_names, "groups": dict(self.path_groups)}
-
-    @property
-    def row_names(self) -> list[str]:
-        """Names of the order parameter's rows: path names, with the output if there are several."""
-        return self.architecture.row_names(self.head_names, self.output_names)
-
-    @property
-    def path_names(self) -> list[str]:
-        """Names of the paths."""
-        return self.architecture.path_names(self.head_names)
+        return super().shown_names | {"groups": dict(self.path_groups)}
 
     def replace(self, **changes: Any) -> "Model":
         """Copy with some fields changed; `width=N` sets every width. Raises ValueError as `Model` does."""
@@ -395,7 +352,3 @@ def has_fixed_attention(posterior: object) -> TypeGuard[Model]:
 
 
 MODEL_FIELDS = tuple(each.name for each in dataclasses.fields(Model))
-
-
-def _listed(numbers: Sequence[float]) -> str:
-    return ", ".join(f"{number:g}" for number in numbers)

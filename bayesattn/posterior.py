@@ -25,6 +25,8 @@ class Posterior(OwnsArrays, Described, abc.ABC):
 
     parameterisations: ClassVar[tuple[str, ...]]
     """Parameterisations in which the posterior can be sampled."""
+    weight_space: ClassVar[str]
+    """The parameterisation in which all unknowns of the model are sampled, at the least cost."""
     posterior_names: ClassVar[tuple[str, ...]]
     """Names of the arrays that determine the posterior."""
     data_names: ClassVar[tuple[str, ...]]
@@ -44,24 +46,23 @@ class Posterior(OwnsArrays, Described, abc.ABC):
         """NumPyro model function without arguments, which holds the data (`bayesattn.models.interface.numpyro_model`).
 
         Args:
-            parameterisation: one of `parameterisations`; by default "path", or the only one there is.
+            parameterisation: one of `parameterisations`; by default `weight_space`.
 
         Raises:
             ValueError: another parameterisation, or one that cannot serve the model.
         """
-        return _interface().numpyro_model(self, parameterisation or self._usual("path"))
-
-    def _usual(self, parameterisation: str) -> str:
-        """A parameterisation, or the only one that there is."""
-        return parameterisation if len(self.parameterisations) > 1 else next(iter(self.parameterisations))
+        return _interface().numpyro_model(self, parameterisation or self.weight_space)
 
     def log_density(self, parameterisation: str | None = None) -> "LogDensity":
-        """Log posterior density as a function of one flat vector, by default of "collapsed"; errors as for `numpyro`.
+        """Log posterior density as a function of one flat vector, by default in the last of `parameterisations`.
+
+        Errors as for `numpyro`.
+
 
         Returns:
             A `bayesattn.models.interface.LogDensity`: `.function`, `.size`, `.initial(key)`, `.sites(vector)`.
         """
-        return _interface().log_density(self, parameterisation or self._usual("collapsed"))
+        return _interface().log_density(self, parameterisation or self.parameterisations[-1])
 
     @property
     def has_theory(self) -> bool:

@@ -22,7 +22,6 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, cell
 from bayesattn._util.watched import watched
-from bayesattn.attention_model import Network
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
 from bayesattn.models.arviz import axes, axis_names, tree_of
@@ -30,6 +29,7 @@ from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.origin import described_in
 from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network, order_parameters_in
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory import bartlett
 
@@ -109,7 +109,7 @@ def predict(
     mask: Checked = None,
     keep_draws: bool = False,
     thin: int = 1,
-    model: Network | None = None,
+    model: NetworkPosterior | None = None,
     seed: int = 0,
 ) -> PosteriorPrediction:
     """Posterior of the network's outputs at new inputs, which are processed in blocks.
@@ -177,7 +177,7 @@ def with_groups(
     *names: str,
     prior_draws: int = PRIOR_DRAWS,
     joint: bool = False,
-    model: Network | None = None,
+    model: NetworkPosterior | None = None,
     seed: int = 0,
 ) -> "xr.DataTree":
     """Draws with additional ArviZ groups, made from the draws of U and from the prior.
@@ -263,7 +263,7 @@ def with_groups(
 
 
 def _variables(
-    tree: "xr.DataTree", model: Network, names: Sequence[str], thin: int = 1
+    tree: "xr.DataTree", model: NetworkPosterior, names: Sequence[str], thin: int = 1
 ) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
     """Every thin-th draw of some variables."""
     variables = {"order_parameter": order_parameters_in(tree, model, thin)}
@@ -344,7 +344,7 @@ def _replicated(conditional: Conditional, draws, keys):
     return jax.lax.map(lambda pair: conditional.replicate(*pair), (draws, keys))
 
 
-def _log_prior(draws: "xr.DataTree", model: Network) -> Float[np.ndarray, "chain draw"]:
+def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarray, "chain draw"]:
     """Log prior density of the Bartlett coordinates of U."""
     if "bartlett" not in draws["posterior"]:
         raise BayesattnError(

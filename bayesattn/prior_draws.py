@@ -5,19 +5,20 @@ from functools import partial
 import jax
 from jaxtyping import Array, Key
 
-from bayesattn.attention_model import AttentionModel, Network
 from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.likelihoods import Likelihood
-from bayesattn.models.parameterisation import arrays_of
-from bayesattn.models.sampled_attention import TokenAttention
+from bayesattn.model import has_fixed_attention
+from bayesattn.models.parameterisation import Parameterisation, arrays_of
+from bayesattn.models.registry import parameterisation_of
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.theory import bartlett
 from bayesattn.theory.problem import Problem, problem_of
 
 
-def from_prior(model: Network, keys: Key[Array, " draw"]) -> dict[str, Array]:
+def from_prior(model: NetworkPosterior, keys: Key[Array, " draw"]) -> dict[str, Array]:
     """U, labels and, if there are test examples, f of networks drawn from the prior."""
-    if isinstance(model, AttentionModel):
-        return _prior_by_weights(keys, TokenAttention.of(model))
+    if not has_fixed_attention(model):
+        return _prior_by_weights(keys, parameterisation_of(model, model.weight_space).of(model))
     test, arch = model.test_path_inputs, model.architecture
     scaled = None if test is None else scaled_features(test, arch.input_variance)
     problem = problem_of(model.kernels, arch)
@@ -25,7 +26,7 @@ def from_prior(model: Network, keys: Key[Array, " draw"]) -> dict[str, Array]:
 
 
 @jax.jit
-def _prior_by_weights(keys, posterior: TokenAttention) -> dict[str, Array]:
+def _prior_by_weights(keys, posterior: Parameterisation) -> dict[str, Array]:
     def draw(key):
         sites_key, labels_key = jax.random.split(key)
         sites = posterior.draw_prior(sites_key)

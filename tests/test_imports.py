@@ -21,7 +21,7 @@ FLOORS = [
     ["gather"],
     ["dataset", "network", "tasks"],
     ["tokens"],
-    ["attention_model", "model"],
+    ["attention_model", "model", "network_posterior"],
     ["models"],
     ["joining", "samplers"],
     [

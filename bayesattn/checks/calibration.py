@@ -22,12 +22,12 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn.attention_model import Network
 from bayesattn.checks.ranks import effective_share, least_tail, rank_errors, uniform_probability
 from bayesattn.model import has_fixed_attention
-from bayesattn.models import AttentionModel, Model, collapsed, parameterisation_of
+from bayesattn.models import Model, collapsed, parameterisation_of
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.queries_keys import invariants, names_of_invariants
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.samplers import BIASED, WITH_REPLICAS, Job
 from bayesattn.samplers.blocks import plan
 from bayesattn.samplers.program import Program, kernel, options_for
@@ -49,8 +49,6 @@ simulations. With a share of 0.5 they fail 1.5 times as often, with a share of 0
 """
 SIMULATIONS_PER_BATCH = 50
 """Number of simulations sampled in one batch."""
-WEIGHTS_OF: dict[type, str] = {Model: "path", AttentionModel: "token"}
-"""Parameterisation by all weights of each kind of model, from which joint draws are made."""
 TIE_STREAM = 2
 """Number of the random stream that breaks ties."""
 
@@ -113,7 +111,7 @@ class JointTest:
 
 
 @with_own_settings
-def simulate(model: Network, simulations: int, seed: int = 0) -> Simulations:
+def simulate(model: NetworkPosterior, simulations: int, seed: int = 0) -> Simulations:
     """Draw weights from the prior, and labels and predictions from the network with these weights.
 
     The simulations do not depend on the sampler or the parameterisation that are calibrated later.
@@ -127,8 +125,7 @@ def simulate(model: Network, simulations: int, seed: int = 0) -> Simulations:
         ValueError: fewer than one simulation.
     """
     positive_integer("simulations", simulations)
-    kind = parameterisation_of(model, WEIGHTS_OF[type(model)])
-    network = kind.of(model)
+    network = parameterisation_of(model, model.weight_space).of(model)
 
     def one(key):
         weights_key, labels_key = jax.random.split(key)
@@ -145,7 +142,7 @@ def simulate(model: Network, simulations: int, seed: int = 0) -> Simulations:
 
 @with_own_settings
 def calibrate(
-    model: Network,
+    model: NetworkPosterior,
     simulations: Simulations,
     *,
     draws: int = 63,
@@ -207,7 +204,7 @@ def calibrate(
 
 @with_own_settings
 def joint_test(
-    model: Network,
+    model: NetworkPosterior,
     *,
     chains: int = 1000,
     iterations: int = 10,
@@ -296,12 +293,12 @@ def joint_test(
     fresh = jax.random.split(fresh_key, (10, chains))
     before = np.concatenate([np.asarray(functions(*exact(keys))) for keys in fresh])
     entries = [name for name in quantity_names(model) if name.startswith("U")]
-    entries += names_of_invariants(model.architecture) if type(model) is AttentionModel else []
+    entries += [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
     names = [*entries, model.likelihood.statistic_name, "log likelihood"]
     return JointTest([*names, *(f"spread of {name}" for name in names)], rank_errors(before, after), level)
 
 
-def quantity_names(model: Network) -> list[str]:
+def quantity_names(model: NetworkPosterior) -> list[str]:
     """Names of the ranked quantities: entries of U by path numbers, their correlations, predictions, log p(Y | U).
 
     If queries and keys are sampled too, their invariants come before the last one. If the likelihood is not Gaussian, the
@@ -314,18 +311,18 @@ def quantity_names(model: Network) -> list[str]:
     correlations = [f"corr {row + 1},{column + 1}" for row, column in zip(*np.tril_indices(paths, -1), strict=True)]
     shape = (min(RANKED_PREDICTIONS, model.test_examples), *model.architecture.output_axes)
     predictions = ["f " + ",".join(str(axis + 1) for axis in entry) for entry in np.ndindex(shape)]
-    of_heads = names_of_invariants(model.architecture) if type(model) is AttentionModel else []
+    of_heads = [] if has_fixed_attention(model) else names_of_invariants(model.architecture)
     return [*entries, *correlations, *predictions, *of_heads, "log likelihood"]
 
 
-def _with_heads_kept(model: Network, settings: PlainDict) -> PlainDict:
+def _with_heads_kept(model: NetworkPosterior, settings: PlainDict) -> PlainDict:
     """Settings of a job that keeps queries and keys if they are sampled, of which quantities are functions."""
     kept = {"keep": ("order_parameter", "prediction", "queries_keys")}
-    return kept | settings if type(model) is AttentionModel else settings
+    return settings if has_fixed_attention(model) else kept | settings
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
-    """Network narrower than its number of paths, with one path that hardly affects the labels.
+    """NetworkPosterior narrower than its number of paths, with one path that hardly affects the labels.
 
     Two heads at width 1 make U singular. The first head averages over all tokens, which are nearly centred, so its path
     inputs are a hundredth the size of the second head's. The labels do not determine the sign of the weak path relative to
@@ -349,7 +346,9 @@ def narrow_model(temperature: float = 0.01) -> Model:
     return Model.from_tokens(data, (1, 1), (1.0, 1.0, 1.0), temperature, name="narrow")
 
 
-def _posterior_draws(model: Network, labels: np.ndarray, job: Job, key: Array) -> dict[str, dict[str, np.ndarray]]:
+def _posterior_draws(
+    model: NetworkPosterior, labels: np.ndarray, job: Job, key: Array
+) -> dict[str, dict[str, np.ndarray]]:
     """Kept draws of one chain per row of labels, all in one batch."""
     kind = parameterisation_of(model, job.parameterisation)
     models = [model.replace(labels=row) for row in labels]
@@ -381,7 +380,7 @@ def _batched(program: Program, slots: int) -> tuple[Callable, Callable]:
     return jax.jit(start), jax.jit(block)
 
 
-def _ranked(drawn: dict[str, Array], labels: Array, model: Network) -> Array:
+def _ranked(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
     """Ranked quantities of one draw, in the order of `quantity_names`."""
     order_parameter, prediction = drawn["order_parameter"], drawn.get("prediction")
     deviations = jnp.sqrt(jnp.diag(order_parameter))
@@ -393,6 +392,6 @@ def _ranked(drawn: dict[str, Array], labels: Array, model: Network) -> Array:
     return jnp.concatenate([*parts, _log_likelihood(drawn, labels, model)[None]])
 
 
-def _log_likelihood(drawn: dict[str, Array], labels: Array, model: Network) -> Array:
+def _log_likelihood(drawn: dict[str, Array], labels: Array, model: NetworkPosterior) -> Array:
     """Log likelihood log p(Y | U) of a draw, or log p(Y | f) if its outputs are sampled."""
     return conditional_of(model).with_labels(labels).log_likelihood(drawn)

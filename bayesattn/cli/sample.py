@@ -12,7 +12,6 @@ from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, duration, with_error
-from bayesattn.attention_model import Network
 from bayesattn.cli.options import (
     COLLAPSED,
     NUTS,
@@ -47,6 +46,7 @@ from bayesattn.kernels.choice import form_at
 from bayesattn.model import has_fixed_attention
 from bayesattn.models.collapsed import compressed
 from bayesattn.models.memory import bytes_needed
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.samplers import Job
 from bayesattn.samplers.blocks import cores
 from bayesattn.samplers.pilot import estimate, gradients_a_step
@@ -158,7 +158,7 @@ def sample(
     say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
 
 
-def _print_cost(case: Network, job: Job, at_once: int, as_json: bool) -> None:
+def _print_cost(case: NetworkPosterior, job: Job, at_once: int, as_json: bool) -> None:
     form = None
     with working("timing a gradient, or some seconds of one chain", as_json):
         needed = bytes_needed(case, job.parameterisation, at_once)
@@ -180,7 +180,7 @@ def _print_cost(case: Network, job: Job, at_once: int, as_json: bool) -> None:
     )
 
 
-def _print_entries(case: Network, rows: list[PlainDict], show_all: bool) -> None:
+def _print_entries(case: NetworkPosterior, rows: list[PlainDict], show_all: bool) -> None:
     biased = "bias" in rows[0]
     table = new_table("entry", "mean", "sd", "R-hat", "ESS", "tail ESS", *(["step bias"] if biased else []))
     numbers = {name: number for number, name in enumerate(case.row_names, 1)}

@@ -54,6 +54,8 @@ def theory(
         raise BayesattnError("--dry-run tells nothing of --evidence, whose cost is not known before")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
     if not has_fixed_attention(cases[0]):
+        if dry_run:
+            raise BayesattnError("--dry-run is for models with fixed attention, got one that samples queries and keys")
         print_attentions(cast(list[AttentionModel], cases), seed, as_json)
         return
     for case in cases if evidence else ():

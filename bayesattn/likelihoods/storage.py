@@ -54,6 +54,15 @@ def settings_of(likelihood: Likelihood) -> PlainDict:
     return settings
 
 
+def require_gaussian(likelihood: Likelihood) -> None:
+    """Raise ValueError unless a likelihood is Gaussian, because there is then no theory in closed form."""
+    if not likelihood.conjugate:
+        raise BayesattnError(
+            "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a model"
+            f" with {likelihood!r}: draw from it (sample, predict), or use replace(likelihood=bayesattn.Gaussian(T))"
+        )
+
+
 def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
     """Raise ValueError unless fields can be stored, and `log_prob` has a number for each example."""
     settings_of(likelihood)

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bayesattn._util.plain import PlainDict, PlainMapping
+from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint
 from bayesattn.attention_model import AttentionModel
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.posterior import Posterior
 
 if TYPE_CHECKING:
@@ -40,97 +41,71 @@ def axis_names(model: Posterior) -> dict[str, list[str]]:
     return {}
 
 
-@axes.register
-def _(model: Model) -> dict[str, list[str]]:
-    # With several outputs the axes "path" and "other_path" of U index paths and outputs; path inputs have an axis of paths.
-    arch = model.architecture
-    output = ["output"] * len(arch.output_axes)
-    path = "path_of_inputs" if output else "path"
+def _axes_of_network(model: NetworkPosterior) -> dict[str, list[str]]:
+    """Axes of the variables that all networks have; with several outputs, "path" of U indexes paths and outputs."""
+    output = ["output"] * len(model.architecture.output_axes)
     return {
         "order_parameter": ["path", "other_path"],
         "prediction": ["test_example", *output],
         "readout": ["path", "feature"],
         "labels": ["example", *output],
-        "path_inputs": ["example", path, "feature"],
-        "test_path_inputs": ["test_example", path, "feature"],
         "test_labels": ["test_example", *output],
         "bartlett": ["coordinate"],
+        **model.architecture.weight_dims(),
+    }
+
+
+@axes.register
+def _(model: Model) -> dict[str, list[str]]:
+    # With several outputs, path inputs have an axis of paths of their own.
+    path = "path_of_inputs" if model.architecture.output_axes else "path"
+    return _axes_of_network(model) | {
+        "path_inputs": ["example", path, "feature"],
+        "test_path_inputs": ["test_example", path, "feature"],
         "token_inputs": ["example", "token", "feature"],
         "token_mask": ["example", "token"],
         **{
             f"token_matrices_{layer + 1}": ["example", f"head_{layer + 1}", "query", "key"]
-            for layer in range(arch.depth)
+            for layer in range(model.architecture.depth)
         },
-        **arch.weight_dims(),
-    }
-
-
-@axis_names.register
-def _(model: Model) -> dict[str, list[str]]:
-    return {"path": model.row_names, "other_path": model.row_names}
-
-
-@data_groups.register
-def _(model: Model, tokens: bool = False) -> Groups:
-    constant: PlainDict = {"fingerprint": fingerprint(model), "path_inputs": model.path_inputs}
-    constant |= {} if model.temperature is None else {"temperature": model.temperature}
-    for name in ("test_path_inputs", "test_labels"):
-        if getattr(model, name) is not None:
-            constant[name] = getattr(model, name)
-    if tokens and model.tokens is not None:
-        constant["token_inputs"] = model.tokens.inputs
-        constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(model.tokens.matrices)}
-        constant |= {} if model.tokens.mask is None else {"token_mask": model.tokens.mask}
-    return {
-        "observed_data": {"labels": np.asarray(model.labels)},
-        "constant_data": {name: np.asarray(value) for name, value in constant.items()},
     }
 
 
 @axes.register
 def _(model: AttentionModel) -> dict[str, list[str]]:
-    arch = model.architecture
-    output = ["output"] * len(arch.output_axes)
-    layers = range(1, arch.depth + 1)
+    layers = range(1, model.architecture.depth + 1)
     hidden = model.attention_on == "hidden"
-    return {
-        "order_parameter": ["path", "other_path"],
-        "prediction": ["test_example", *output],
-        "readout": ["path", "feature"],
-        "labels": ["example", *output],
+    return _axes_of_network(model) | {
         "inputs": ["example", "token", "feature"],
         "mask": ["example", "token"],
         "test_inputs": ["test_example", "test_token", "feature"],
         "test_mask": ["test_example", "test_token"],
-        "test_labels": ["test_example", *output],
         "watched": ["sequence"],
-        "bartlett": ["coordinate"],
         **{
             f"{kind}_{layer}": [f"head_{layer}", "key_feature", f"width_{layer}" if hidden else "feature"]
             for layer in layers
             for kind in ("queries", "keys")
         },
         **{f"attention_{layer}": ["sequence", f"head_{layer}", "query", "key"] for layer in layers},
-        **arch.weight_dims(),
     }
 
 
 @axis_names.register
-def _(model: AttentionModel) -> dict[str, list[str]]:
+def _(model: NetworkPosterior) -> dict[str, list[str]]:
     return {"path": model.row_names, "other_path": model.row_names}
 
 
 @data_groups.register
-def _(model: AttentionModel, tokens: bool = False) -> Groups:
-    constant: PlainDict = {"fingerprint": fingerprint(model), "inputs": model.inputs}
-    constant |= {} if model.temperature is None else {"temperature": model.temperature}
-    for name in ("mask", "test_inputs", "test_mask", "test_labels"):
-        if getattr(model, name) is not None:
-            constant[name] = getattr(model, name)
-    constant |= {"watched": model.watched} if model.watched else {}
+def _(model: NetworkPosterior, tokens: bool = False) -> Groups:
+    names = [name for name in (*type(model).data_names, "temperature", "test_labels") if name != "labels"]
+    constant = {"fingerprint": fingerprint(model)} | {name: getattr(model, name) for name in names}
+    own_tokens = getattr(model, "tokens", None)
+    if tokens and own_tokens is not None:
+        constant |= {"token_inputs": own_tokens.inputs, "token_mask": own_tokens.mask}
+        constant |= {f"token_matrices_{layer + 1}": matrix for layer, matrix in enumerate(own_tokens.matrices)}
     return {
         "observed_data": {"labels": np.asarray(model.labels)},
-        "constant_data": {name: np.asarray(value) for name, value in constant.items()},
+        "constant_data": {name: np.asarray(value) for name, value in constant.items() if value is not None},
     }
 
 

@@ -16,6 +16,7 @@ from bayesattn.compressed import Compressed
 from bayesattn.kernels.gaussian_process import ResidualExamples
 from bayesattn.model import Model
 from bayesattn.models.latent import LatentModel
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.posterior import Posterior
 from bayesattn.tokens import Tokens
 
@@ -45,24 +46,21 @@ def names_of(model: Posterior, tokens: bool = False) -> PlainDict:
 
 
 @names_of.register
-def _(model: Model, tokens: bool = False) -> PlainDict:
+def _(model: NetworkPosterior, tokens: bool = False) -> PlainDict:
     return {
         "head_names": model.head_names or model.architecture.numbered_heads(),
-        "path_groups": {name: list(paths) for name, paths in model.path_groups.items()},
         "name": model.name,
         "task": model.task,
-        "readout": model.tokens.readout if model.tokens and tokens else None,
         **({} if model.output_names is None else {"output_names": list(model.output_names)}),
-    } | ({} if model.compressed is None else {"unseen": model.compressed.residual._asdict()})
+    }
 
 
 @names_of.register
-def _(model: AttentionModel, tokens: bool = False) -> PlainDict:
-    return {
-        "head_names": model.head_names or model.architecture.numbered_heads(),
-        "name": model.name,
-        "task": model.task,
-        **({} if model.output_names is None else {"output_names": list(model.output_names)}),
+def _(model: Model, tokens: bool = False) -> PlainDict:
+    return names_of.dispatch(NetworkPosterior)(model) | {
+        "path_groups": {name: list(paths) for name, paths in model.path_groups.items()},
+        "readout": model.tokens.readout if model.tokens and tokens else None,
+        **({} if model.compressed is None else {"unseen": model.compressed.residual._asdict()}),
     }
 
 

@@ -39,6 +39,7 @@ class LatentModel(Posterior):
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("latent",)
+    weight_space: ClassVar[str] = "latent"
     posterior_names: ClassVar[tuple[str, ...]] = ("values", "features")
     data_names: ClassVar[tuple[str, ...]] = (*posterior_names, "query_features")
 

@@ -12,7 +12,7 @@ from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_arrays, read_toml, regular_file
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
-from bayesattn.attention_model import AttentionModel, Network
+from bayesattn.attention_model import AttentionModel
 from bayesattn.compressed import Compressed
 from bayesattn.dataset import Dataset
 from bayesattn.likelihoods import BY_NAME
@@ -27,6 +27,7 @@ from bayesattn.models.files import (
     ValidateTable,
     validated,
 )
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.tasks import training
 from bayesattn.tasks.images import is_named
 
@@ -88,10 +89,10 @@ def takes_seed(name: str | Path) -> bool:
 def must_train(name: str | Path, *, seed: int | None = None, task: PlainMapping | None = None) -> bool:
     """Whether `load_model` would train a network first; arguments and errors as for `load_model`."""
     file, content = _read(name, seed, task)
-    table = _validated(content).task
-    if table.name != ONE_SHOT:
+    whole = _validated(content)
+    if whole.task.name != ONE_SHOT or whole.attention is not None:
         return False
-    maker, settings = _one_shot(table, file)
+    maker, settings = _one_shot(whole.task, file)
     return maker.attention is None and not training.is_cached(maker, settings)
 
 
@@ -154,7 +155,7 @@ def _table(content: PlainDict, key: str) -> PlainDict:
 
 def _build(
     table: ModelTable, file: Path, progress: Callable[[training.Progress], None] | None, trained: bool
-) -> Network:
+) -> NetworkPosterior:
     task = table.task
     if isinstance(task, ArraysTable):
         if table.attention is not None:
@@ -164,7 +165,7 @@ def _build(
         return _from_arrays(table, task, file)
     if task.name == ONE_SHOT:
         maker, settings = _one_shot(task, file)
-        if maker.attention is None and not trained:
+        if maker.attention is None and (table.attention is not None or not trained):
             with training.untrained(maker, settings) as heads:
                 return _of_task(table, dataclasses.replace(maker, attention=str(heads)), file)
         if maker.attention is None:
@@ -174,10 +175,8 @@ def _build(
     return _of_task(table, maker, file)
 
 
-def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Network:
+def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosterior:
     data = maker.dataset()
-    if table.attention is not None:
-        return _with_attention(table, table.attention, maker, data, file)
     widths, variances = _widths_and_variances(table.architecture, len(data.weights))
     outputs = max(1, len(data.output_names))
     if table.architecture.outputs not in (1, outputs):
@@ -185,6 +184,8 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> Network:
             f"architecture.outputs must be {outputs} of task {table.task.name!r}, or be left out, got"
             f" {table.architecture.outputs}"
         )
+    if table.attention is not None:
+        return _with_attention(table, table.attention, maker, data, file)
     skips = tuple(table.architecture.skips or ())
     model = Model.from_tokens(data, widths, variances, table.temperature, name=file.stem, skips=skips)
     task = {"name": table.task.name} | dataclasses.asdict(maker)
@@ -211,7 +212,7 @@ def _with_attention(
         architecture=Architecture(tuple(heads), tuple(widths), tuple(variances), skips, outputs),
         likelihood=BY_NAME[table.observation](table.temperature),
         name=file.stem,
-        task={"name": table.task.name} | dataclasses.asdict(maker),
+        task={"name": table.task.name} | {key: each for key, each in vars(maker).items() if key != "attention"},
         **settings.model_dump(),
     )
 

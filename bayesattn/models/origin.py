@@ -25,19 +25,13 @@ if TYPE_CHECKING:
 
 from bayesattn.models.arviz import DATA_GROUPS, dataset
 
-POSTERIOR_VARIABLES = tuple(
-    dict.fromkeys(
-        name
-        for names in (
-            Model.posterior_names,
-            ["temperature"],
-            AttentionModel.posterior_names,
-            LatentModel.posterior_names,
-        )
-        for name in (*names, "noise", "prior")
-    )
+POSTERIOR_VARIABLES = (
+    *dict.fromkeys((*Model.posterior_names, *AttentionModel.posterior_names, "temperature")),
+    *(*LatentModel.posterior_names, "noise", "prior"),
 )
 """Variables in groups of data that determine a posterior."""
+WHOLE_DATA = ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
+"""Variables that each kind of posterior has at least."""
 DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
 """Defaults of settings that a table may omit."""
 
@@ -103,9 +97,7 @@ class Origin:
                 return f"{name} = {theirs:g}, not {ours:g}" if ours.ndim == theirs.ndim == 0 else f"other {name}"
         # Other processors may compute path inputs that differ in the last bit.
         alike = len(self.fingerprints) == len(other.fingerprints) == 1 and self.table and other.table
-        decided = any(
-            each <= {*both} for each in ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
-        )
+        decided = any(each <= {*both} for each in WHOLE_DATA)
         return "other data, temperature or architecture" if known and not (alike and decided) else None
 
 

@@ -54,7 +54,6 @@ class Sequences(eqx.Module):
             return array if len(array) == 1 else array[examples]
 
         allowed = None if self.allowed is None else of_each(self.allowed)
-
         place = None if self.place is None else self.place[examples]
         return Sequences(self.inputs[examples], allowed, of_each(self.read), place)
 
@@ -110,7 +109,7 @@ class QueriesAndKeys(eqx.Module):
         """Prior of a model."""
         arch = model.architecture
         hidden = model.attention_on == "hidden"
-        sizes = arch.widths[: arch.depth] if hidden else (model.inputs.shape[2],) * arch.depth
+        sizes = arch.widths[: arch.depth] if hidden else (model.features,) * arch.depth
         return cls(
             jnp.sqrt(jnp.asarray(model.query_variances)),
             jnp.sqrt(jnp.asarray(model.key_variances)),

@@ -54,7 +54,7 @@ class SampledAttention(Parameterisation):
             "prior": QueriesAndKeys.of(model),
             "sequences": Sequences.of(model.inputs, model.readout, model.causal, model.mask),
             "test": test,
-            "watched": jnp.asarray(model.watched, int),
+            "watched": jnp.zeros(0, int) if model.watched is None else jnp.asarray(model.watched),
             "skips": tuple(skip > 0 for skip in model.architecture.skips),
         }
 
@@ -139,7 +139,7 @@ class CollapsedAttention(SampledAttention):
         model.require_linear("parameterisation 'collapsed'")
         fields, arch = cls._fields(model), model.architecture
         shapes, widths = bartlett.layer_shapes(arch), jnp.array(arch.widths, float)
-        labels, features = jnp.asarray(model.labels), model.inputs.shape[2]
+        labels, features = jnp.asarray(model.labels), model.features
         zeros = jnp.zeros((model.examples, features, arch.paths))
         temperature = jnp.asarray(1.0 if model.temperature is None else model.temperature, float)
         kernels = InFeatureSpace(zeros, labels.reshape(model.examples, -1), temperature)
@@ -264,7 +264,7 @@ class TokenAttention(SampledAttention):
 def number_of_weights(model: AttentionModel) -> int:
     """Number of all weights, queries and keys among them."""
     queries = sum(map(math.prod, QueriesAndKeys.of(model).shapes))
-    return model.architecture.number_of_weights(model.inputs.shape[2]) + 2 * queries
+    return model.architecture.number_of_weights(model.features) + 2 * queries
 
 
 def _attention_entries(model: AttentionModel) -> int:

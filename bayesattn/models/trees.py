@@ -17,11 +17,11 @@ from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
 from bayesattn._util.errors import BayesattnError
-from bayesattn.attention_model import Network, is_network
 from bayesattn.model import Model, has_fixed_attention
 from bayesattn.models.arviz import DATA_GROUPS
 from bayesattn.models.description import ATTRIBUTE
 from bayesattn.models.origin import described_in, model_in, own_row_names, require_model
+from bayesattn.network_posterior import NetworkPosterior, is_network
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -64,7 +64,7 @@ def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
     return tree
 
 
-def opened_with_network(draws: Draws, model: Network | None = None) -> tuple[Network, "xr.DataTree"]:
+def opened_with_network(draws: Draws, model: NetworkPosterior | None = None) -> tuple[NetworkPosterior, "xr.DataTree"]:
     """Draws of a network, by `opened`, with their model: `model` if given, else the model that the draws identify.
 
     Raises:
@@ -240,7 +240,7 @@ def repeats(values: Float[np.ndarray, "chain draw"]) -> bool:
     return len(np.unique(values[moved])) < np.sum(moved)
 
 
-def order_parameters(draws: Checked, model: Network, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters(draws: Checked, model: NetworkPosterior, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of draws of a model, with rows in the model's order.
 
     Args:
@@ -276,7 +276,9 @@ def is_tree_or_run(draws: Checked) -> bool:
     )
 
 
-def order_parameters_in(tree: "xr.DataTree", model: Network, thin: int = 1) -> Float[np.ndarray, "chain draw row row"]:
+def order_parameters_in(
+    tree: "xr.DataTree", model: NetworkPosterior, thin: int = 1
+) -> Float[np.ndarray, "chain draw row row"]:
     """Every thin-th U of an opened tree, with rows in the model's order."""
     positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
@@ -288,7 +290,7 @@ def order_parameters_in(tree: "xr.DataTree", model: Network, thin: int = 1) -> F
     return drawn.values  # Read here, if the draws are on disk.
 
 
-def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: Network) -> "xr.DataArray":
+def in_order_of_rows(drawn: "xr.DataArray", tree: "xr.DataTree", model: NetworkPosterior) -> "xr.DataArray":
     """Variable with its paths in the order of a model's rows of U, by their names."""
     rows = own_row_names(tree) or model.row_names
     for axis in [axis for axis in ORDER_PARAMETER_AXES[2:] if axis in drawn.dims]:

@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from bayesattn.attention_model import Network
+from bayesattn.network_posterior import NetworkPosterior
 
 SHOWN_EXAMPLES = 4
 """Largest number of training examples whose f is a quantity of its own; the energy uses all of them."""
 
 
-def chosen_examples(model: Network) -> list[int]:
+def chosen_examples(model: NetworkPosterior) -> list[int]:
     """Places of the test examples whose f is a quantity: some training examples, and all new ones."""
     training, test = model.examples, model.test_examples
     return [*range(min(SHOWN_EXAMPLES, training)), *range(training, test)]
 
 
-def names_of(model: Network) -> list[str]:
+def names_of(model: NetworkPosterior) -> list[str]:
     """Names of the quantities, such as "U 2,1", "f 3", "f^2 3" or, of several outputs, "f 3,1", and "energy"."""
     arch, rows = model.architecture, range(1, model.architecture.rows + 1)
     places = [f"{place + 1}" for place in chosen_examples(model)]
@@ -32,7 +32,7 @@ def names_of(model: Network) -> list[str]:
 
 
 def quantities_of(
-    order_parameter: Float[Array, "row row"], outputs: Float[Array, "*labels"], model: Network
+    order_parameter: Float[Array, "row row"], outputs: Float[Array, "*labels"], model: NetworkPosterior
 ) -> Float[Array, " quantity"]:
     """Quantities of one draw, from U and f on the test examples.
 
@@ -47,7 +47,7 @@ def quantities_of(
 def quantities_of_draws(
     order_parameters: Float[np.ndarray, "chain draw row row"],
     outputs: Float[np.ndarray, "chain draw *labels"],
-    model: Network,
+    model: NetworkPosterior,
 ) -> Float[np.ndarray, "chain draw quantity"]:
     """Quantities of all draws."""
     of_draws = jax.vmap(jax.vmap(lambda u, f: quantities_of(u, f, model)))

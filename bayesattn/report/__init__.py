@@ -16,11 +16,11 @@ from bayesattn._util.files import replace_file, require_new, user_path
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
-from bayesattn.attention_model import is_network
 from bayesattn.checks.validation import LEVEL, Predicted, predicted, validate
 from bayesattn.head_posterior import combining_width
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.model import Model
+from bayesattn.network_posterior import is_network
 from bayesattn.plots import diagnostics, validation_figure
 from bayesattn.plots.run import KINDS, lacking, names_of
 from bayesattn.posterior import Posterior

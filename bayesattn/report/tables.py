@@ -7,13 +7,13 @@ import xarray as xr
 
 from bayesattn import exchangeable
 from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
-from bayesattn.attention_model import AttentionModel, is_network
 from bayesattn.checks.mixing import moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
 from bayesattn.head_posterior import Heads, PathCorrelations, heads, path_correlations
-from bayesattn.model import Model, has_fixed_attention
+from bayesattn.model import has_fixed_attention
 from bayesattn.models import LatentModel
+from bayesattn.network_posterior import NetworkPosterior, is_network
 from bayesattn.plots.run import MOST_PATHS_DRAWN
 from bayesattn.posterior import Posterior
 from bayesattn.theory.problem import MOST_COORDINATES
@@ -61,7 +61,7 @@ def draws_table(model: object, draws: xr.DataTree, level: float) -> Verdict:
 
 
 @draws_table.register
-def network_table(model: Model | AttentionModel, draws: xr.DataTree, level: float) -> Verdict:
+def network_table(model: NetworkPosterior, draws: xr.DataTree, level: float) -> Verdict:
     """Verdict and table of the largest diagonal entries of U, without the theory to first order in 1/N."""
     reason = (
         "it is of fixed attention, and queries and keys are sampled here"

@@ -1,11 +1,12 @@
-"""Tempered sequential Monte Carlo: the evidence of any posterior, and draws from all of its modes.
+"""Tempered sequential Monte Carlo: the evidence of any posterior, and draws from it that began at the prior.
 
-Particles move from the prior to the posterior through powers of the likelihood (BlackJAX's `smc.tempered`). Posteriors of
-queries and keys have many modes, between which single chains do not cross; particles reach them while the likelihood is
-weak. Islands of particles share the powers, step sizes and metrics, which are chosen from all of them, but do not mix: each
-gives an unbiased estimate of p(Y), and their scatter gives its error.
+Particles move from the prior to the posterior through powers of the likelihood (BlackJAX's `smc.tempered`). Where a
+posterior has several modes, as that of queries and keys may, they can reach each of them while the likelihood is weak.
+Islands of particles share the powers, step sizes and metrics, which are chosen from all of them, but do not mix: each gives
+an estimate of p(Y), and their scatter gives its error.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
-from numpyro.infer.util import log_density
+from numpyro.infer.util import compute_log_probs
 from scipy import optimize, special
 
 from bayesattn._util.checks import positive_integer, seed_number
@@ -30,7 +31,6 @@ from bayesattn._util.watched import watched
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.posterior import Posterior
-from bayesattn.samplers.tempered import at_power
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -116,13 +116,13 @@ def anneal(
     points = _prior(jax.random.split(start_key, (islands, particles)), posterior)
     step, power = 0.5 * like.size**-0.25, 0.0
     log_evidence, powers, acceptance = np.zeros(islands), [0.0], []
-    log_weights = np.zeros((islands, particles))
     for level in watched(range(MOST_STEPS), "annealing"):
         likelihoods = np.asarray(_log_likelihoods(points, posterior))
+        likelihoods = np.where(np.isfinite(likelihoods), likelihoods, -np.inf)
         if not np.isfinite(likelihoods).any():
             raise FloatingPointError("no particle has a finite likelihood: raise the temperature")
-        rise = _rise(np.where(np.isfinite(likelihoods), likelihoods, -np.inf), 1 - power)
-        log_weights = np.nan_to_num(rise * likelihoods, nan=-np.inf)
+        rise = _rise(likelihoods, 1 - power)
+        log_weights = rise * likelihoods
         log_evidence += special.logsumexp(log_weights, axis=1) - np.log(particles)
         power = 1.0 if rise >= 1 - power else power + rise
         powers.append(power)
@@ -189,25 +189,30 @@ def _prior(keys: Key[Array, "island particle"], posterior: Parameterisation) -> 
     return jax.lax.map(jax.vmap(lambda key: ravel_pytree(posterior.draw_prior(key))[0]), keys)
 
 
-def _densities(posterior: Parameterisation):
-    """Log prior density and log likelihood of a vector."""
+def _densities(posterior: Parameterisation) -> Callable[[Array], tuple[Array, Array]]:
+    """Function of a vector whose values are log prior density and log likelihood."""
     unravel = ravel_pytree(posterior.initial(first_key(0)))[1]
 
-    def at(power: float, vector: Array) -> Array:
-        return jnp.asarray(log_density(at_power(posterior.program, power), (), {}, unravel(vector))[0])
+    def at(vector: Array) -> tuple[Array, Array]:
+        log_probs, trace = compute_log_probs(posterior.program, (), {}, unravel(vector))
+        observed = [name for name in log_probs if trace[name]["is_observed"]]
+        prior = sum((value for name, value in log_probs.items() if name not in observed), jnp.zeros(()))
+        return prior, sum((log_probs[name] for name in observed), jnp.zeros(()))
 
-    return partial(at, 0.0), lambda vector: at(1.0, vector) - at(0.0, vector)
+    return at
 
 
 @jax.jit
 def _log_likelihoods(points: Particles, posterior: Parameterisation) -> Float[Array, "island particle"]:
-    return jax.lax.map(jax.vmap(_densities(posterior)[1]), points)
+    return jax.lax.map(jax.vmap(lambda vector: _densities(posterior)(vector)[1]), points)
 
 
 @partial(jax.jit, static_argnames="moves")
 def _moved(keys, points: Particles, weights, power, scale, step, moves: int, posterior: Parameterisation):
     """Particles of each island after resampling and moves at a power, and the acceptance probabilities of the moves."""
-    prior, likelihood = _densities(posterior)
+    densities = _densities(posterior)
+    # Compiled, both functions are evaluated at once.
+    prior, likelihood = lambda vector: densities(vector)[0], lambda vector: densities(vector)[1]
     kernel = blackjax.smc.tempered.build_kernel(
         prior, likelihood, blackjax.hmc.build_kernel(), blackjax.hmc.init, blackjax.smc.resampling.systematic
     )

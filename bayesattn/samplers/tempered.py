@@ -99,16 +99,6 @@ class _Power(Messenger):
             msg["scale"] = self.power if msg.get("scale") is None else self.power * msg["scale"]
 
 
-def at_power(program: Callable[[], None], power: float | Array) -> Callable[[], None]:
-    """NumPyro program whose likelihood is raised to a power."""
-
-    def powered() -> None:
-        with _Power(power):
-            program()
-
-    return powered
-
-
 class Tempered(MCMCKernel):
     """Parallel tempering (Geyer 1991) of Hamiltonian trajectories, with non-reversible exchanges (Syed et al. 2022).
 

@@ -17,9 +17,9 @@ from bayesattn._util.files import user_path
 from bayesattn._util.input_files import read_toml
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest
-from bayesattn.attention_model import Network
 from bayesattn.models import load_model, must_train
 from bayesattn.models.files import PositiveFloat, PositiveInt, Table, validated
+from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.runs.provenance import require_same
 from bayesattn.samplers import Job
 
@@ -81,7 +81,7 @@ class Planned:
         """Sampling settings of the run."""
         return Job(**{f.name: self.settings[f.name] for f in dataclasses.fields(Job) if f.name in self.settings})
 
-    def model(self, trained: bool = True) -> Network:
+    def model(self, trained: bool = True) -> NetworkPosterior:
         """Posterior of the run; required networks are trained first, unless `trained` is False (see `load_model`)."""
         wanted = {key: self.settings.get(key) for key in ("width", "temperature")}
         data = _data(*self._data_key, trained or not self.must_train)
@@ -180,7 +180,7 @@ class Sweep:
 
 
 @lru_cache(maxsize=16)
-def _data(model: str, data_seed: int | None, task: str, trained: bool) -> Network:
+def _data(model: str, data_seed: int | None, task: str, trained: bool) -> NetworkPosterior:
     """Model at its own width and temperature, shared by runs on the same data."""
     return load_model(model, seed=data_seed, task=json.loads(task), trained=trained)
 

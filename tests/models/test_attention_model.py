@@ -112,9 +112,19 @@ def test_draws_have_queries_keys_and_attention_of_watched_sequences(draws, model
 
 
 def test_chains_agree_with_weighed_prior_draws(draws, model):
-    *exact, _, _, size = weighed_prior_draws(model, batches=8)
+    *exact, evidence, error, size = weighed_prior_draws(model, batches=8)
     assert size > 1000
     agree(moments(draws, model), exact, names_of(model))
+    annealed = anneal(model, islands=4, particles=64)
+    assert 0 < annealed.error < 0.2
+    assert annealed.log_evidence == pytest.approx(evidence, abs=4 * np.hypot(annealed.error, error))
+    assert annealed.draws["posterior"]["queries_1"].shape[:2] == (4, 64)
+    for arguments, message in (
+        ({"islands": 1}, "islands must be .* at least 2"),
+        ({"particles": 2}, "at least 8, got 2"),
+    ):
+        with pytest.raises(ba.BayesattnError, match=message):
+            anneal(model, **arguments)
 
 
 def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(draws, model):
@@ -174,9 +184,15 @@ def test_a_run_goes_on_after_an_interrupt_with_the_same_bits(tmp_path, model):
     for name in whole:
         assert np.array_equal(stored[name].values, whole[name].values), name
     assert runs.Run(tmp_path / "run").model.key_width == 2
+    with pytest.raises(runs.RunError, match="its watched differ"):
+        runs.sample(model.replace(watched=(1,)), tmp_path / "run", **settings)
 
 
 def test_numpyro_and_flat_vectors(model):
+    all_weights = model.numpyro()
+    with numpyro.handlers.seed(rng_seed=0), numpyro.handlers.trace() as trace:
+        all_weights()
+    assert {"whitened_queries_1", "V_0", "a"} <= trace.keys()
     function = model.numpyro("collapsed")
     density = model.log_density()
     assert density.size == 2 * 2 * 4 + sum(shape.size for shape in layer_shapes(model.architecture))

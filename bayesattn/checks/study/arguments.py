@@ -3,9 +3,9 @@
 from bayesattn._util.checks import Checked, require_kind
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
-from bayesattn.attention_model import Network, is_network
 from bayesattn.checks.diagnostics import watched_examples
 from bayesattn.models import Model
+from bayesattn.network_posterior import NetworkPosterior, is_network
 from bayesattn.samplers import Job
 
 MOST_SHOWN_RESULTS = 4
@@ -18,7 +18,7 @@ def checked_model(name: str, value: Checked) -> Model:
     return value
 
 
-def checked_network(name: str, value: Checked) -> Network:
+def checked_network(name: str, value: Checked) -> NetworkPosterior:
     """The value, a model with fixed or with sampled attention; raises ValueError for anything else."""
     return value if is_network(value) else checked_model(name, value)
 

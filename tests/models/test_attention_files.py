@@ -1,0 +1,98 @@
+"""Model files with a table [attention], and the commands that serve such models."""
+
+import json
+
+import pytest
+
+import bayesattn as ba
+from bayesattn import plots, report, runs
+from bayesattn.models.load import heads_of_task, must_train
+
+FILE = """
+temperature = 0.1
+[architecture]
+width = 3
+heads = [2, 2]
+[attention]
+key_width = 2
+query_variance = 0.1
+key_variance = [0.1, 0.2]
+watched = [0, 1]
+[task]
+name = "hidden_markov"
+examples = 6
+test_examples = 10
+dimension = 4
+tokens = 3
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_a_table_makes_a_model_that_samples_queries_and_keys(file):
+    model = ba.load_model(file, width=5)
+    assert type(model) is ba.AttentionModel
+    assert (model.architecture.widths, model.key_width) == ((5, 5, 5), 2)
+    assert (model.query_variances, model.key_variances) == ((0.1, 0.1), (0.1, 0.2))
+    assert model.test_inputs.shape == (10, 4, 8)
+    assert model.watched.tolist() == [0, 1]
+    assert [heads.shape for heads in heads_of_task(model)] == [(2, 8, 8), (2, 8, 8)]
+    assert heads_of_task(model.replace(heads=(1, 2))) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("key_width = 2", "key_width = 0", "attention.key_width: .*greater than or equal to 1, got 0"),
+        ("query_variance = 0.1", "query_variance = -1.0", "attention.query_variance"),
+        ("watched = [0, 1]", 'values = "tanh"', "attention.values: .*'relu' or 'gelu', got 'tanh'"),
+        ("watched = [0, 1]", "keywidth = 1", "attention.keywidth is unknown.*did you mean 'key_width'"),
+        ("heads = [2, 2]", "heads = [2, 2]\noutputs = 3", "architecture.outputs must be 1 of task 'hidden_markov'"),
+    ],
+)
+def test_a_wrong_table_is_told_in_one_sentence(file, old, new, message):
+    file.write_text(FILE.replace(old, new))
+    with pytest.raises(ba.BayesattnError, match=message):
+        ba.load_model(file)
+
+
+def test_no_network_is_trained_for_heads_that_are_sampled(tmp_path):
+    path = tmp_path / "shots.toml"
+    path.write_text(
+        'temperature = 0.1\n[architecture]\nwidth = 3\n[attention]\nkey_width = 2\n[task]\nname = "one_shot"\n'
+        "examples = 4\ntest_examples = 4\nseed = 99\n"
+    )
+    assert not must_train(path)
+    model = ba.load_model(path)
+    assert "attention" not in model.task
+    assert heads_of_task(model) is None
+    own = '"one_shot"\nexamples = 4\ntest_examples = 4\nseed = 99'
+    path.write_text(path.read_text().replace(own, '"arrays"\nfile = "a"'))
+    with pytest.raises(ba.BayesattnError, match="attention needs a task with tokens"):
+        ba.load_model(path)
+
+
+def test_a_report_and_figures_of_a_run(file, tmp_path):
+    model = ba.load_model(file)
+    drawn = runs.sample(model, tmp_path / "run", chains=2, warmup=20, draws=30)
+    page = report.report([drawn.path], tmp_path / "page.html").read_text()
+    assert "it is of fixed attention, and queries and keys are sampled here" in page
+    assert plots.run_figure(drawn, "trace").axes
+
+
+def test_theory_says_which_attention_is_preferred(file, command):
+    status, out, err = command("theory", str(file), "--json")
+    assert (status, err) == (0, "")
+    rows = json.loads(out)
+    assert [row["candidate"] for row in rows] == ["the task's", "most probable", "uniform"]
+    best = max(rows, key=lambda row: row["log_evidence"])
+    assert best["candidate"] != "uniform"
+    assert [row["difference"] == 0 for row in rows].count(True) == 1
+    status, _, err = command("theory", str(file), "--dry-run")
+    assert status == 2
+    assert "--dry-run is for models with fixed attention" in err
