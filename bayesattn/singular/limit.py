@@ -2,21 +2,21 @@
 
 A posterior with learning coefficient lambda of multiplicity theta has Z(T) ~ T^lambda (log(1/T) - c)^(theta - 1), so
 
-    lambda_hat(T) = lambda - (theta - 1) / (log(1/T) - c) - b T^p + ..
+    lambda_hat(T) = lambda - (theta - 1) / (log(1/T) - c) - b T^p (log(1/T) - c)^k + ..
 
-(Watanabe 2009), where the powers p are the distances of further poles of the zeta function. With theta > 1 the approach is
-slow, and c, the logarithm of a scale of the loss, matters at every T. So theta, c, b and p are not fitted but averaged over.
-A priori, theta has a probability in proportion to 1 / theta, up to that of the network with labels 0, or to the largest of a
-product of so many matrices; log(1/T) - c is uniform from 1 to 25 at the warmest temperature used; p is one of `POWERS`, and
-b T^p is normal there, with a standard deviation of 1/2. At each temperature the term is off by 20 % of its size, for the
-terms after it. The temperatures used are the longest series that ends at the coldest, has at least `FEWEST`, and fits. The
-rule is ours.
+(Watanabe 2009), where the powers p are the distances of further poles of the zeta function, and k depends on how much larger
+their multiplicities are. With theta > 1 the approach is slow, and c, the logarithm of a scale of the loss, matters at every
+T. So theta, c, b, p and k are not fitted but averaged over. A priori, theta has a probability in proportion to 1 / theta, up
+to that of the network with labels 0, or to the largest of a product of so many matrices; log(1/T) - c is uniform from 1 to
+25 at the warmest temperature used; p is one of `POWERS` and k of `ORDERS`, and the term with b is normal there, with a
+standard deviation of 1/2. At each temperature that term is off by 20 % of its size, for the terms after it. The temperatures
+used are the longest series that ends at the coldest, has at least `FEWEST`, and fits. The rule is ours.
 """
 
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from scipy import special, stats
 
 from bayesattn._util.text import with_error
@@ -31,14 +31,16 @@ PROBABILITY = 0.95
 """Probability of intervals."""
 NEAREST, FARTHEST = 1.0, 25.0
 """Least and largest log(1/T) - c at the warmest temperature used."""
-SHIFTS = 100
+SHIFTS = 50
 POWERS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
-"""Powers of T of the next term."""
+"""Powers p of T in the next term."""
+ORDERS = (0, 1, 2, 3)
+"""Powers k of log(1/T) - c in the next term."""
 TERM_ERROR, ITERATIONS = 0.2, 4
 """Relative error of the next term at each temperature, for further terms and powers of log T; its size is iterated."""
 LEAST_ERROR = 1e-5
 """Least relative error of a value: of wide networks some are known to 1e-7, where further terms are larger."""
-GRID, NEGLIGIBLE = 25, 1e-4
+POINTS, GRID, NEGLIGIBLE = 25, 2000, 1e-4
 LARGEST_TERM = 0.5
 """Standard deviation of that term at the warmest temperature used."""
 
@@ -96,8 +98,8 @@ def _untold(reason: str) -> Limit:
     return Limit(UNTOLD, UNTOLD, 0, f"cannot tell: {reason}")
 
 
-class _Power(NamedTuple):
-    """Fit of lambda and b for one power p, each theta and each c: normal, with chi squared and the log of its weight."""
+class _NextTerm(NamedTuple):
+    """Fit of lambda and b for one p and k, each theta and each c: normal, with chi squared and the log of its weight."""
 
     mean: Float[np.ndarray, "multiplicity shift"]
     sd: Float[np.ndarray, "multiplicity shift"]
@@ -107,10 +109,10 @@ class _Power(NamedTuple):
     @classmethod
     def of(
         cls,
-        term: Float[np.ndarray, " temperature"],
+        term: Float[np.ndarray, "shift temperature"],
         values: Float[np.ndarray, "multiplicity shift temperature"],
         errors: Float[np.ndarray, " temperature"],
-    ) -> "_Power":
+    ) -> "_NextTerm":
         """Weighted least squares; the term itself holds to `TERM_ERROR` of its size, which is found by iteration."""
         size = np.zeros(values.shape[:-1])
         for _ in range(ITERATIONS):
@@ -126,13 +128,19 @@ class _Power(NamedTuple):
         log_weight = -(misfit + np.log(determinant) + np.sum(np.log(variances), -1)) / 2
         return cls(mean, np.sqrt(sums[2] / determinant), misfit, log_weight)
 
+    def where(self, decreases: Bool[np.ndarray, " shift"]) -> "_NextTerm":
+        """Those whose next term decreases with T throughout."""
+        return self._replace(
+            misfit=np.where(decreases, self.misfit, np.inf), log_weight=np.where(decreases, self.log_weight, -np.inf)
+        )
+
 
 class _Fit(NamedTuple):
-    """Posterior of lambda for each theta, c and power: normal, with weights."""
+    """Posterior of lambda for each theta, c and next term: normal, with weights."""
 
-    weights: Float[np.ndarray, "multiplicity shift power"]
-    means: Float[np.ndarray, "multiplicity shift power"]
-    sds: Float[np.ndarray, "multiplicity shift power"]
+    weights: Float[np.ndarray, "multiplicity shift term"]
+    means: Float[np.ndarray, "multiplicity shift term"]
+    sds: Float[np.ndarray, "multiplicity shift term"]
     multiplicities: Float[np.ndarray, " multiplicity"]
     p_value: float
 
@@ -144,12 +152,19 @@ class _Fit(NamedTuple):
         errors: Float[np.ndarray, " temperature"],
         multiplicities: Float[np.ndarray, " multiplicity"],
     ) -> "_Fit":
-        """Posterior, closed in lambda and in the size of the power, by quadrature over the others."""
-        distances = np.linspace(NEAREST, FARTHEST, SHIFTS)
-        below = (multiplicities[:, None, None] - 1) / (logs - logs[0] + distances[:, None])
-        fits = [_Power.of(np.exp(-power * (logs - logs[0])), values + below, errors) for power in POWERS]
+        """Posterior, closed in lambda and in b, by quadrature over the others."""
+        distances = np.linspace(NEAREST, FARTHEST, SHIFTS)[:, None]
+        colder = logs - logs[0]
+        below = (multiplicities[:, None, None] - 1) / (distances + colder)
+        fits = [
+            _NextTerm.of(np.exp(-power * colder) * (1 + colder / distances) ** order, values + below, errors).where(
+                power * distances[:, 0] >= order
+            )
+            for power in POWERS
+            for order in ORDERS
+        ]
         log_rarity = np.log(multiplicities[:, None, None])
-        # lambda and the size of the power are fitted; theta, c and the power are hardly free.
+        # lambda and b are fitted; theta, c, p and k are hardly free.
         freedom = max(1, len(logs) - 2)
         return cls(
             special.softmax(np.stack([fit.log_weight for fit in fits], -1) - log_rarity),
@@ -165,8 +180,9 @@ class _Fit(NamedTuple):
         weights, means, sds = (
             np.broadcast_to(each, self.weights.shape)[matters] for each in (self.weights, self.means, self.sds)
         )
-        # As fine as the narrowest of the normal densities, where that one is.
-        grid = np.unique(means + sds * np.linspace(-4, 4, GRID)[:, None])
+        # Fine where the normal densities are narrow or many.
+        points = means + sds * np.linspace(-4, 4, POINTS)[:, None]
+        grid = np.unique(np.quantile(points, np.linspace(0, 1, GRID)))
         density = stats.norm.pdf(grid[:, None], means, sds) @ weights
         mass = density * np.gradient(grid)
         order = np.argsort(-density)
