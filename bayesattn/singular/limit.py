@@ -40,7 +40,7 @@ TERM_ERROR, ITERATIONS = 0.2, 4
 """Relative error of the next term at each temperature, for further terms and powers of log T; its size is iterated."""
 LEAST_ERROR = 1e-5
 """Least relative error of a value: of wide networks some are known to 1e-7, where further terms are larger."""
-POINTS, GRID, NEGLIGIBLE = 25, 2000, 1e-4
+POINTS, GRID, NEGLIGIBLE = 25, 500, 1e-4
 LARGEST_TERM = 0.5
 """Standard deviation of that term at the warmest temperature used."""
 
