@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -21,11 +21,13 @@ from bayesattn._util.checks import (
     owned,
     positive_integer,
     require_kind,
+    shown,
     truth,
 )
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
+from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.labels import doubtful_labels
 from bayesattn.likelihoods import (
     Likelihood,
@@ -122,8 +124,8 @@ class AttentionModel(NetworkPosterior):
         heads: Checked = None,
         widths: Checked = None,
         variances: Checked = None,
-        skips: Checked = (),
-        outputs: Checked = 1,
+        skips: Checked = None,
+        outputs: Checked = None,
         architecture: Architecture | None = None,
         query_variance: Checked = 1.0,
         key_variance: Checked = 1.0,
@@ -147,11 +149,11 @@ class AttentionModel(NetworkPosterior):
         put = partial(object.__setattr__, self)
         if architecture is None:
             architecture = _architecture(heads, widths, variances, skips, outputs)
-        elif heads is not None or widths is not None or variances is not None:
-            raise BayesattnError("architecture must not be given together with heads, widths or variances")
+        elif any(each is not None for each in (heads, widths, variances, skips, outputs)):
+            raise BayesattnError(f"architecture must not be given together with {', '.join(SHAPE)}")
         require_kind("architecture", architecture, Architecture)
         arch: Architecture = architecture
-        inputs, mask = attention.checked_tokens("inputs", inputs, mask)
+        inputs, mask = attention.paths.checked_tokens("inputs", inputs, mask)
         put("inputs", owned(inputs))
         put("mask", None if mask is None else owned(mask))
         put("labels", owned(labels_array("labels", labels, len(inputs), arch.outputs)))
@@ -160,7 +162,7 @@ class AttentionModel(NetworkPosterior):
         put("query_variances", _by_layer("query_variance", query_variance, arch.depth))
         put("key_variances", _by_layer("key_variance", key_variance, arch.depth))
         put("likelihood", likelihood_from(likelihood, temperature))
-        put("readout", one_of("readout", readout, attention.READOUTS))
+        put("readout", one_of("readout", readout, attention.paths.READOUTS))
         put("causal", truth("causal", causal))
         put("attention_on", one_of("attention_on", attention_on, ATTENTION_ON))
         put("values", one_of("values", values, VALUES))
@@ -170,11 +172,23 @@ class AttentionModel(NetworkPosterior):
         put("head_names", None if head_names is None else arch.checked_head_names(head_names))
         put("output_names", None if output_names is None else names("output_names", output_names))
         put("name", name)
+        if task is not None and not isinstance(task, Mapping):
+            raise BayesattnError(f"task must be settings by name, got {shown(task)}")
         put("task", copy.deepcopy(dict(task or {})))
         arch.row_names(self.head_names, self.output_names)
         self.check_labels()
+        self._refuse_contradictions()
         if self.likelihood.conjugate and self.labels.ndim == 1 and (doubt := doubtful_labels("labels", self.labels)):
             warnings.warn(doubt, stacklevel=2)
+
+    def _refuse_contradictions(self) -> None:
+        """Raise ValueError if equal sequences have different labels and T is lost in rounding."""
+        if self.likelihood.conjugate:
+            tokens, arch = self.inputs, self.architecture
+            if self.mask is not None:  # Zeros at padding are not tokens.
+                tokens = np.concatenate([tokens, self.mask[..., None]], axis=2)
+            scale = input_scale(arch.input_variance * max(arch.path_variances), *tokens.shape[1:]) ** 2
+            refuse_contradictions(tokens, self.labels, scale, self.temperature)
 
     def _check_test(self, inputs: Checked, mask: Checked, labels: Checked) -> None:
         """Check the test sequences and put them into the model."""
@@ -187,7 +201,7 @@ class AttentionModel(NetworkPosterior):
         if inputs is None:
             return
         shape = ("test_examples", "test_tokens", self.features)
-        inputs, mask = attention.checked_tokens("test_inputs", inputs, mask, shape)
+        inputs, mask = attention.paths.checked_tokens("test_inputs", inputs, mask, shape)
         put("test_inputs", owned(inputs))
         put("test_mask", None if mask is None else owned(mask))
         if labels is not None:
@@ -213,7 +227,7 @@ class AttentionModel(NetworkPosterior):
         if not self.is_linear:
             raise BayesattnError(
                 f"{what} needs attention on the inputs and linear values, got attention_on={self.attention_on!r} and"
-                f" values={self.values!r}: use parameterisation 'token'"
+                f" values={self.values!r}"
             )
 
     def require_gaussian(self) -> None:
@@ -261,7 +275,7 @@ class AttentionModel(NetworkPosterior):
     def checked_heads(self, queries_and_keys: Checked) -> tuple[Any, ...]:
         """Queries and keys, or bilinear heads, of each layer as arrays; raises ValueError as `given` does."""
         self.require_linear("a model with fixed attention")
-        heads, arch = attention.checked_heads(queries_and_keys, self.features), self.architecture
+        heads, arch = attention.paths.checked_heads(queries_and_keys, self.features), self.architecture
         counts = tuple(len(layer[0] if isinstance(layer, tuple) else layer) for layer in heads)
         if counts != arch.heads:
             raise BayesattnError(f"queries_and_keys must have {arch.heads} heads per layer, got {counts}")
@@ -323,6 +337,9 @@ class AttentionModel(NetworkPosterior):
         for name in changes:
             one_of("field of a model", name, sorted({*own, *SHAPE, "temperature", "width"}))
         arch = changes.pop("architecture", self.architecture)
+        require_kind("architecture", arch, Architecture)
+        if {"width", "widths"} <= changes.keys():
+            raise BayesattnError("width must not be given together with widths")
         if "width" in changes:
             arch = arch.with_width(changes.pop("width"))
         arch = dataclasses.replace(arch, **{name: changes.pop(name) for name in SHAPE if name in changes})
@@ -341,12 +358,12 @@ def _architecture(
             raise BayesattnError(f"{name} must be a sequence of numbers with an entry for each layer, got None")
     if variances is None:
         variances = (1.0,) * (len(entries("heads", heads, "a sequence of numbers with an entry for each layer")) + 2)
-    return Architecture(heads, widths, variances, skips, outputs)
+    return Architecture(heads, widths, variances, skips or (), 1 if outputs is None else outputs)
 
 
 def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
     """Variances of each layer, from one for all or one for each."""
-    if np.ndim(value) == 0:
+    if not isinstance(value, Sequence) and np.ndim(value) == 0:
         return (not_negative(name, value),) * depth
     listed = entries(name, value, f"a number, or one for each of {depth} layers")
     if len(listed) != depth:

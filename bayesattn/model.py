@@ -217,7 +217,7 @@ class Model(NetworkPosterior):
             causal=data.causal,
             skips=[skip > 0 for skip in arch.skips],
         )
-        tokens = None if data.readout == attention.EVERY_POSITION else Tokens.of(data)
+        tokens = None if data.readout == attention.paths.EVERY_POSITION else Tokens.of(data)
         plain = Architecture(arch.heads, arch.widths, arch.variances)
         places = [
             arch.path_heads().index(tuple(head + (skip > 0) for head, skip in zip(heads, arch.skips, strict=True)))

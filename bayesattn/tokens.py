@@ -38,21 +38,23 @@ class Tokens(OwnsArrays):
     @classmethod
     def of(cls, data: TokenDataset) -> "Tokens":
         """Training tokens of a task's dataset; attention is recomputed when needed, from copies of its arrays."""
-        inputs, mask = attention.checked_tokens("inputs", data.inputs, data.mask)
+        inputs, mask = attention.paths.checked_tokens("inputs", data.inputs, data.mask)
         inputs, mask = owned(inputs), None if mask is None else owned(mask)
-        heads = attention.checked_heads(data.weights, inputs.shape[2])
+        heads = attention.paths.checked_heads(data.weights, inputs.shape[2])
         weights = [tuple(map(owned, layer)) if isinstance(layer, tuple) else owned(layer) for layer in heads]
         patterns = partial(attention.matrices, inputs, weights, data.nonlinearity, data.causal, mask)
         return cls(inputs, patterns, data.readout, mask)
 
     def checked(self, examples: int, features: int, heads: tuple[int, ...]) -> "Tokens":
         """Copy that owns its arrays; raises ValueError if they do not fit the examples, features and heads."""
-        one_of("tokens.readout", self.readout, attention.READOUTS)
-        inputs, mask = attention.checked_tokens("tokens.inputs", self.inputs, self.mask, (examples, "tokens", features))
+        one_of("tokens.readout", self.readout, attention.paths.READOUTS)
+        inputs, mask = attention.paths.checked_tokens(
+            "tokens.inputs", self.inputs, self.mask, (examples, "tokens", features)
+        )
         inputs, mask = owned(inputs), None if mask is None else owned(mask)
         if callable(self.attention):
             return Tokens(inputs, self.attention, self.readout, mask)
-        matrices = attention.checked_matrices(self.attention, examples, inputs.shape[1], mask, self.renormalise)
+        matrices = attention.paths.checked_matrices(self.attention, examples, inputs.shape[1], mask, self.renormalise)
         if tuple(matrix.shape[1] for matrix in matrices) != heads:
             got = [matrix.shape[1] for matrix in matrices]
             raise BayesattnError(f"tokens.attention must have {heads} heads per layer, got {got}")

@@ -50,7 +50,7 @@ def test_no_array_of_all_examples_and_tokens_squared_is_held():
     inputs = np.random.default_rng(1).normal(size=(examples, tokens, features))
     weights = tuple(np.zeros((2, features, features)) for _ in range(2))
     compiled = (
-        jax.jit(ba.attention.traced_path_inputs.__wrapped__, static_argnames=("readout", "nonlinearity"))
+        jax.jit(ba.attention.paths.traced_path_inputs.__wrapped__, static_argnames=("readout", "nonlinearity"))
         .lower(inputs, weights, "last", "softmax")
         .compile()
     )

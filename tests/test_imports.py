@@ -67,6 +67,7 @@ HOMES = {
     "optax": {"preferred_attention", "tasks.training"},
     "pooch": {"tasks.images"},
     "sklearn": {"tasks.images"},
+    "torch": {"attention"},
     "typer": {"cli"},
     "zarr": {"compressed", "runs"},
     "equinox": {"likelihoods", "models"},

@@ -9,6 +9,7 @@ EXTRAS = {
     "sweep": {"distributed": "distributed", "pyarrow": "pyarrow"},
     "cluster": {"dask_jobqueue": "dask-jobqueue"},
     "report": {"jinja2": "jinja2"},
+    "transformers": {"torch": "torch", "transformers": "transformers"},
     "netcdf": {"h5netcdf": "h5netcdf", "h5py": "h5py"},
 }
 """Modules of each extra, and the names of the packages that contain them."""

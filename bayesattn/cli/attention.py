@@ -35,15 +35,17 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
     print_table(f"{cases[0].name}: which attention the posterior prefers", table)
     for comparison in compared:
         say(comparison.summary())
-    say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) that was climbed to from a prior draw")
+    if any(each.candidate == "most probable" for each in compared[0].rows):
+        say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) that was climbed to from a prior draw")
 
 
 def _candidates(case: AttentionModel, seed: int) -> dict[str, Any]:
     """Heads of the task, if it has any, those that are most probable, and uniform ones."""
-    rng = np.random.default_rng(seed)
-    prior = QueriesAndKeys.of(case)
-    start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
-    found: dict[str, Any] = {"most probable": most_probable_attention(case, start).queries_and_keys}
+    prior, found = QueriesAndKeys.of(case), {}
+    if all((*case.query_variances, *case.key_variances)):  # Or all attention is uniform.
+        rng = np.random.default_rng(seed)
+        start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
+        found["most probable"] = most_probable_attention(case, start).queries_and_keys
     found["uniform"] = [tuple(np.zeros(shape) for _ in range(2)) for shape in prior.shapes]
     own = heads_of_task(case)
     return found if own is None else {"the task's": own} | found

@@ -79,7 +79,7 @@ def network(
         values = weights[f"V_{layer}"]
         scaled = hidden / jnp.sqrt(values.shape[2])
         read_by_attention = inputs if form.attention_on == "inputs" else scaled
-        matrix = attention.attention_matrices(read_by_attention, pair, "softmax", sequences.allowed)
+        matrix = attention.paths.attention_matrices(read_by_attention, pair, "softmax", sequences.allowed)
         valued = form.activated(jnp.einsum("hmn,ekn->ehkm", values, scaled))
         attended = jnp.einsum("ehqk,ehkm->eqm", matrix, valued) / jnp.sqrt(len(values))
         hidden = attended if skip is None else skip * hidden + attended

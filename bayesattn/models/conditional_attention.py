@@ -28,7 +28,7 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 @new_inputs.register(AttentionModel)
 def new_sequences(model: AttentionModel, value: Checked, mask: Checked) -> Sequences:
     """Token sequences."""
-    inputs, mask = attention.checked_tokens("new_path_inputs", value, mask, ("examples", "tokens", model.features))
+    inputs, mask = attention.paths.checked_tokens("new sequences", value, mask, ("examples", "tokens", model.features))
     return Sequences.of(inputs, model.readout, model.causal, mask)
 
 
@@ -91,7 +91,7 @@ class GivenAttention(eqx.Module):
 @conditional_of.register(AttentionModel)
 def conditional_of_attention(model: AttentionModel) -> GivenAttention:
     """Conditional distribution of outputs and labels given one draw; raises ValueError without path inputs."""
-    model.require_linear("what is computed from draws of U")
+    model.require_linear("what is computed from draws of U (for predictions, sample with the sequences as test_inputs)")
     posterior = CollapsedAttention.of(model)
     kernels, likelihood = posterior.given_uniform.kernels, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:

@@ -40,9 +40,9 @@ class Sequences(eqx.Module):
     def of(cls, inputs, readout: str, causal: bool, mask) -> "Sequences":
         """Sequences with these settings of `bayesattn.AttentionModel`."""
         tokens = inputs.shape[1]
-        read = jnp.asarray(attention.readout_rows(tokens, readout, mask))[:, 0]
+        read = jnp.asarray(attention.paths.readout_rows(tokens, readout, mask))[:, 0]
         place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (len(inputs),))
-        return cls(jnp.asarray(inputs), attention.allowed_keys(tokens, causal, mask), read, place)
+        return cls(jnp.asarray(inputs), attention.paths.allowed_keys(tokens, causal, mask), read, place)
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -65,17 +65,17 @@ class Sequences(eqx.Module):
         examples, tokens = self.inputs.shape[:2]
         readout = jnp.broadcast_to(self.read[:, None], (examples, 1, tokens))
         if self.place is None:
-            paths = attention.one_layer_back(readout, self.matrices(heads[-1]), skips[-1])
+            paths = attention.paths.one_layer_back(readout, self.matrices(heads[-1]), skips[-1])
         else:
             rows = self._rows_at(self.place, heads[-1])
             paths = jnp.concatenate([readout, rows], axis=1) if skips[-1] else rows
         for layer, skip in zip(reversed(heads[:-1]), reversed(skips[:-1]), strict=True):
-            paths = attention.one_layer_back(paths, self.matrices(layer), skip)
+            paths = attention.paths.one_layer_back(paths, self.matrices(layer), skip)
         return paths @ self.inputs
 
     def matrices(self, layer: tuple[Array, Array]) -> Float[Array, "example head query key"]:
         """Attention matrices of one layer."""
-        return attention.attention_matrices(self.inputs, layer, "softmax", self.allowed)
+        return attention.paths.attention_matrices(self.inputs, layer, "softmax", self.allowed)
 
     def _rows_at(self, place: Int[Array, " example"], layer: tuple[Array, Array]) -> Float[Array, "example head key"]:
         """Rows of the attention matrices of one layer: the attention of one token of each sequence."""

@@ -45,7 +45,7 @@ class Token(Path):
             **cls._fields(model),
             inputs=jnp.asarray(inputs),
             matrices=[jnp.asarray(matrix) for matrix in model.tokens.matrices],
-            read=jnp.asarray(attention.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
+            read=jnp.asarray(attention.paths.readout_rows(inputs.shape[1], model.tokens.readout, model.tokens.mask)),
         )
 
     @classmethod

@@ -19,12 +19,14 @@ from bayesattn.samplers.job import BIASED, QUANTITIES, sampler_class
 from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
+ALWAYS = "attention"
+"""Kept whatever `Job.keep` says: a model has it only if it was asked to watch sequences."""
 QUANTITY_OF = {name: name for name in QUANTITIES} | {
     "bartlett": "order_parameter",
     "readout": "order_parameter",
     "queries": "queries_keys",
     "keys": "queries_keys",
-    "attention": "prediction",
+    "attention": ALWAYS,
 }
 """Name in `Job.keep` of each variable; variables of layers are named without their layers, all others are weights."""
 
@@ -103,7 +105,9 @@ def program(
         if "weights" in keep:
             weights = posterior.weights_of(state.z, branch(state.rng_key, "weights"))
             values |= weights | posterior.predictions_of(weights)
-        kept = {name: value for name, value in values.items() if quantity_of(name) in keep or name in weights}
+        kept = {
+            name: value for name, value in values.items() if quantity_of(name) in (*keep, ALWAYS) or name in weights
+        }
         statistics = described.statistics(state)
         if "lp" not in statistics:
             statistics |= {"lp": jnp.asarray(log_density(posterior.program, (), {}, state.z)[0])}

@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Key
 from numpyro.infer.util import compute_log_probs
 from scipy import optimize, special
 
-from bayesattn._util.checks import positive_integer, seed_number
+from bayesattn._util.checks import positive_integer, require_kind, seed_number
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, first_key, stream
 from bayesattn._util.settings import with_own_settings
@@ -100,8 +100,9 @@ def anneal(
 
     Raises:
         ValueError: invalid numbers, a parameterisation that cannot serve the model or draws no priors.
-        FloatingPointError: the posterior is not reached in 200 steps, or the likelihood of all particles is not finite.
+        FloatingPointError: the posterior is not reached in 200 steps, or no particle of an island has a finite likelihood.
     """
+    require_kind("model", model, Posterior)
     for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
         positive_integer(name, value, least)
     seed_number("seed", seed)
@@ -119,8 +120,10 @@ def anneal(
     for level in watched(range(MOST_STEPS), "annealing"):
         likelihoods = np.asarray(_log_likelihoods(points, posterior))
         likelihoods = np.where(np.isfinite(likelihoods), likelihoods, -np.inf)
-        if not np.isfinite(likelihoods).any():
-            raise FloatingPointError("no particle has a finite likelihood: raise the temperature")
+        if not np.isfinite(likelihoods).any(1).all():
+            raise FloatingPointError(
+                "an island has no particle of finite likelihood: use more particles, or a broader one"
+            )
         rise = _rise(likelihoods, 1 - power)
         log_weights = rise * likelihoods
         log_evidence += special.logsumexp(log_weights, axis=1) - np.log(particles)
@@ -164,7 +167,8 @@ def _across_islands(random: np.random.Generator, shares: np.ndarray, particles: 
 
 
 def _rise(likelihoods: np.ndarray, most: float) -> float:
-    """Largest rise of the power that keeps the effective share of all particles at `EFFECTIVE_SHARE`."""
+    """Largest rise of the power that keeps the effective share of particles with a likelihood at `EFFECTIVE_SHARE`."""
+    likelihoods = likelihoods[np.isfinite(likelihoods)]
 
     def share(rise: float) -> float:
         weights = np.exp(rise * (likelihoods - likelihoods.max()))

@@ -224,6 +224,13 @@ BAD = {
     r"watched\[0\] must be a whole number of at most 4, got 5": {"watched": (5,)},
     "attention_on must be one of 'inputs', 'hidden', got 'x'": {"attention_on": "x"},
     "values must be one of 'linear', 'relu', 'gelu', got 'tanh'": {"values": "tanh"},
+    "architecture must not be given together with heads": {
+        "architecture": ba.Architecture((2,), (3, 3), (1.0, 1.0, 1.0)),
+        **{"heads": None, "widths": None, "skips": (0.5,)},
+    },
+    "query_variance must be a number, or one for each of 1 layers, got 2": {"query_variance": [[1], [1, 2]]},
+    r"mask must be an array of shape \(4, 3\), got": {"mask": [[True] * 3] * 3 + [[True]]},
+    "task must be settings by name, got 3": {"task": 3},
 }
 
 
@@ -234,6 +241,45 @@ def test_bad_input_is_refused_in_one_sentence(message):
     fields |= {"heads": (2,), "widths": (3, 3), "key_width": 2, "temperature": 0.5}
     with pytest.raises(ba.BayesattnError, match=message):
         ba.AttentionModel(**fields | BAD[message])
+
+
+def test_equal_sequences_with_different_labels_are_refused_where_t_is_lost_in_rounding(model):
+    twice, labels = np.repeat(model.inputs[:1], 2, 0), [1.5, -1.5]
+    settings = {"key_width": 1, "heads": (1,), "widths": (2, 2), "temperature": 1e-17}
+    with pytest.raises(ValueError, match="labels of examples 0 and 1 must be equal"):
+        ba.AttentionModel(inputs=twice, labels=labels, **settings)
+    # Of another length they are other sequences, though padding is 0.
+    twice[1, -1] = 0
+    ba.AttentionModel(inputs=twice, labels=labels, mask=np.arange(3) < [[3], [2]], **settings)
+
+
+def test_what_padding_holds_changes_nothing():
+    padded = attention_model(**NETWORKS["padded"])
+    for value in (np.nan, 1e160, np.finfo(float).max):
+        inputs = np.where(padded.mask[..., None], padded.inputs, value)
+        assert np.array_equal(padded.replace(inputs=inputs).inputs, padded.replace(inputs=padded.inputs).inputs)
+
+
+def test_attention_maps_are_kept_whatever_else_is(model):
+    small = {"chains": 2, "warmup": 10, "draws": 5, "progress": False}
+    for keep in (("order_parameter",), ("queries_keys",)):
+        assert "attention_1" in ba.sample(model, keep=keep, **small)["posterior"]
+
+
+def test_particles_of_no_likelihood_count_for_nothing():
+    """Poisson rates of outputs of a hundred overflow: most prior draws have log density minus infinity."""
+    rng = np.random.default_rng(0)
+    inputs = 100 * np.abs(rng.normal(size=(3, 4, 2)))
+    counts = ba.AttentionModel(
+        inputs=inputs,
+        labels=np.array([1.0, 0, 3]),
+        key_width=1,
+        heads=(1,),
+        widths=(3, 3),
+        variances=(4.0, 4.0, 400.0),
+        likelihood=ba.Poisson(),
+    )
+    assert np.isfinite(anneal(counts, islands=2, particles=64, moves=1).log_evidence)
 
 
 def test_what_needs_fixed_attention_says_so(draws, model):

@@ -180,27 +180,32 @@ def checked_skips(skips: Checked, layers: int) -> tuple[bool, ...]:
 def checked_tokens(
     name: str, inputs: Checked, mask: Checked, shape: Sequence[int | str] = ("examples", "tokens", "features")
 ) -> tuple[Any, np.ndarray | None]:
-    """Inputs and mask as arrays, with NaN and infinity at padding set to 0; raises ValueError as `path_inputs` does."""
+    """Inputs and mask as arrays, with 0 at padding; raises ValueError as `path_inputs` does."""
     inputs = real_array(name, inputs, shape)
-    mask = checked_mask(mask, *inputs.shape[:2])
-    return finite(name, inputs, None if mask is None else ~mask[..., None]), mask
+    mask = checked_mask(mask, *inputs.shape[:2], "test_mask" if name == "test_inputs" else "mask")
+    if mask is not None:
+        inputs = np.where(mask[..., None], inputs, 0.0)
+    return finite(name, inputs), mask
 
 
-def checked_mask(mask: Checked, examples: int, tokens: int) -> np.ndarray | None:
+def checked_mask(mask: Checked, examples: int, tokens: int, name: str = "mask") -> np.ndarray | None:
     """Mask as an array of truth values, or None; raises ValueError for another shape or type, or padding alone."""
     if mask is None:
         return None
-    mask = np.asarray(readable(mask))
+    try:
+        mask = np.asarray(readable(mask))
+    except ValueError:  # Rows of different lengths.
+        raise BayesattnError(f"{name} must be an array of shape {(examples, tokens)}, got {shown(mask)}") from None
     if mask.dtype.kind in "iu" and np.isin(mask, (0, 1)).all():  # As tokenisers return it.
         mask = mask.astype(bool)
     if mask.dtype != bool or mask.shape != (examples, tokens):
         raise BayesattnError(
-            f"mask must hold True for tokens and False for padding, of shape {(examples, tokens)},"
+            f"{name} must hold True for tokens and False for padding, of shape {(examples, tokens)},"
             f" got {mask.dtype} of shape {mask.shape}"
         )
     if not mask.any(1).all():
         raise BayesattnError(
-            f"mask must leave each sequence a token, got padding alone in example {np.argmin(mask.any(1))}"
+            f"{name} must leave each sequence a token, got padding alone in example {np.argmin(mask.any(1))}"
         )
     return mask
 

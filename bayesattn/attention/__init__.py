@@ -1,0 +1,15 @@
+"""Path inputs from fixed attention: of given queries and keys, given matrices, or a pretrained transformer."""
+
+from bayesattn.attention.paths import matrices, path_inputs, paths_from_matrices
+from bayesattn.attention.pretrained import Projection, Read, from_cache, from_transformers, principal_components
+
+__all__ = [
+    "Projection",
+    "Read",
+    "from_cache",
+    "from_transformers",
+    "matrices",
+    "path_inputs",
+    "paths_from_matrices",
+    "principal_components",
+]
