@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation, validate
     from bayesattn.classes import one_hot
     from bayesattn.dataset import Dataset
-    from bayesattn.head_posterior import combining_width, heads, path_correlations
+    from bayesattn.head_posterior import combining_width, head_losses, heads, path_correlations, remove_heads
     from bayesattn.joining import concat
     from bayesattn.likelihoods import Categorical, Gaussian, Likelihood, Poisson, StudentT
     from bayesattn.model import Model
@@ -58,6 +58,7 @@ __all__ = [
     "from_numpyro",
     "from_vectors",
     "grade",
+    "head_losses",
     "heads",
     "learning_coefficient",
     "learning_coefficient_of",
@@ -67,6 +68,7 @@ __all__ = [
     "path_correlations",
     "predict",
     "reference",
+    "remove_heads",
     "runs",
     "sample",
     "samplers",
@@ -93,6 +95,7 @@ _HOMES = {
     "from_numpyro": "models.interface",
     "from_vectors": "models.interface",
     "grade": "checks.grading",
+    "head_losses": "head_posterior",
     "heads": "head_posterior",
     "concat": "joining",
     "learning_coefficient": "singular",
@@ -101,6 +104,7 @@ _HOMES = {
     "one_hot": "classes",
     "path_correlations": "head_posterior",
     "predict": "predictive",
+    "remove_heads": "head_posterior",
     "sample": "samplers",
     "validate": "checks.validation",
     "with_groups": "predictive",

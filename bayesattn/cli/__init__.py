@@ -36,6 +36,7 @@ COMMANDS = {
     "reference": "Posteriors whose truth is known: list, show, export.",
     "grade": "Are draws of a reference posterior right?",
     "learning-coefficient": "How singular is the posterior? The learning coefficient, exactly.",
+    "heads": "Which heads matter, and how sure is that?",
     "train": "Train the network of a one-shot task.",
     "prune": "Do head scores tell which heads can go?",
     "plot": "Draw a run: traces, ranks, energy, U, predictions.",

@@ -2,6 +2,7 @@
 
 from bayesattn.plots.calibration import calibration_figure
 from bayesattn.plots.grading import grade_figure
+from bayesattn.plots.heads import heads_figure
 from bayesattn.plots.learning_coefficient import learning_coefficient_figure
 from bayesattn.plots.pruning import pruning_figure
 from bayesattn.plots.run import KINDS, run_figure
@@ -12,6 +13,7 @@ __all__ = [
     "KINDS",
     "calibration_figure",
     "grade_figure",
+    "heads_figure",
     "learning_coefficient_figure",
     "literal",
     "pruning_figure",

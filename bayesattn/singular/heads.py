@@ -20,7 +20,7 @@ from bayesattn._util.text import Described, with_error
 from bayesattn.architecture import Architecture
 from bayesattn.checks.mixing import moments
 from bayesattn.checks.pruning import heads_of
-from bayesattn.head_posterior import names_of_heads
+from bayesattn.head_posterior.units import names_of_heads
 from bayesattn.model import Model
 from bayesattn.models import Path
 from bayesattn.models.trees import CHAIN_AXES

@@ -4,23 +4,26 @@ Head scores and path correlations are functions of U (THEORY section 5), so each
 U, use `theory.head_scores` and `theory.path_correlations`.
 """
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import arviz_stats
 import numpy as np
 from jaxtyping import Float
 
-from bayesattn._util.checks import number, positive_integer, shown
+from bayesattn._util.checks import Checked, number, positive_integer, require_kind, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
+from bayesattn.head_posterior.losses import Losses, head_losses, indexed
+from bayesattn.head_posterior.units import units_of
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.network_posterior import NetworkPosterior
-from bayesattn.theory.heads import head_scores
 from bayesattn.theory.heads import path_correlations as correlations
 from bayesattn.theory.saddle_point import solve
 
@@ -37,45 +40,95 @@ SEARCHED_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads(Described):
-    """Posterior of the head scores: how much each head matters, relative to the head that matters most in the same draw.
+    """Posterior of scores: how much each head matters, relative to the head that matters most in the same draw.
 
-    All arrays have one row per head, first layer first; `names` are (layer, head), with layers counted from 1. A skip
-    connection is not a head.
+    All arrays have one entry per head, first layer first; `names` are (layer, name), with layers counted from 1. Or the
+    scores are those of paths, or of groups of heads, by their names. A skip connection is not a head.
+
+    What is lost without each head (`losses`) is sampled when it is first asked for, which takes about as long as a few
+    jobs of `bayesattn.sample` for each head.
 
     Args:
-        names: layer and name of each head.
+        names: layer and name of each head; or names of paths or groups.
         scores: posterior mean of the score, shape (head,).
         sd: posterior standard deviation.
         error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain.
         lower: lower end of the central interval of probability 0.94.
         upper: upper end of this interval.
         probability_least: posterior probability that the head has the least score of all heads.
+        drawn: scores of each draw, shape (chain, draw, head).
     """
 
-    names: list[tuple[int, str]]
+    names: list[Any]
     scores: Float[np.ndarray, " head"]
     sd: Float[np.ndarray, " head"]
     error: Float[np.ndarray, " head"]
     lower: Float[np.ndarray, " head"]
     upper: Float[np.ndarray, " head"]
     probability_least: Float[np.ndarray, " head"]
+    drawn: Float[np.ndarray, "chain draw head"]
+    _source: tuple[Draws, NetworkPosterior, Checked, list[str]]
+
+    @cached_property
+    def losses(self) -> Losses:
+        """What is lost without each head, by `bayesattn.head_losses` with its defaults."""
+        draws, model, of, _ = self._source
+        require_kind("model of the draws", model, Model)
+        return head_losses(draws, model, of=of)  # pyright: ignore[reportArgumentType]
+
+    @property
+    def evidence_lost(self) -> Float[np.ndarray, " head"]:
+        """Log evidence lost without each head, in nats; its error is `losses.evidence_error`."""
+        return self.losses.evidence
+
+    @property
+    def accuracy_lost(self) -> Float[np.ndarray, " head"]:
+        """Test accuracy lost without each head, the values of all others inferred again."""
+        return self.losses.accuracy
+
+    @property
+    def log_score_lost(self) -> Float[np.ndarray, " head"]:
+        """Mean log predictive density of the test labels lost without each head, in nats."""
+        return self.losses.log_score
+
+    def probability_among_least(self, count: int) -> Float[np.ndarray, " head"]:
+        """Posterior probability that the head is among the `count` heads of least score; ties share."""
+        positive_integer("count", count, 1, len(self.names))
+        below = np.sum(self.drawn[..., None, :] < self.drawn[..., :, None], axis=-1)
+        level = np.sum(self.drawn[..., None, :] == self.drawn[..., :, None], axis=-1)
+        return np.clip((count - below) / level, 0, 1).mean((0, 1))
+
+    def probability_below(self, threshold: float) -> Float[np.ndarray, " head"]:
+        """Posterior probability that the head's score is below a threshold, between 0 and 1."""
+        limit = number("threshold", threshold)
+        if not 0 <= limit <= 1:
+            raise BayesattnError(f"threshold must be between 0 and 1, got {limit:g}")
+        return (self.drawn < limit).mean((0, 1))
 
     def summary(self) -> "pd.DataFrame":
-        """One row per head, with columns score, sd, error, lower, upper and least, the probability of the least score."""
+        """One row per head: score, sd, error, lower, upper and least, the probability of the least score.
+
+        Once `losses` have been sampled, there are columns of them too.
+        """
         import pandas as pd
 
         columns = ("scores", "sd", "error", "lower", "upper", "probability_least")
-        index = pd.MultiIndex.from_tuples(self.names, names=["layer", "head"])
         named = {"scores": "score", "probability_least": "least"}
-        return pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
+        index = indexed(self.names, self._source[3])
+        table = pd.DataFrame({named.get(name, name): getattr(self, name) for name in columns}, index=index)
+        if "losses" in vars(self):
+            lost = self.losses.summary().drop(columns="rhat")
+            table = table.join(lost.rename(columns=lambda name: re.sub("(_error)?$", r"_lost\1", name, count=1)))
+        return table
 
     def _described(self) -> tuple[str, dict[str, str]]:
         def said(head: int) -> str:
-            layer, name = self.names[head]
-            return f"{name!r} of layer {layer}, score {with_error(self.scores[head], self.sd[head])} (posterior sd)"
+            name = self.names[head]
+            name = f"{name[1]!r} of layer {name[0]}" if isinstance(name, tuple) else repr(name)
+            return f"{name}, score {with_error(self.scores[head], self.sd[head])} (posterior sd)"
 
         most, least = int(np.argmax(self.scores)), int(np.argmax(self.probability_least))
-        return f"Heads: posterior of {len(self.names)} head scores", {
+        return f"Heads: posterior of {len(self.names)} scores", {
             "most": said(most),
             "least": f"{said(least)}, the least of all with probability {self.probability_least[least]:.2f}",
         }
@@ -147,7 +200,7 @@ class CombiningWidth(Described):
         }
 
 
-def heads(draws: Draws, model: NetworkPosterior | None = None) -> Heads:
+def heads(draws: Draws, model: NetworkPosterior | None = None, *, of: Checked = "heads") -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
     The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which at least one uses
@@ -156,33 +209,28 @@ def heads(draws: Draws, model: NetworkPosterior | None = None) -> Heads:
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         model: model of the draws, if they do not record it.
+        of: "heads"; "paths", each by itself; or groups, lists of heads by name, such as
+            {"layer 1": [1], "both": [(1, "a"), (2, "b")]}: a number stands for all heads of a layer. A group's score
+            counts pairs of which a path uses one of its heads, relative to the largest group's.
 
     Raises:
-        ValueError: draws that are not of a network, are of another model than `model`, or have no order_parameter.
+        ValueError: draws that are not of a network, are of another model than `model`, or have no order_parameter; heads
+            that are not there.
         RunError: a folder that is not a readable run.
     """
     model, order_parameters = _drawn(draws, model)
-    arch = model.architecture
-    by_layer = head_scores(order_parameters, arch)
-    skipped = [scores[..., int(skip > 0) :] for scores, skip in zip(by_layer, arch.skips, strict=True)]
-    scores = np.concatenate(skipped, axis=-1)
+    units = units_of(model, of)
+    scores = units.scores(order_parameters, model.architecture)
     least = scores == scores.min(-1, keepdims=True)
     moments = _posterior(scores)
     return Heads(
-        names_of_heads(model),
+        units.names,
         moments.pop("mean"),
         **moments,
         probability_least=(least / least.sum(-1, keepdims=True)).mean((0, 1)),
+        drawn=scores,
+        _source=(draws, model, of, units.levels),
     )
-
-
-def names_of_heads(model: NetworkPosterior) -> list[tuple[int, str]]:
-    """Layer, from 1, and name of each head, first layer first."""
-    return [
-        (layer, name)
-        for layer, of_layer in enumerate(model.head_names or model.architecture.numbered_heads(), start=1)
-        for name in of_layer
-    ]
 
 
 def path_correlations(draws: Draws, model: NetworkPosterior | None = None) -> PathCorrelations:

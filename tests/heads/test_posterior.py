@@ -58,6 +58,46 @@ def test_scores_of_every_draw_are_counted_by_hand(model, draws):
     assert "the least of all" in repr(found)
 
 
+def test_groups_and_paths_are_scored_like_heads(model, draws):
+    size = np.abs(draws)
+    paths = ba.heads(drawn(draws), model, of="paths")
+    sums = np.stack([size[..., p, :].sum(-1) + size[..., p].sum(-1) - size[..., p, p] for p in range(4)], -1)
+    np.testing.assert_allclose(paths.drawn, sums / sums.max(-1, keepdims=True), rtol=1e-12)
+    assert paths.names == model.path_names
+    heads = ba.heads(drawn(draws), model)
+    groups = ba.heads(drawn(draws), model, of={"first": [(1, "previous")], "second": [["1", "random"]], "top": [2]})
+    assert groups.names == ["first", "second", "top"]
+    # Relative to the largest group: the skip, which may be larger, is in none.
+    np.testing.assert_allclose(groups.drawn, heads.drawn / heads.drawn.max(-1, keepdims=True), rtol=1e-12)
+    both = ba.heads(drawn(draws), model, of={"layer 1": [1], "top": [(2, "uniform")]})
+    assert np.all(both.drawn[..., 0] == 1)  # All paths use a head of layer 1.
+
+
+def test_probabilities_are_shares_of_draws(model, draws):
+    found = ba.heads(drawn(draws), model)
+    flat = found.drawn.reshape(-1, 3)
+    expected = [np.mean([head in np.argsort(draw)[:2] for draw in flat]) for head in range(3)]
+    np.testing.assert_allclose(found.probability_among_least(2), expected, atol=1e-12)
+    np.testing.assert_allclose(found.probability_among_least(1), found.probability_least, atol=1e-12)
+    np.testing.assert_allclose(found.probability_among_least(3), 1)
+    np.testing.assert_allclose(found.probability_below(0.5), (flat < 0.5).mean(0))
+    tied = ba.heads(drawn(np.tile(np.ones((4, 4)), (1, 5, 1, 1))), model)
+    np.testing.assert_allclose(tied.probability_among_least(2).sum(), 2)
+
+
+BAD_UNITS = {
+    "of must be 'heads', 'paths', or lists of heads by name, got 'layers'": "layers",
+    r"of\['a'\] must hold heads as pairs \(layer, name\), such as \(1, 'previous'\), or layers, got 3": {"a": [3]},
+    r"of\['a'\] must hold at least one head, got none": {"a": []},
+}
+
+
+@pytest.mark.parametrize("message", BAD_UNITS)
+def test_units_that_are_not_there_are_refused(model, draws, message):
+    with pytest.raises(ba.BayesattnError, match=message):
+        ba.heads(drawn(draws), model, of=BAD_UNITS[message])
+
+
 def test_correlations_of_paths_are_those_of_each_draw(model, draws):
     found = ba.path_correlations(drawn(draws), model)
     flat = draws.reshape(-1, 4, 4)

@@ -1,0 +1,223 @@
+"""Command `bayesattn heads`: which heads matter, and how sure is that?"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+import typer
+
+import bayesattn as ba
+from bayesattn import runs
+from bayesattn._util.errors import BayesattnError
+from bayesattn._util.plain import PlainDict
+from bayesattn._util.text import cell, with_error
+from bayesattn.checks.pruning import MOST_ACCURACY_LOST
+from bayesattn.cli.options import (
+    HMC,
+    Chains,
+    DataSeed,
+    Draws,
+    FigureFile,
+    Json,
+    ModelName,
+    SamplerName,
+    Seed,
+    Temperature,
+    Warmup,
+    Width,
+    models,
+)
+from bayesattn.cli.screen import (
+    new_table,
+    print_json,
+    print_table,
+    require_free_figure,
+    say,
+    say_where,
+    working,
+)
+from bayesattn.head_posterior import Heads, Losses, Removal, predicted_losses
+from bayesattn.models import Model
+from bayesattn.network_posterior import NetworkPosterior
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+LOST = f"{100 * MOST_ACCURACY_LOST:g}"
+SHOWN_PATHS = 8
+"""Number of paths shown, those of largest score."""
+
+
+def heads(
+    model: ModelName,
+    width: Width = None,
+    temperature: Temperature = None,
+    data_seed: DataSeed = None,
+    least: Annotated[int, typer.Option(help="k of P(k least): the head is among the k heads of least score.")] = 3,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove heads one by one, by evidence (theory).")] = False,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Sample the network without each head, in place of the theory's losses.")
+    ] = False,
+    sampler: SamplerName = HMC,
+    out: Annotated[Path | None, typer.Option(help="Folder of the run, which is resumed; by default in out.")] = None,
+    chains: Chains = 4,
+    warmup: Warmup = 300,
+    draws: Draws = 1000,
+    seed: Seed = 0,
+    figure: FigureFile = None,
+    overwrite: Annotated[bool, typer.Option(help="Replace what stands at --figure.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Which heads matter, and how sure is that? Scores by draws of U, and what is lost without each head.
+
+    MODEL may also be the folder of a run. The same command goes on where it was stopped.
+
+    Example: bayesattn heads hidden_markov --width 10 --remove --figure heads.png
+    """
+    require_free_figure(figure, overwrite)
+    job = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+    case, drawn, folder = _drawn(model, width, temperature, data_seed, out, job, as_json)
+    found, paths = ba.heads(drawn, case), ba.heads(drawn, case, of="paths")
+    losses, removal = _lost(drawn, case, exact, remove, as_json, seed)
+    if as_json:
+        print_json(_content(case, found, paths, losses, removal, least))
+    else:
+        _print(case, found, paths, losses, removal, least, exact)
+        say_where(f"run in {folder}")
+    if figure is not None:
+        from bayesattn.plots import heads_figure, save
+
+        shown = f"{case.name or model}, {case.size}"
+        save(heads_figure(found, paths, removal, shown), figure, overwrite=overwrite)
+        if not as_json:
+            say_where(f"figure in {figure}")
+
+
+def _drawn(
+    model: str, width: Any, temperature: Any, data_seed: Any, out: Path | None, job: PlainDict, quiet: bool
+) -> tuple[NetworkPosterior, "xr.DataTree", Path]:
+    """Model, draws of U and their folder; a run that is given is read, another is begun or resumed."""
+    if Path(model).is_dir() and runs.is_run(model):
+        run = runs.Run(model)
+        if not isinstance(run.model, NetworkPosterior):
+            raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
+        return run.model, run.draws(), Path(model)
+    [case] = models(model, None if width is None else [width], temperature, data_seed)
+    parts = {"N": width, "T": temperature, "data": data_seed}
+    name = "-".join(
+        ["heads", Path(model).stem, *(f"{key}={value}" for key, value in parts.items() if value is not None)]
+    )
+    folder = out or Path("out") / name
+    run = runs.sample(case, folder, keep=("order_parameter", "prediction"), progress=not quiet, **job)
+    return case, run.draws(), folder
+
+
+def _lost(
+    drawn: "xr.DataTree", case: NetworkPosterior, exact: bool, remove: bool, quiet: bool, seed: int
+) -> tuple[Losses | None, Removal | None]:
+    """Losses without each head, if the theory or sampling can tell them, and the order of removal, if it is asked for."""
+    possible = isinstance(case, Model) and case.likelihood.conjugate
+    if not possible and (exact or remove):
+        raise BayesattnError(
+            "--exact and --remove need a network with fixed attention and Gaussian labels, got"
+            f" {type(case).__name__} with {case.likelihood!r}"
+        )
+    if not isinstance(case, Model) or not possible:
+        return None, None
+    with working("networks without a head", quiet) as bar:
+        if exact:
+            losses = ba.head_losses(drawn, case, seed=seed, progress=lambda text: bar.update(note=text))
+        else:
+            losses = predicted_losses(case)
+        return losses, ba.remove_heads(case) if remove else None
+
+
+def _content(
+    case: NetworkPosterior, found: Heads, paths: Heads, losses: Losses | None, removal: Removal | None, least: int
+) -> PlainDict:
+    """All numbers as plain values."""
+
+    def rows(heads: Heads) -> list[PlainDict]:
+        among = heads.probability_among_least(min(least, len(heads.names)))
+        table = heads.summary().assign(**{f"among_{least}_least": among})
+        return [{"name": name} | row for name, row in zip(heads.names, table.to_dict("records"), strict=True)]
+
+    content: PlainDict = {
+        "model": case.name,
+        "size": case.size,
+        "temperature": case.temperature,
+        "heads": rows(found),
+        "paths": rows(paths),
+    }
+    if losses is not None:
+        content["losses"] = [
+            {"name": name} | row for name, row in zip(losses.names, losses.summary().to_dict("records"), strict=True)
+        ]
+    if removal is not None:
+        content["removal"] = removal.summary().to_dict("records")
+    return content
+
+
+def _print(
+    case: NetworkPosterior,
+    found: Heads,
+    paths: Heads,
+    losses: Losses | None,
+    removal: Removal | None,
+    least: int,
+    exact: bool,
+) -> None:
+    least = min(least, len(found.names))
+    among = found.probability_among_least(least)
+    table = new_table("head", "score", "94 % interval", "P(least)", f"P({least} least)", text=("head",))
+    for at, name in enumerate(found.names):
+        interval = f"{found.lower[at]:.2f} to {found.upper[at]:.2f}"
+        shares = (f"{found.probability_least[at]:.2f}", f"{among[at]:.2f}")
+        table.add_row(_head(name), with_error(found.scores[at], found.sd[at]), interval, *shares)
+    print_table(f"Heads of {case.name}, {case.size}, T = {cell(case.temperature, 'g')}", table)
+    say("score: weight in U relative to the head of most weight, posterior mean ± sd; head: layer, from 1, and name")
+    if losses is not None:
+        _print_losses(losses, exact)
+    _print_paths(paths)
+    if removal is not None:
+        _print_removal(removal)
+
+
+def _head(name: tuple[int, str]) -> str:
+    return f"{name[0]}: {name[1]}"
+
+
+def _print_losses(losses: Losses, exact: bool) -> None:
+    tested = bool(np.isfinite(losses.accuracy).any())
+    table = new_table("head", "log evidence", *(("accuracy (%)", "log score") if tested else ()), text=("head",))
+    for at, name in enumerate(losses.names):
+        evidence = with_error(losses.evidence[at], losses.evidence_error[at]) if exact else f"{losses.evidence[at]:.1f}"
+        cells = [_head(name), evidence]
+        if tested:
+            cells.append(with_error(100 * losses.accuracy[at], 100 * losses.accuracy_error[at], "+"))
+            cells.append(with_error(losses.log_score[at], losses.log_score_error[at], "+"))
+        table.add_row(*cells)
+    print_table("Lost without each head, all other values inferred again", table)
+    say("sampled without it" if exact else "by the theory, to leading order at large width (--exact samples)")
+
+
+def _print_paths(paths: Heads) -> None:
+    if len(paths.names) < 2:
+        return
+    table = new_table("path", "score", "94 % interval", text=("path",))
+    for at in np.argsort(-paths.scores, kind="stable")[:SHOWN_PATHS]:
+        interval = f"{paths.lower[at]:.2f} to {paths.upper[at]:.2f}"
+        table.add_row(paths.names[at], with_error(paths.scores[at], paths.sd[at]), interval)
+    shown = min(SHOWN_PATHS, len(paths.names))
+    print_table(f"Strongest {shown} of {len(paths.names)} paths", table)
+
+
+def _print_removal(removal: Removal) -> None:
+    table = new_table("removed", "last", "log evidence", "accuracy (%)", "log score", text=("last",))
+    for number, row in enumerate(removal.summary().itertuples()):
+        right = with_error(100 * removal.accuracy[number], 100 * removal.accuracy_error[number])
+        score = cell(removal.log_score[number], ".3f")
+        table.add_row(str(number), str(row.last), f"{removal.evidence[number]:+.1f}", right, score)
+    print_table("Heads removed one by one, all other values inferred again", table)
+    if np.isfinite(removal.accuracy[0]):
+        say(f"{removal.dispensable} of {len(removal.names)} can go before more than {LOST} points of accuracy are lost")

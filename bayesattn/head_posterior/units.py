@@ -1,0 +1,107 @@
+"""What is scored or removed: heads, paths, or groups of heads, each a set of paths."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from bayesattn._util.checks import Checked, entries, shown
+from bayesattn._util.errors import BayesattnError
+from bayesattn.architecture import Architecture
+from bayesattn.network_posterior import NetworkPosterior
+
+Head = tuple[int, str]
+"""Layer, from 1, and name of a head."""
+KINDS = ("heads", "paths")
+
+
+class Units(NamedTuple):
+    """Names of heads, paths or groups, which paths each of them uses, and the names of the columns of names.
+
+    Skips are not heads, but the largest score of a draw, relative to which scores are, may be that of a skip: `skips` has
+    their paths.
+    """
+
+    names: list[Any]
+    paths: Bool[np.ndarray, "unit path"]
+    levels: list[str]
+    skips: Bool[np.ndarray, "skip path"]
+
+    def rows(self, arch: Architecture) -> Bool[np.ndarray, "unit row"]:
+        """Which rows of U belong to each unit."""
+        return np.repeat(self.paths, arch.outputs, axis=1)
+
+    def scores(self, order_parameters: Float[np.ndarray, "*draws row row"], arch: Architecture) -> np.ndarray:
+        """Sum of |U| over pairs of rows of which one belongs to the unit, over the largest sum of the draw.
+
+        Shape (.., unit). Raises ValueError if a U is 0.
+        """
+        weight = np.abs(order_parameters)
+        others = (~np.repeat(np.concatenate([self.paths, self.skips]), arch.outputs, axis=1)).astype(float)
+        without = np.einsum("...pu,up->...u", weight @ others.T, others, optimize=True)
+        scores = np.maximum(weight.sum((-2, -1))[..., None] - without, 0)
+        largest = scores.max(-1, keepdims=True)
+        if not np.all(largest > 0):
+            raise BayesattnError("order_parameter must not be zero: scores are relative to the largest")
+        return scores[..., : len(self.names)] / largest
+
+
+def names_of_heads(model: NetworkPosterior) -> list[Head]:
+    """Layer, from 1, and name of each head, first layer first."""
+    return [
+        (layer, name)
+        for layer, of_layer in enumerate(model.head_names or model.architecture.numbered_heads(), start=1)
+        for name in of_layer
+    ]
+
+
+def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
+    """Heads of a model ("heads"), its paths ("paths"), or groups of heads by name.
+
+    A group is a list of heads, each a pair (layer, name), or the number of a layer, which stands for all of its heads.
+
+    Raises ValueError for anything else.
+    """
+    arch, heads, uses = model.architecture, names_of_heads(model), _uses(model.architecture)
+    none = np.zeros((0, arch.paths), bool)
+    if isinstance(of, Mapping) and of:
+        return Units([*of], np.array([_members(name, of[name], heads, uses) for name in of]), ["group"], none)
+    if of == "heads":
+        layers = [layer for layer, skip in enumerate(arch.skips) if skip]
+        skips = [[ways[layer] == 0 for ways in arch.path_heads()] for layer in layers]
+        return Units(heads, uses, ["layer", "head"], np.array(skips, bool).reshape(-1, arch.paths))
+    if of == "paths":
+        return Units(model.path_names, np.eye(arch.paths, dtype=bool), ["path"], none)
+    raise BayesattnError(f"of must be 'heads', 'paths', or lists of heads by name, got {shown(of)}")
+
+
+def _uses(arch: Architecture) -> Bool[np.ndarray, "head path"]:
+    """Which paths use each head; a skip is not a head."""
+    ways = np.array(arch.path_heads())
+    return np.array(
+        [
+            ways[:, layer] == head + (skip > 0)
+            for layer, (count, skip) in enumerate(zip(arch.heads, arch.skips, strict=True))
+            for head in range(count)
+        ]
+    )
+
+
+def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.ndarray) -> np.ndarray:
+    """Paths that use a head of a group."""
+    listed = entries(f"of[{name!r}]", members, "a list of heads, each a pair (layer, name), or of layers", most_axes=2)
+    chosen = []
+    for each in listed:
+        pair = tuple(map(str, each)) if isinstance(each, tuple | list | np.ndarray) else None
+        found = [
+            at for at, (layer, head) in enumerate(heads) if pair == (str(layer), head) or (not pair and each == layer)
+        ]
+        if not found:
+            raise BayesattnError(
+                f"of[{name!r}] must hold heads as pairs (layer, name), such as {heads[0]!r}, or layers, got {shown(each)}"
+            )
+        chosen += found
+    if not chosen:
+        raise BayesattnError(f"of[{name!r}] must hold at least one head, got none")
+    return uses[chosen].any(0)

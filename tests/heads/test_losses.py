@@ -1,0 +1,177 @@
+"""What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special, stats
+
+import bayesattn as ba
+from bayesattn.head_posterior.losses import at_saddle_point, bridge, predicted_losses, without_paths
+from bayesattn.singular import without_head
+
+TEMPERATURE = 0.3
+
+
+@pytest.fixture(scope="module")
+def model():
+    """One layer of three heads, of which the labels follow the first most."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(212, 3, 3))
+    outputs = inputs[:, 0, 0] + 0.7 * inputs[:, 1, 1]
+    labels = np.sign(outputs + 0.3 * rng.normal(size=212))
+    return ba.Model(
+        path_inputs=inputs[:12],
+        labels=labels[:12],
+        test_path_inputs=inputs[12:],
+        test_labels=labels[12:],
+        architecture=ba.Architecture((3,), (6, 6), (1.0, 1.0, 1.0)),
+        temperature=TEMPERATURE,
+    )
+
+
+@pytest.fixture(scope="module")
+def draws(model):
+    return ba.sample(model, warmup=300, draws=500, progress=False)
+
+
+def prior_evidence(model, count=400_000, seed=0):
+    """log p(Y) and its error by prior draws of U, of weights drawn one by one."""
+    rng, arch = np.random.default_rng(seed), model.architecture
+    (heads,), (width, readout) = arch.heads, arch.widths
+    features = model.path_inputs * np.sqrt(np.prod(arch.variances) / (model.features * heads))
+    log_likelihoods = []
+    for _ in range(count // 20_000):
+        a = rng.normal(size=(20_000, readout))
+        values = rng.normal(size=(20_000, heads, readout, width))
+        vectors = np.einsum("dn,dhnm->dhm", a, values) / np.sqrt(readout)
+        order_parameters = vectors @ np.swapaxes(vectors, 1, 2) / width
+        kernels = np.einsum("epf,dpq,nqf->den", features, order_parameters, features, optimize=True)
+        lower = np.linalg.cholesky(kernels + TEMPERATURE * np.eye(model.examples))
+        solved = np.linalg.solve(lower, np.broadcast_to(model.labels[:, None], (20_000, model.examples, 1)))[..., 0]
+        logs = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
+        log_likelihoods.append(-(solved**2).sum(1) / 2 - logs - model.examples * np.log(2 * np.pi) / 2)
+    flat = np.concatenate(log_likelihoods)
+    weights = np.exp(flat - flat.max())
+    return special.logsumexp(flat) - np.log(count), weights.std() / weights.mean() / np.sqrt(count)
+
+
+def test_evidence_lost_is_that_of_prior_draws(model, draws):
+    whole = prior_evidence(model)
+    found = ba.head_losses(draws)
+    for head in range(3):
+        rest = prior_evidence(without_head(model, 1, head), seed=head + 1)
+        error = np.sqrt(whole[1] ** 2 + rest[1] ** 2 + found.evidence_error[head] ** 2)
+        assert abs(found.evidence[head] - (whole[0] - rest[0])) < 4 * error
+    assert found.evidence_error.max() < 0.1
+    assert np.all(found.rhat < 1.05)
+    assert [*found.summary().index] == [(1, "1"), (1, "2"), (1, "3")]
+
+
+def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model, draws):
+    """Of a model without the head's paths, by draws of its own."""
+    heads = ba.heads(draws)
+    assert "evidence_lost" not in heads.summary()
+    assert np.array_equal(heads.evidence_lost, heads.losses.evidence)
+    assert {"evidence_lost", "evidence_lost_error", "accuracy_lost", "log_score_lost"} <= {*heads.summary()}
+    rest = without_head(model, 1, 0).replace(
+        test_path_inputs=model.test_path_inputs[:, 1:], test_labels=model.test_labels
+    )
+
+    def scores(tree, of):
+        posterior = tree["posterior"].to_dataset()
+        mean = posterior["prediction"].values.reshape(-1, of.test_examples)
+        order_parameters = posterior["order_parameter"].values.reshape(-1, *posterior["order_parameter"].shape[2:])
+        moments = [ba.theory.predict(each, of) for each in order_parameters[::20]]
+        spread = np.sqrt(np.array([each.variance for each in moments]) + TEMPERATURE)
+        log_densities = stats.norm.logpdf(of.test_labels, np.array([each.mean for each in moments]), spread)
+        return np.mean(np.sign(mean.mean(0)) == of.test_labels), np.mean(special.logsumexp(log_densities, 0)) - np.log(
+            len(moments)
+        )
+
+    whole, left = scores(draws, model), scores(ba.sample(rest, warmup=300, draws=500, seed=1, progress=False), rest)
+    assert heads.accuracy_lost[0] == pytest.approx(whole[0] - left[0], abs=1.5 / model.test_examples)
+    assert heads.log_score_lost[0] == pytest.approx(whole[1] - left[1], abs=0.03)
+
+
+def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
+    """Density at any U, whose other rows are then free, and saddle point."""
+    rest, zeroed = without_head(model, 1, 1), without_paths(model, np.array([False, True, False]))
+    factor = np.random.default_rng(1).normal(size=(3, 3))
+    order_parameter = jnp.asarray(factor @ factor.T)
+    found = zeroed.kernels.log_density_of(order_parameter)
+    masked = order_parameter * jnp.array([[1.0, 0, 1], [0, 0, 0], [1, 0, 1]])
+    assert float(found) == pytest.approx(float(model.kernels.log_density_of(masked)), rel=1e-12)
+    # f carries 1 / sqrt(H): U of two heads is two thirds of its block of three.
+    kept = order_parameter[np.ix_([0, 2], [0, 2])] * 2 / 3
+    assert float(found) == pytest.approx(float(rest.kernels.log_density_of(kept)), rel=1e-12)
+    solved, other = ba.theory.solve(zeroed), ba.theory.solve(rest)
+    np.testing.assert_allclose(solved.order_parameter[::2, ::2], other.order_parameter * 1.5, atol=1e-9)
+    assert float(solved.order_parameter[1, 1]) == pytest.approx(float(other.scalar_order_parameter), rel=1e-9)
+
+
+def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
+    wide = model.replace(width=10**9)
+    found = predicted_losses(wide)
+    for head in range(3):
+        rest = without_head(wide, 1, head)
+        assert found.evidence[head] == pytest.approx(
+            ba.theory.gp_evidence(wide) - ba.theory.gp_evidence(rest), abs=1e-5
+        )
+    assert np.isnan(found.evidence_error).all()
+
+
+def test_heads_are_removed_in_the_order_that_trying_all_gives(model):
+    found = ba.remove_heads(model)
+    gone, order = np.zeros(3, bool), []
+    for step in range(3):
+        left = [head for head in range(3) if not gone[head]]
+        evidences = [at_saddle_point(without_paths(model, gone | (np.arange(3) == head))).log_evidence for head in left]
+        order.append((1, str(left[int(np.argmax(evidences))] + 1)))
+        gone[left[int(np.argmax(evidences))]] = True
+        assert found.evidence[step + 1] == pytest.approx(max(evidences) - at_saddle_point(model).log_evidence)
+    assert found.names == order
+    assert found.accuracy[-1] == 0.5  # f = 0, a guess.
+    lost = found.accuracy[0] - found.accuracy > 0.02
+    assert found.dispensable == np.argmax(lost) - 1
+    assert len(ba.remove_heads(model, most=1).names) == 1
+
+
+def test_layers_are_groups_and_compressed_data_serve(model):
+    data = ba.Dataset.gather(
+        [(model.path_inputs, model.labels)],
+        model.architecture,
+        test_path_inputs=model.test_path_inputs,
+        test_labels=model.test_labels,
+    )
+    compressed = ba.Model(dataset=data, architecture=model.architecture, temperature=TEMPERATURE)
+    ours, theirs = (predicted_losses(each, of={"two": [(1, "1"), (1, "2")]}) for each in (model, compressed))
+    assert ours.evidence == pytest.approx(theirs.evidence, rel=1e-9)
+    assert ours.accuracy == pytest.approx(theirs.accuracy)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_bridge_between_normal_densities(seed):
+    """log of the ratio of their constants, log 2 plus a shift, within 4 errors, and errors that are not too large."""
+    rng = np.random.default_rng(seed)
+
+    def log_density(x, mean, sd):
+        return -(((x - mean) / sd) ** 2) / 2
+
+    first, second = rng.normal(0, 1, size=(4, 300)), rng.normal(1.5, 2, size=(4, 100))
+    forward = log_density(first, 1.5, 2) - log_density(first, 0, 1) + 3
+    backward = log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3
+    found, error = bridge(forward, backward)
+    assert abs(found - (np.log(2) + 3)) < 4 * error
+    assert error < 0.15
+
+
+def test_what_has_no_losses_is_refused(model):
+    classes = model.replace(likelihood=ba.Categorical(1.0))
+    with pytest.raises(ba.BayesattnError, match="Gaussian"):
+        predicted_losses(classes)
+    with pytest.raises(ba.BayesattnError, match="Gaussian"):
+        ba.remove_heads(classes)
+    with pytest.raises(ba.BayesattnError, match=r"model must be a bayesattn\.Model, got"):
+        ba.remove_heads("hidden_markov")
+    with pytest.raises(ba.BayesattnError, match="most must be a whole number of at most 3, got 4"):
+        ba.remove_heads(model, most=4)
