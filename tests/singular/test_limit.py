@@ -17,7 +17,7 @@ def curve(coefficient, multiplicity, shift, error, seed, size=0.0, power=0.5):
 
 @pytest.mark.parametrize("multiplicity", [1, 2, 3])
 def test_coverage(multiplicity):
-    """How often intervals cover lambda, and sets of multiplicities theta: of 150 each, 0.92 to 0.96 and 0.97 to 0.98.
+    """How often intervals cover lambda, and sets of multiplicities theta: of 150 each, 0.95 to 0.99 and 0.99 to 1.
 
     The prior is not that of these curves, so 95 % is not exact.
     """

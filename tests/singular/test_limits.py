@@ -59,18 +59,35 @@ def summarised(arch, features, found):
     return law, fit
 
 
+@pytest.fixture(scope="module")
+def held():
+    """Whether the intervals of each network hold lambda and theta of the law."""
+    return {}
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize("case", DEEP_LINEAR + WITH_HEADS, ids=str)
-def test_limit_and_multiplicity(case):
-    """Of 40 independent intervals of 95 %, 2 are expected to miss."""
+def test_limit_and_multiplicity(case, held):
+    """Lambda within 4 errors."""
     model = network(*case)
     found = ba.learning_coefficient(model, draws=2000)
     law, fit = summarised(model.architecture, case[2], found)
     if case in DEEP_LINEAR:
         sizes = (case[2], *case[1], case[3])
         assert law == pytest.approx(deep_linear_law(sizes))
-    assert fit.coefficient.low <= law.coefficient <= fit.coefficient.high
-    assert fit.multiplicity.low <= law.multiplicity <= fit.multiplicity.high
+    held[case] = (
+        fit.coefficient.low <= law.coefficient <= fit.coefficient.high,
+        fit.multiplicity.low <= law.multiplicity <= fit.multiplicity.high,
+    )
+    assert abs(fit.coefficient.value - law.coefficient) < 4 * fit.coefficient.error
+
+
+@pytest.mark.heavy
+def test_intervals_hold_as_often_as_they_say(held):
+    """Of 40 intervals of 95 %, 2 are expected to miss, and fewer than 35 hold with probability 0.01 (38 and 39 did)."""
+    if len(held) < len(DEEP_LINEAR + WITH_HEADS):
+        pytest.skip("needs all networks")
+    assert np.all(np.sum([*held.values()], axis=0) >= 35)
 
 
 @pytest.mark.heavy
