@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
+import torch  # pyright: ignore[reportMissingImports]
+import transformers  # pyright: ignore[reportMissingImports]
 from mails import mails
 from scipy import stats
 
@@ -162,7 +162,7 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
     heads = ba.heads(tree)
     seconds = time.perf_counter() - began
     losses, removal = predicted_losses(posterior), ba.remove_heads(posterior)
-    mean = tree["posterior"]["prediction"].mean(("chain", "draw")).values
+    mean = tree["posterior"].to_dataset()["prediction"].mean(("chain", "draw")).values
     # The encoder itself.
     last = LastLayer(model, batch)
     whole = last.without(None)

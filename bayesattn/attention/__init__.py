@@ -1,5 +1,6 @@
 """Path inputs from fixed attention: of given queries and keys, given matrices, or a pretrained transformer."""
 
+from bayesattn.attention import paths
 from bayesattn.attention.paths import matrices, path_inputs, paths_from_matrices
 from bayesattn.attention.pretrained import Projection, Read, from_cache, from_transformers, principal_components
 
@@ -10,6 +11,7 @@ __all__ = [
     "from_transformers",
     "matrices",
     "path_inputs",
+    "paths",
     "paths_from_matrices",
     "principal_components",
 ]

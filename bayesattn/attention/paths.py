@@ -182,7 +182,7 @@ def checked_tokens(
 ) -> tuple[Any, np.ndarray | None]:
     """Inputs and mask as arrays, with 0 at padding; raises ValueError as `path_inputs` does."""
     inputs = real_array(name, inputs, shape)
-    mask = checked_mask(mask, *inputs.shape[:2], "test_mask" if name == "test_inputs" else "mask")
+    mask = checked_mask(mask, len(inputs), inputs.shape[1], "test_mask" if name == "test_inputs" else "mask")
     if mask is not None:
         inputs = np.where(mask[..., None], inputs, 0.0)
     return finite(name, inputs), mask

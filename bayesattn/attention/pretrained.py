@@ -271,7 +271,7 @@ def from_cache(
 @contextmanager
 def _evaluated(model: Any) -> Iterator[Callable[[Mapping[str, Any]], tuple[list[np.ndarray], list[np.ndarray]]]]:
     """Function from a batch to hidden states and attention of all layers; the model's mode is restored afterwards."""
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]
 
     if not isinstance(model, torch.nn.Module):
         raise BayesattnError(f"model must be a transformer of Hugging Face, got {shown(model)}")

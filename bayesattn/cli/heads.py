@@ -207,17 +207,17 @@ def _print_paths(paths: Heads) -> None:
     table = new_table("path", "score", "94 % interval", text=("path",))
     for at in np.argsort(-paths.scores, kind="stable")[:SHOWN_PATHS]:
         interval = f"{paths.lower[at]:.2f} to {paths.upper[at]:.2f}"
-        table.add_row(paths.names[at], with_error(paths.scores[at], paths.sd[at]), interval)
+        table.add_row(paths.names[at], with_error(float(paths.scores[at]), float(paths.sd[at])), interval)
     shown = min(SHOWN_PATHS, len(paths.names))
     print_table(f"Strongest {shown} of {len(paths.names)} paths", table)
 
 
 def _print_removal(removal: Removal) -> None:
     table = new_table("removed", "last", "log evidence", "accuracy (%)", "log score", text=("last",))
-    for number, row in enumerate(removal.summary().itertuples()):
+    for number, last in enumerate(removal.summary()["last"]):
         right = with_error(100 * removal.accuracy[number], 100 * removal.accuracy_error[number])
         score = cell(removal.log_score[number], ".3f")
-        table.add_row(str(number), str(row.last), f"{removal.evidence[number]:+.1f}", right, score)
+        table.add_row(str(number), last, f"{removal.evidence[number]:+.1f}", right, score)
     print_table("Heads removed one by one, all other values inferred again", table)
     if np.isfinite(removal.accuracy[0]):
         say(f"{removal.dispensable} of {len(removal.names)} can go before more than {LOST} points of accuracy are lost")

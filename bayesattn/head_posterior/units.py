@@ -104,4 +104,4 @@ def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.nd
         chosen += found
     if not chosen:
         raise BayesattnError(f"of[{name!r}] must hold at least one head, got none")
-    return uses[chosen].any(0)
+    return np.any(uses[chosen], axis=0)

@@ -63,7 +63,7 @@ def scores(axes: Axes, heads: Heads, what: str) -> None:
     )
     if what == "head":
         beside = {"xycoords": ("axes fraction", "data"), "fontsize": 8, "va": "center"}
-        for place, at in zip(places, order, strict=True):
+        for place, at in zip(places.tolist(), order, strict=True):
             axes.annotate(f"{heads.probability_least[at]:.2f}", (1.02, place), **beside)
         axes.annotate("P(least)", (1.02, len(order) - 0.4), **beside)
     axes.set_ylim(-0.6, len(order) - 0.4)
@@ -90,7 +90,7 @@ def layer_map(axes: Axes, heads: Heads) -> None:
     image = axes.imshow(means, vmin=0, vmax=1, cmap="viridis", aspect="auto")
     axes.figure.colorbar(image, ax=axes, shrink=0.8)
     axes.set_yticks(range(len(layers)), [f"layer {layer}" for layer in layers])
-    axes.set_xticks(range(means.shape[1]), range(1, means.shape[1] + 1))
+    axes.set_xticks(range(means.shape[1]), [str(1 + head) for head in range(means.shape[1])])
     axes.set(xlabel="head of the layer, in order", title="Score, posterior mean" + ("" if crowded else " ± sd"))
 
 
