@@ -132,9 +132,9 @@ OWN = """
 compressed.read_store compressed.write_store _util.files.append_line _util.files.replace_file _util.files.require_new
 _util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.damaged
 runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
-reference.truth.Truth.open reference.truth.Truth.save
+reference.truth.Truth.open reference.truth.Truth.save attention.pretrained.from_transformers
 """
-"""Functions whose paths went through `user_path` before, or are made by the package; and whole modules of such."""
+"""Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
 OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")
 
 

@@ -91,6 +91,14 @@ def test_arrays_on_disk_are_those_in_memory(model, batch, tmp_path):
         ba.attention.from_transformers(model, batch, layers=(0,), folder=tmp_path / "read")
 
 
+def test_a_folder_is_one_of_this_machine(batch, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    ba.attention.from_transformers(bert(attn_implementation="eager"), batch, layers=(0,), folder="~/read")
+    assert (tmp_path / "read/inputs.npy").exists()
+    with pytest.raises(ba.BayesattnError, match="folder must be"):
+        ba.attention.from_transformers(bert(attn_implementation="eager"), batch, layers=(0,), folder="s3://bucket/a")
+
+
 def test_other_attention_says_how_to_switch(batch):
     with pytest.raises(
         ba.BayesattnError, match=r"must return its attention, got none: load it with attn_implementation='eager'"

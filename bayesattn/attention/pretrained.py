@@ -198,6 +198,9 @@ def from_transformers(
         FileExistsError: the folder exists.
         ImportError: PyTorch is not installed.
     """
+    place = None if folder is None else user_path("folder", folder)
+    if place is not None:
+        require_new("folder", place)
     require("transformers", "from_transformers")
     if not isinstance(batch, Mapping) or not batch:
         raise BayesattnError(
@@ -216,7 +219,7 @@ def from_transformers(
             mask = piece.get("attention_mask")
             mask = np.ones(states[0].shape[:2], bool) if mask is None else _numpy(mask) > 0
             if store is None:
-                store = _Store.new(examples, states[0].shape[1:], chosen, folder)
+                store = _Store.new(examples, states[0].shape[1:], chosen, place)
             pairs = [(states[layer], states[layer + 1]) for layer in chosen]
             picked = [attention[layer][:, kept] for layer, kept in chosen.items()]
             store.put(part, pairs, picked, mask, renormalise)
@@ -364,9 +367,7 @@ class _Store:
     products: np.ndarray
 
     @classmethod
-    def new(
-        cls, examples: int, shape: tuple[int, ...], chosen: dict[int, list[int]], folder: str | Path | None
-    ) -> "_Store":
+    def new(cls, examples: int, shape: tuple[int, ...], chosen: dict[int, list[int]], folder: Path | None) -> "_Store":
         tokens, features = shape
         shapes = {"inputs": (examples, tokens, features)} | {
             f"attention_{layer}": (examples, len(kept), tokens, tokens) for layer, kept in chosen.items()
@@ -376,12 +377,10 @@ class _Store:
             require_memory("the attention", needed, "give a folder, or use fewer layers, heads or tokens")
             inputs, *attention = (np.empty(size, np.float32) for size in shapes.values())
             return cls(chosen, inputs, attention, np.empty((examples, tokens), bool), np.zeros((len(chosen), 2)))
-        path = user_path("folder", folder)
-        require_new("folder", path)
-        path.mkdir(parents=True)
+        folder.mkdir(parents=True)
 
         def mapped(name: str, size: tuple[int, ...], kind: Any = np.float32) -> np.ndarray:
-            return np.lib.format.open_memmap(path / f"{name}.npy", mode="w+", dtype=kind, shape=size)
+            return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=size)
 
         inputs, *attention = (mapped(name, size) for name, size in shapes.items())
         return cls(chosen, inputs, attention, mapped("mask", (examples, tokens), bool), np.zeros((len(chosen), 2)))

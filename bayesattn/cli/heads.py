@@ -72,7 +72,7 @@ def heads(
 
     MODEL may also be the folder of a run. The same command goes on where it was stopped.
 
-    Example: bayesattn heads hidden_markov --width 10 --remove --figure heads.png
+    Example: bayesattn heads hidden_markov --width 10 --remove
     """
     require_free_figure(figure, overwrite)
     job = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
