@@ -17,8 +17,8 @@ def conclusions(notebook):
     return ["".join(output.get("text", "") for output in cell.outputs) for cell in tagged]
 
 
-def test_there_are_eight():
-    assert len(NOTEBOOKS) == 8
+def test_there_are_nine():
+    assert len(NOTEBOOKS) == 9
 
 
 @pytest.mark.parametrize("file", NOTEBOOKS, ids=lambda file: file.stem)

@@ -29,6 +29,7 @@ SHORTER = {
     "bayesattn validate hidden_markov": ["--width", "10", *FEW],
     "bayesattn validate mine.toml": ["--width", "50", *FEW],
     "bayesattn sample hidden_markov": FEW,
+    "bayesattn heads mine.toml": FEW,
 }
 """What is added to a command that begins so; later options stand in for earlier ones."""
 OUTPUT = "text"
