@@ -166,7 +166,7 @@ def test_tokens_are_those_that_a_model_was_made_of():
     made = ba.Model.from_tokens(data, (4, 4, 4), (1.0,) * 4, 0.5)
     matrices = [np.array(matrix) for matrix in made.tokens.matrices]
     given = made.replace(tokens=Tokens(data.inputs, own := [matrix.copy() for matrix in matrices], "last", data.mask))
-    inputs, mask = data.inputs.copy(), data.mask.copy()
+    inputs, mask = np.where(data.mask[..., None], data.inputs, 0.0), data.mask.copy()
     for array in (data.inputs, data.mask, data.weights[0], *data.weights[1], *own):
         array[...] = 0
     data.path_groups["all"].append(1)

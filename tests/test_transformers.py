@@ -99,6 +99,46 @@ def test_a_folder_is_one_of_this_machine(batch, tmp_path, monkeypatch):
         ba.attention.from_transformers(bert(attn_implementation="eager"), batch, layers=(0,), folder="s3://bucket/a")
 
 
+def test_skips_are_those_of_the_layers_without_the_final_norm(batch):
+    torch.manual_seed(2)
+    model = gpt2(attn_implementation="eager").eval()
+    kept = {}
+    hook = model.h[3].register_forward_hook(lambda _, given, output: kept.update(before=given[0], after=output))
+    found = ba.attention.from_transformers(model, batch, layers=(3,))
+    hook.remove()
+    after = kept["after"][0] if isinstance(kept["after"], tuple) else kept["after"]
+    real = batch["attention_mask"] > 0
+    before, after = kept["before"][real].double(), after[real].double()
+    assert found.skips[0] == pytest.approx(float((before * after).sum() / (before**2).sum()), rel=1e-5)
+
+
+def test_sequences_padded_on_the_left_are_those_padded_on_the_right(batch):
+    torch.manual_seed(2)
+    model, lengths = gpt2(attn_implementation="eager"), batch["attention_mask"].sum(1).tolist()
+    shifted = {
+        name: torch.stack([row.roll(9 - n) for row, n in zip(value, lengths, strict=True)])
+        for name, value in batch.items()
+    }
+    right, left = (ba.attention.from_transformers(model, each, layers=(1, 2)) for each in (batch, shifted))
+    np.testing.assert_allclose(left.path_inputs("last"), right.path_inputs("last"), atol=1e-6)
+
+
+def test_each_module_keeps_its_mode(batch):
+    model = gpt2(attn_implementation="eager").train()
+    model.h[0].eval()
+    ba.attention.from_transformers(model, batch, layers=(1,))
+    assert model.training
+    assert not model.h[0].training
+    assert model.h[1].training
+
+
+def test_a_folder_of_what_was_refused_is_removed(batch, tmp_path):
+    half = bert(attn_implementation="eager").to(torch.bfloat16)
+    with pytest.raises(ba.BayesattnError, match="renormalise"):
+        ba.attention.from_transformers(half, batch, layers=(1,), folder=tmp_path / "read")
+    ba.attention.from_transformers(half, batch, layers=(1,), folder=tmp_path / "read", renormalise=0.02)
+
+
 def test_other_attention_says_how_to_switch(batch):
     with pytest.raises(
         ba.BayesattnError, match=r"must return its attention, got none: load it with attn_implementation='eager'"
@@ -133,6 +173,12 @@ def test_other_arguments_are_refused(batch):
     for wrong in (batch["input_ids"], {}, ["a text"]):
         with pytest.raises(ba.BayesattnError, match="batch must be the arguments of the model by name"):
             ba.attention.from_transformers(encoder, wrong, layers=(1,))
+    with pytest.raises(ba.BayesattnError, match=r"batch\['input_ids'\] must be an array, got sequences of different"):
+        ba.attention.from_transformers(encoder, {"input_ids": [[1, 2], [1, 2, 3]]}, layers=(1,))
+    with pytest.raises(
+        ba.BayesattnError, match=r"batch\['input_ids'\] must have shape \(sequences, tokens\), got \(9,\)"
+    ):
+        ba.attention.from_transformers(encoder, {"input_ids": batch["input_ids"][0]}, layers=(1,))
     shorter = batch | {"attention_mask": batch["attention_mask"][:3]}
     with pytest.raises(ba.BayesattnError, match="batch must hold arrays of equally many sequences"):
         ba.attention.from_transformers(encoder, shorter, layers=(1,))

@@ -2,7 +2,8 @@
 
 from bayesattn.attention import paths
 from bayesattn.attention.paths import matrices, path_inputs, paths_from_matrices
-from bayesattn.attention.pretrained import Projection, Read, from_cache, from_transformers, principal_components
+from bayesattn.attention.pretrained import Read, from_cache, from_transformers
+from bayesattn.attention.projection import Projection, principal_components
 
 __all__ = [
     "Projection",

@@ -6,8 +6,10 @@ Layers and heads are counted from 0, as Hugging Face and TransformerLens count t
 layer `layer`.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,8 +21,10 @@ from jaxtyping import Bool, Float
 from bayesattn._util.checks import (
     Checked,
     entries,
-    finite_array,
+    number,
     positive_integer,
+    real_array,
+    require_kind,
     require_memory,
     shown,
     truth,
@@ -32,18 +36,17 @@ from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.attention.paths import (
     HALF_PRECISION_DEVIATION,
+    ROW_TOLERANCE,
     checked_mask,
     checked_matrices,
     checked_tokens,
     paths_from_matrices,
 )
+from bayesattn.attention.projection import Projection
+from bayesattn.attention.pytorch import evaluated, to_numpy
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""
-EAGER = (
-    "load it with attn_implementation='eager', or call model.set_attn_implementation('eager'): other implementations do not"
-    " return their attention"
-)
 CHUNK_BYTES = 2**26
 """Approximate memory of the attention whose path inputs are computed at a time."""
 Attention = Float[np.ndarray, "example _ query key"]
@@ -103,7 +106,8 @@ class Read(Described):
 
     def projected(self, projection: "Projection") -> "Read":
         """The same with inputs projected to fewer features."""
-        return replace(self, inputs=projection(self.inputs))
+        require_kind("projection", projection, Projection)
+        return replace(self, inputs=projection(self.inputs, self.mask))
 
     def _described(self) -> tuple[str, dict[str, str]]:
         examples, tokens, features = self.inputs.shape
@@ -113,57 +117,6 @@ class Read(Described):
             "heads": ", ".join(layers),
             "skips": ", ".join(f"{rho:.3g}" for rho in self.skips) + " (least squares)",
         }
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Projection(Described):
-    """Projection of tokens to principal components, divided by one number, so that entries have mean square 1.
-
-    Args:
-        mean: mean of the tokens it was made from, shape (N,).
-        components: orthonormal rows, shape (N_0, N), the largest variance first.
-        scale: root mean square of the projected entries.
-        lost: share of the tokens' variance that the projection leaves out.
-    """
-
-    mean: Float[np.ndarray, " feature"]
-    components: Float[np.ndarray, "component feature"]
-    scale: float
-    lost: float
-
-    def __call__(self, inputs: Checked) -> Float[np.ndarray, "example token component"]:
-        """Tokens of shape (P, T, N), projected to (P, T, N_0) float32; raises ValueError for another shape or NaN."""
-        inputs = finite_array("inputs", inputs, ("examples", "tokens", len(self.mean)))
-        return (((inputs - self.mean) @ self.components.T) / self.scale).astype(np.float32)
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        kept, features = self.components.shape
-        return f"Projection of {features} features to {kept} principal components", {
-            "lost": f"{100 * self.lost:.1f} % of the variance"
-        }
-
-
-def principal_components(inputs: Checked, features: int, mask: Checked = None) -> Projection:
-    """Principal components of tokens; make it from training examples, and use it for all.
-
-    Args:
-        inputs: tokens, shape (P, T, N).
-        features: N_0, the number of components, at most N.
-        mask: True for tokens and False for padding, shape (P, T).
-
-    Raises:
-        ValueError: wrong shapes, more components than features or tokens, tokens that are all equal.
-    """
-    inputs, mask = checked_tokens("inputs", inputs, mask)
-    tokens = inputs.reshape(-1, inputs.shape[2]) if mask is None else inputs[mask]
-    count = positive_integer("features", features, 1, min(tokens.shape))
-    mean = tokens.mean(0)
-    values, vectors = np.linalg.eigh(np.cov(tokens, rowvar=False, bias=True).reshape(len(mean), len(mean)))
-    values, vectors = np.maximum(values[::-1], 0), vectors[:, ::-1]
-    if not values[0] > 0:
-        raise BayesattnError("inputs must hold tokens that differ, got equal ones")
-    kept = values[:count].sum()
-    return Projection(mean, vectors[:, :count].T, math.sqrt(kept / count), float(1 - kept / values.sum()))
 
 
 def from_transformers(
@@ -183,11 +136,12 @@ def from_transformers(
 
     Args:
         model: the transformer (needs PyTorch: `pip install 'bayesattn[transformers]'`).
-        batch: its arguments by name, as a tokeniser returns them: input_ids of shape (P, T), attention_mask, ..
+        batch: its arguments by name, as a tokeniser returns them: input_ids of shape (P, T), attention_mask, .. If
+            sequences are padded on the left, positions begin with the first token, unless position_ids are given.
         layers: the layers, from 0, ascending; negative numbers count from the last.
         heads: heads of each layer, from 0: one list for all layers, or a list for each; by default all.
         batch_size: sequences read at a time.
-        renormalise: largest deviation of the sums of a token's attention from 1, of which they are divided; above it the
+        renormalise: largest deviation of the sums of a token's attention from 1, by which they are divided; above it the
             attention is refused. Half precision needs about 0.02.
         folder: new folder for arrays that do not fit into memory: inputs.npy, mask.npy and attention_<layer>.npy, opened
             as memory maps.
@@ -206,23 +160,24 @@ def from_transformers(
         raise BayesattnError(
             f"batch must be the arguments of the model by name, as a tokeniser returns them, got {shown(batch)}"
         )
-    sizes = {name: len(value) for name, value in batch.items() if np.ndim(value) or hasattr(value, "shape")}
+    sizes = {name: _examples(name, value) for name, value in batch.items()}
     if len(set(sizes.values())) != 1:
         raise BayesattnError(f"batch must hold arrays of equally many sequences, got {sizes or shown(batch)}")
     examples, size = next(iter(sizes.values())), positive_integer("batch_size", batch_size)
+    tolerance = _tolerance(renormalise)
     store: _Store | None = None
-    with _evaluated(model) as run:
+    with evaluated(model) as run, _removed_if_refused(place):
         for part in watched([slice(at, at + size) for at in range(0, examples, size)], "transformer", "batches"):
-            piece = {name: value[part] if name in sizes else value for name, value in batch.items()}
+            piece = {name: value[part] for name, value in batch.items()}
             states, attention = run(piece)
             chosen = _chosen(layers, heads, [each.shape[1] for each in attention])
             mask = piece.get("attention_mask")
-            mask = np.ones(states[0].shape[:2], bool) if mask is None else _numpy(mask) > 0
+            mask = np.ones(states[0].shape[:2], bool) if mask is None else to_numpy(mask) > 0
             if store is None:
                 store = _Store.new(examples, states[0].shape[1:], chosen, place)
             pairs = [(states[layer], states[layer + 1]) for layer in chosen]
             picked = [attention[layer][:, kept] for layer, kept in chosen.items()]
-            store.put(part, pairs, picked, mask, renormalise)
+            store.put(part, pairs, picked, mask, tolerance)
     if store is None:
         raise BayesattnError("batch must hold at least one sequence, got none")
     return store.result()
@@ -245,13 +200,15 @@ def from_cache(
     Raises:
         ValueError: an entry that is not there, or as for `from_transformers`.
     """
-    numbers = _ascending(layers)
+    numbers, tolerance = _ascending(layers), _tolerance(renormalise)
 
     def entry(name: str, layer: int) -> np.ndarray:
         try:
-            return _numpy(cache[name, layer])
+            found = cache[name, layer]
         except (KeyError, IndexError, TypeError):
             raise BayesattnError(f"cache must hold {(name, layer)!r}, got none") from None
+        axes = ("examples", "heads", "tokens", "tokens") if name == "pattern" else ("examples", "tokens", "features")
+        return real_array(f"cache[{name!r}, {layer}]", to_numpy(found), axes)
 
     patterns = {layer: entry("pattern", layer) for layer in numbers}
     most = [patterns[layer].shape[1] if layer in patterns else 0 for layer in range(max(numbers) + 1)]
@@ -266,50 +223,41 @@ def from_cache(
         pairs,
         picked,
         np.ones((examples, tokens), bool) if checked is None else checked,
-        renormalise,
+        tolerance,
     )
     return store.result()
 
 
 @contextmanager
-def _evaluated(model: Any) -> Iterator[Callable[[Mapping[str, Any]], tuple[list[np.ndarray], list[np.ndarray]]]]:
-    """Function from a batch to hidden states and attention of all layers; the model's mode is restored afterwards."""
-    import torch  # pyright: ignore[reportMissingImports]
-
-    if not isinstance(model, torch.nn.Module):
-        raise BayesattnError(f"model must be a transformer of Hugging Face, got {shown(model)}")
-
-    def run(piece: Mapping[str, Any]) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        device = next(model.parameters()).device
-        moved = {
-            name: value.to(device) if hasattr(value, "to") else torch.as_tensor(value, device=device)
-            for name, value in piece.items()
-        }
-        with torch.no_grad():
-            found = model(**moved, output_attentions=True, output_hidden_states=True)
-        states, attention = getattr(found, "hidden_states", None), getattr(found, "attentions", None)
-        if states is None:
-            raise BayesattnError(
-                f"model must be an encoder or a causal model, whose output has hidden_states, got {type(model).__name__}"
-            )
-        if not attention or any(each is None for each in attention):
-            raise BayesattnError(f"model must return its attention, got none: {EAGER}")
-        return [_numpy(each) for each in states], [_numpy(each) for each in attention]
-
-    training = model.training
-    model.eval()
+def _removed_if_refused(folder: Path | None) -> Iterator[None]:
+    """Removes a folder that was made here if what it was for fails, so that the same call can be made again."""
     try:
-        yield run
-    finally:
-        model.train(training)
+        yield
+    except BaseException:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
-def _numpy(value: Any) -> np.ndarray:
-    """Array of a tensor on any device; half precision as float32."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if value.is_floating_point() else value).numpy()
-    return np.asarray(value)
+def _examples(name: str, value: Any) -> int:
+    """Number of sequences of an argument of the model."""
+    try:
+        shape = tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
+    except ValueError:
+        raise BayesattnError(
+            f"batch[{name!r}] must be an array, got sequences of different lengths: let the tokeniser pad them"
+        ) from None
+    if len(shape) < 2 or (name == "attention_mask" and len(shape) != 2):
+        raise BayesattnError(f"batch[{name!r}] must have shape (sequences, tokens), got {shape}")
+    return shape[0]
+
+
+def _tolerance(renormalise: Checked) -> float:
+    """Largest accepted deviation of sums from 1."""
+    tolerance = ROW_TOLERANCE if renormalise is None else number("renormalise", renormalise)
+    if not 0 <= tolerance < 1:
+        raise BayesattnError(f"renormalise must be a number of at least 0 and below 1, got {tolerance:g}")
+    return tolerance
 
 
 def _ascending(layers: Checked) -> list[int]:
@@ -326,7 +274,11 @@ def _chosen(layers: Checked, heads: Checked, counts: Sequence[int]) -> dict[int,
     """Heads of each chosen layer; raises ValueError for layers and heads that are not there."""
     given = entries("layers", layers, "ascending numbers of layers, from 0")
     for layer in given:
-        if not isinstance(layer, int | np.integer) or not -len(counts) <= layer < len(counts):
+        if (
+            isinstance(layer, bool)
+            or not isinstance(layer, int | np.integer)
+            or not -len(counts) <= layer < len(counts)
+        ):
             raise BayesattnError(
                 f"layers must be below {len(counts)}, the model's number of layers, got {shown(layers)}"
             )
@@ -396,6 +348,12 @@ class _Store:
         """Check and keep one batch: hidden states before and after each layer, and attention."""
         examples, tokens = mask.shape
         checked_mask(mask, examples, tokens)
+        for each in itertools.chain(*states):
+            if each.shape != (wanted := (examples, tokens, self.inputs.shape[2])):
+                raise BayesattnError(f"hidden states must have shape {wanted}, got {each.shape}")
+        for each in attention:
+            if each.shape != (wanted := (examples, each.shape[1], tokens, tokens)):
+                raise BayesattnError(f"attention must have shape {wanted}, got {each.shape}")
         itself = np.eye(tokens, dtype=bool)
         attention = [np.where(mask[:, None, :, None], each, itself) for each in attention]
         worst = max(np.abs(each.sum(-1, dtype=float) - 1).max() for each in attention)
@@ -407,6 +365,8 @@ class _Store:
             )
         attention = checked_matrices([_normalised(each) for each in attention], examples, tokens, mask)
         before, _ = checked_tokens("hidden states", states[0][0], mask)
+        for _, after in states:
+            checked_tokens("hidden states", after, mask)
         self.inputs[part], self.mask[part] = before, mask
         for kept, each in zip(self.attention, attention, strict=True):
             kept[part] = each

@@ -1,13 +1,14 @@
 """Command `bayesattn heads`: which heads matter, and how sure is that?"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import typer
 
 import bayesattn as ba
 from bayesattn import runs
+from bayesattn._util.checks import positive_integer
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, with_error
@@ -76,7 +77,20 @@ def heads(
     """
     require_free_figure(figure, overwrite)
     job = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
-    case, drawn, folder = _drawn(model, width, temperature, data_seed, out, job, as_json)
+    positive_integer("--least", least)
+    given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
+    case, folder, run = _opened(model, given)
+    possible = isinstance(case, Model) and case.likelihood.conjugate
+    if not possible and (exact or remove):
+        raise BayesattnError(
+            "--exact and --remove need a network with fixed attention and Gaussian labels, got"
+            f" {type(case).__name__} with {case.likelihood!r}"
+        )
+    if run is None:
+        job: PlainDict = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
+        kept = ("order_parameter", "prediction")
+        run = runs.sample(case, folder, keep=kept, progress=False if as_json else None, **job)
+    drawn = run.draws()
     found, paths = ba.heads(drawn, case), ba.heads(drawn, case, of="paths")
     losses, removal = _lost(drawn, case, exact, remove, as_json, seed)
     if as_json:
@@ -93,36 +107,29 @@ def heads(
             say_where(f"figure in {figure}")
 
 
-def _drawn(
-    model: str, width: Any, temperature: Any, data_seed: Any, out: Path | None, job: PlainDict, quiet: bool
-) -> tuple[NetworkPosterior, "xr.DataTree", Path]:
-    """Model, draws of U and their folder; a run that is given is read, another is begun or resumed."""
+def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.Run | None]:
+    """Model, the folder of its run, and the run itself if that is what was given."""
     if Path(model).is_dir() and runs.is_run(model):
         run = runs.Run(model)
         if not isinstance(run.model, NetworkPosterior):
             raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
-        return run.model, run.draws(), Path(model)
+        if refused := [option for option, value in given.items() if value is not None]:
+            raise BayesattnError(f"{refused[0]} is for models, got it with {model}, a run, which has its own")
+        return run.model, Path(model), run
+    width, temperature, data_seed, out = given.values()
     [case] = models(model, None if width is None else [width], temperature, data_seed)
     parts = {"N": width, "T": temperature, "data": data_seed}
     name = "-".join(
         ["heads", Path(model).stem, *(f"{key}={value}" for key, value in parts.items() if value is not None)]
     )
-    folder = out or Path("out") / name
-    run = runs.sample(case, folder, keep=("order_parameter", "prediction"), progress=not quiet, **job)
-    return case, run.draws(), folder
+    return case, out or Path("out") / name, None
 
 
 def _lost(
     drawn: "xr.DataTree", case: NetworkPosterior, exact: bool, remove: bool, quiet: bool, seed: int
 ) -> tuple[Losses | None, Removal | None]:
     """Losses without each head, if the theory or sampling can tell them, and the order of removal, if it is asked for."""
-    possible = isinstance(case, Model) and case.likelihood.conjugate
-    if not possible and (exact or remove):
-        raise BayesattnError(
-            "--exact and --remove need a network with fixed attention and Gaussian labels, got"
-            f" {type(case).__name__} with {case.likelihood!r}"
-        )
-    if not isinstance(case, Model) or not possible:
+    if not isinstance(case, Model) or not case.likelihood.conjugate:
         return None, None
     with working("networks without a head", quiet) as bar:
         if exact:

@@ -16,11 +16,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
-import xarray as xr
 from jaxtyping import Array, Bool, Float
 from scipy import special
 
@@ -30,14 +28,16 @@ from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn._util.watched import watched
+from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.compressed import Compressed
+from bayesattn.head_posterior.bridge import bridge, rhat
 from bayesattn.head_posterior.units import Units, units_of
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.model import Model
-from bayesattn.models.trees import CHAIN_AXES, Draws, opened_with_network, order_parameters_in
+from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.samplers import sample
 from bayesattn.theory.predictor import right
 from bayesattn.theory.saddle_point import solve
@@ -51,7 +51,7 @@ SEARCHED_SCALES = 12
 """Halvings in the search for the next t."""
 FEW, MOST = 100, 500
 """Draws from which the next t is chosen, and most draws of each network that are used."""
-UNRELIABLE_RHAT = 1.05
+UNRELIABLE_RHAT = 1.02
 COLUMNS = ("evidence", "accuracy", "log_score")
 
 
@@ -63,7 +63,8 @@ class Losses(Described):
         names: layer and name of each head; or names of paths or groups.
         evidence: log p(Y) of the whole network, less that of the network without the head, in nats.
         evidence_error: its Monte Carlo standard error; NaN for the theory's leading order, which has none.
-        accuracy: accuracy of the mean predictor on the test examples, less that without the head; NaN without test labels.
+        accuracy: accuracy of the mean predictor on the test examples, less that without the head; NaN
+            without test labels, and for labels of one output that are not -1 and 1.
         accuracy_error: its standard error over test examples, which both networks predict.
         log_score: mean log predictive density of the test labels, less that without the head, in nats.
         log_score_error: its standard error over test examples.
@@ -143,10 +144,12 @@ def head_losses(
     assert isinstance(opened, Model)
     opened.require_gaussian()
     job = {"chains": chains, "warmup": warmup, "draws": length}
-    for name, value in (("chains", chains), ("warmup", warmup), ("length", length)):
-        positive_integer(name, value)
+    for name, value, fewest in (("chains", chains, 1), ("warmup", warmup, 1), ("length", length, FEWEST_DRAWS)):
+        positive_integer(name, value, fewest)
     seed_number("seed", seed)
     units, drawn = units_of(opened, of), order_parameters_in(tree, opened)
+    if drawn.shape[1] < FEWEST_DRAWS:
+        raise BayesattnError(f"draws must hold at least {FEWEST_DRAWS} of each chain, got {drawn.shape[1]}")
     ladder = _Ladder(opened, _thinned(drawn), job, seed, progress)
     each = [
         ladder.losses(str(name), rows)
@@ -211,8 +214,8 @@ class Fit:
     variance: np.ndarray | None
 
     def accuracy(self, model: Model) -> np.ndarray:
-        """Score of each test example by the mean over draws: 1 if right; empty without test labels."""
-        if self.mean is None or model.test_labels is None:
+        """Score of each test example by the mean over draws: 1 if right; empty without test labels, or of numbers."""
+        if self.mean is None or model.test_labels is None or not _are_classes(model.test_labels):
             return np.empty(0)
         return np.asarray(right(self.mean.mean(0), model.test_labels), float)
 
@@ -224,6 +227,11 @@ class Fit:
         log_densities = -(np.log(2 * np.pi * variance) + (model.test_labels - self.mean) ** 2 / variance) / 2
         mixed: Any = special.logsumexp(log_densities, axis=0) - np.log(len(self.mean))
         return np.asarray(mixed).reshape(len(model.test_labels), -1).sum(-1)
+
+
+def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
+    """Whether labels are -1 and 1, or of several outputs, of which the largest is at the class."""
+    return labels.ndim == 2 or bool(np.all(np.abs(labels) == 1))
 
 
 def at_saddle_point(model: Model) -> Fit:
@@ -315,7 +323,7 @@ class _Ladder:
             backward = self._differences(after, colder, scale, rows)
             log_ratio, error = bridge(forward, backward)
             total, square = total + log_ratio, square + error**2
-            worst = max(worst, *(_rhat(each) for each in (forward, backward)))
+            worst = float(np.max([worst, rhat(forward), rhat(backward)]))
             scale, drawn = colder, after
         kept = np.where(rows, 0.0, 1.0)
         masked = (kept[:, None] * drawn * kept).reshape(-1, *drawn.shape[2:])
@@ -359,41 +367,3 @@ class _Ladder:
         seed = int(jax.random.randint(stream(self.seed, "losses", name, repr(scale)), (), 0, 2**31 - 1))
         tree = sample(changed, keep=("order_parameter",), seed=seed, progress=False, **self.job)  # pyright: ignore[reportArgumentType]
         return _thinned(order_parameters_in(tree, changed))
-
-
-def bridge(
-    forward: Float[np.ndarray, "chain draw"], backward: Float[np.ndarray, "other_chain other_draw"]
-) -> tuple[float, float]:
-    """log Z' / Z from draws of both densities, by Bennett's acceptance ratio, and its Monte Carlo standard error.
-
-    Args:
-        forward: log of the unnormalised density of Z' less that of Z, at draws of Z.
-        backward: log of the density of Z less that of Z', at draws of Z'.
-    """
-    sizes = [_effective(each) for each in (forward, backward)]
-    balance = np.log(sizes[0] / sizes[1])
-
-    def sides(log_ratio: float) -> tuple[np.ndarray, np.ndarray]:
-        return special.expit(forward - log_ratio - balance), special.expit(backward + log_ratio + balance)
-
-    log_ratio = float(np.mean(forward))
-    low, high = -np.max(backward) - 50, np.max(forward) + 50
-    for _ in range(200):
-        log_ratio = (low + high) / 2
-        there, back = sides(log_ratio)
-        # The right ratio makes both expected counts equal.
-        low, high = (log_ratio, high) if sizes[0] * there.mean() > sizes[1] * back.mean() else (low, log_ratio)
-    relative = [_error(side) / side.mean() for side in sides(log_ratio)]
-    return log_ratio, float(np.hypot(*relative))
-
-
-def _error(values: np.ndarray) -> float:
-    return float(arviz_stats.mcse(xr.DataArray(values, dims=CHAIN_AXES)))
-
-
-def _effective(values: np.ndarray) -> float:
-    return float(arviz_stats.ess(xr.DataArray(values, dims=CHAIN_AXES), method="mean"))
-
-
-def _rhat(values: np.ndarray) -> float:
-    return float(arviz_stats.rhat(xr.DataArray(values, dims=CHAIN_AXES)))

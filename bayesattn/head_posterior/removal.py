@@ -5,22 +5,35 @@ form. The head whose removal leaves the largest log evidence goes next.
 """
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, positive_integer, require_kind
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.checks.pruning import MOST_ACCURACY_LOST
 from bayesattn.head_posterior.losses import Fit, at_saddle_point, without_paths
-from bayesattn.head_posterior.units import Units, units_of
+from bayesattn.head_posterior.units import units_of
 from bayesattn.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+MOST_TRIED = 16
+"""Most heads of which all are tried at each removal."""
+
+
+class _Trial(NamedTuple):
+    """Removal of a head that was tried: at which step, what log evidence it lost then, and the network without it."""
+
+    step: int
+    loss: float
+    fit: Fit
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -45,7 +58,9 @@ class Removal(Described):
 
     @property
     def dispensable(self) -> int:
-        """How many can go before more than two points of accuracy are lost."""
+        """How many can go before more than two points of accuracy are lost; raises ValueError without an accuracy."""
+        if not np.isfinite(self.accuracy[0]):
+            raise BayesattnError("dispensable needs test labels that are classes, got a removal without accuracy")
         lost = self.accuracy[0] - self.accuracy > MOST_ACCURACY_LOST
         return int(np.argmax(np.append(lost, True))) - 1
 
@@ -76,8 +91,8 @@ class Removal(Described):
 def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None) -> Removal:
     """Remove heads greedily by evidence, with the posterior of all other values taken again after each.
 
-    After each removal only heads that may be next are tried again, those whose last loss is below the least that is up to
-    date (Minoux 1978): a head's loss hardly ever falls when others go.
+    Of up to 16, all are tried at each removal. Of more, only those that may be next are tried again, whose last loss is
+    below the least that is up to date (Minoux 1978): a head's loss seldom falls when others go.
 
     Args:
         model: the posterior, with Gaussian labels; test examples with labels for the accuracy.
@@ -95,11 +110,18 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
     count = count if most is None else positive_integer("most", most, 1, count)
     fits, order = [at_saddle_point(model)], []
     gone = np.zeros(model.architecture.paths, bool)
-    tried: dict[int, tuple[int, Fit]] = {}
+    tried: dict[int, _Trial] = {}
     for step in watched(range(count), "removing heads", "heads"):
-        head = _next(model, units, gone, order, tried, step)
+        left = [at for at in range(len(units.names)) if at not in order]
+        if len(units.names) <= MOST_TRIED:
+            tried.clear()
+        while (head := min(left, key=lambda at: tried[at].loss if at in tried else -np.inf)) not in tried or (
+            tried[head].step < step
+        ):
+            fit = at_saddle_point(without_paths(model, gone | units.paths[head]))
+            tried[head] = _Trial(step, fits[-1].log_evidence - fit.log_evidence, fit)
         order.append(head)
-        fits.append(tried[head][1])
+        fits.append(tried[head].fit)
         gone = gone | units.paths[head]
     accuracies = [fit.accuracy(model) for fit in fits]
     accuracy = np.array([each.mean() if each.size else np.nan for each in accuracies])
@@ -108,16 +130,3 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
     return Removal(names, evidence - evidence[0], accuracy, np.array(errors), np.array(scores), units.levels)
-
-
-def _next(
-    model: Model, units: Units, gone: np.ndarray, order: list[int], tried: dict[int, tuple[int, Fit]], step: int
-) -> int:
-    """Head whose removal leaves the largest evidence; `tried` keeps when each was tried last, and its fit."""
-    while True:
-        left = [at for at in range(len(units.names)) if at not in order]
-        new = [at for at in left if at not in tried]
-        best = new[0] if new else max(left, key=lambda at: tried[at][1].log_evidence)
-        if not new and tried[best][0] == step:
-            return best
-        tried[best] = (step, at_saddle_point(without_paths(model, gone | units.paths[best])))

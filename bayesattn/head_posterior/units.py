@@ -65,13 +65,13 @@ def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
     """
     arch, heads, uses = model.architecture, names_of_heads(model), _uses(model.architecture)
     none = np.zeros((0, arch.paths), bool)
-    if isinstance(of, Mapping) and of:
+    if isinstance(of, Mapping) and of and all(isinstance(name, str) for name in of):
         return Units([*of], np.array([_members(name, of[name], heads, uses) for name in of]), ["group"], none)
-    if of == "heads":
+    if isinstance(of, str) and of == "heads":
         layers = [layer for layer, skip in enumerate(arch.skips) if skip]
         skips = [[ways[layer] == 0 for ways in arch.path_heads()] for layer in layers]
         return Units(heads, uses, ["layer", "head"], np.array(skips, bool).reshape(-1, arch.paths))
-    if of == "paths":
+    if isinstance(of, str) and of == "paths":
         return Units(model.path_names, np.eye(arch.paths, dtype=bool), ["path"], none)
     raise BayesattnError(f"of must be 'heads', 'paths', or lists of heads by name, got {shown(of)}")
 
@@ -94,8 +94,9 @@ def _members(name: Checked, members: Checked, heads: Sequence[Head], uses: np.nd
     chosen = []
     for each in listed:
         pair = tuple(map(str, each)) if isinstance(each, tuple | list | np.ndarray) else None
+        is_layer = pair is None and not isinstance(each, bool)
         found = [
-            at for at, (layer, head) in enumerate(heads) if pair == (str(layer), head) or (not pair and each == layer)
+            at for at, (layer, head) in enumerate(heads) if pair == (str(layer), head) or (is_layer and each == layer)
         ]
         if not found:
             raise BayesattnError(

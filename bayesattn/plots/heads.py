@@ -31,6 +31,9 @@ def heads_figure(
     Raises ValueError for other objects.
     """
     require_kind("heads", heads, Heads)
+    for name, value, kind in (("paths", paths, Heads), ("removal", removal, Removal)):
+        if value is not None:
+            require_kind(name, value, kind)
     panels: list[Any] = [lambda axes: scores(axes, heads, "head")]
     layers = {name[0] for name in heads.names if isinstance(name, tuple)}
     if len(layers) > 1:

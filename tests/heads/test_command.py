@@ -66,6 +66,17 @@ def test_table_json_and_figure_are_those_of_the_library(command, model_file, tmp
     assert json.loads(again)["heads"] == content["heads"]
 
 
+def test_what_cannot_be_is_refused_before_anything_is_drawn(command, model_file, tmp_path):
+    code, _, err = command("heads", model_file, *FEW, "--least", 0)
+    assert code == 2
+    assert "--least must be a whole number of at least 1, got 0" in err
+    assert not (tmp_path / "out").exists()
+    assert command("heads", model_file, *FEW)[0] == 0
+    code, _, err = command("heads", "out/heads-mine", "--width", 7)
+    assert code == 2
+    assert "--width is for models" in err
+
+
 def test_exact_losses_are_sampled(command, model_file):
     code, out, err = command("heads", model_file, *FEW, "--exact")
     assert code == 0, err

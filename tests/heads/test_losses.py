@@ -1,12 +1,15 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
+import warnings
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy import special, stats
 
 import bayesattn as ba
-from bayesattn.head_posterior.losses import at_saddle_point, bridge, predicted_losses, without_paths
+from bayesattn.head_posterior.bridge import bridge
+from bayesattn.head_posterior.losses import at_saddle_point, predicted_losses, without_paths
 from bayesattn.singular import without_head
 
 TEMPERATURE = 0.3
@@ -120,6 +123,33 @@ def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
     assert np.isnan(found.evidence_error).all()
 
 
+def useless_heads(seed):
+    """Labels that no head explains: the evidence rises when heads go."""
+    rng = np.random.default_rng(seed)
+    inputs = 0.7 * rng.normal(size=(10, 1, 3)) + 0.7 * rng.normal(size=(10, 4, 3))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ba.Model(
+            path_inputs=inputs,
+            labels=0.5 * np.sign(rng.normal(size=10)),
+            architecture=ba.Architecture((4,), (4, 4), (1.0,) * 3),
+            temperature=0.3,
+        )
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_useless_heads_are_removed_in_the_order_that_trying_all_gives(seed):
+    model = useless_heads(seed)
+    found, gone = ba.remove_heads(model), np.zeros(4, bool)
+    for step in range(4):
+        left = [head for head in range(4) if not gone[head]]
+        evidences = [at_saddle_point(without_paths(model, gone | (np.arange(4) == head))).log_evidence for head in left]
+        assert found.names[step] == (1, str(left[int(np.argmax(evidences))] + 1))
+        gone[left[int(np.argmax(evidences))]] = True
+    with pytest.raises(ba.BayesattnError, match="dispensable needs test labels"):
+        found.dispensable  # noqa: B018
+
+
 def test_heads_are_removed_in_the_order_that_trying_all_gives(model):
     found = ba.remove_heads(model)
     gone, order = np.zeros(3, bool), []
@@ -163,6 +193,21 @@ def test_a_bridge_between_normal_densities(seed):
     found, error = bridge(forward, backward)
     assert abs(found - (np.log(2) + 3)) < 4 * error
     assert error < 0.15
+
+
+def test_labels_that_are_no_classes_have_no_accuracy(model):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        found = predicted_losses(model.replace(test_labels=np.abs(model.test_labels) + 0.5))
+    assert np.isnan(found.accuracy).all()
+    assert np.isfinite(found.log_score).all()
+
+
+def test_too_few_draws_for_a_bridge_are_refused(model, draws):
+    with pytest.raises(ba.BayesattnError, match="length must be a whole number of at least 4, got 3"):
+        ba.head_losses(draws, length=3)
+    with pytest.raises(ba.BayesattnError, match="draws must hold at least 4 of each chain, got 3"):
+        ba.head_losses(draws.isel(draw=slice(3)), model)
 
 
 def test_what_has_no_losses_is_refused(model):

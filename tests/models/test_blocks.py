@@ -218,7 +218,7 @@ def test_only_linear_networks_have_path_inputs():
     model = attention_model(**HIDDEN)
     with pytest.raises(ValueError, match="TokenAttention needs attention on the inputs"):
         TokenAttention.of(model)
-    with pytest.raises(ValueError, match="use parameterisation 'token'"):
+    with pytest.raises(ValueError, match="needs attention on the inputs and linear values"):
         model.log_density("collapsed")
     classes = ba.one_hot([0, 1, 2, 0]).labels
     for changes, keeps in (({}, False), ({"attention_on": "inputs", "values": "linear"}, True)):
