@@ -96,13 +96,13 @@ BAD = {
     "mask must leave each sequence a token": {"mask": np.zeros((5, 4), bool)},
     "attention of each token must sum to 1 within renormalise = 1e-07": {"renormalise": 1e-7, "half": True},
     "must not attend to padding": {"mask": np.arange(4) < np.ones((5, 1))},
-    "hidden states must hold finite numbers|hidden states": {"broken": "resid_pre"},
-    "hidden states must .*|hidden states": {"broken": "resid_post"},
+    "hidden states must be finite, got nan at index": {"broken": "resid_pre"},
+    "hidden states must be finite, got nan at index .*1 such": {"broken": "resid_post"},
     r"attention must have shape \(5, 3, 4, 4\), got \(1, 3, 4, 4\)": {"cut": "pattern"},
     r"hidden states must have shape \(5, 4, 6\), got \(1, 4, 6\)": {"cut": "resid_post"},
     r"cache\['pattern', 1\] must have shape \(examples, heads, tokens, tokens\), got": {"axis": True},
     "renormalise must be a number of at least 0 and below 1, got -1": {"renormalise": -1},
-    "renormalise must be a finite number, got 'a'": {"renormalise": "a"},
+    "renormalise must be a number of at least 0 and below 1, got 'a'": {"renormalise": "a"},
 }
 
 

@@ -228,7 +228,7 @@ def checked_matrices(
     layers = entries("matrices", matrices, "a list of one array per layer", most_axes=5)
     if not layers:
         raise BayesattnError("matrices must hold one array per layer, got none")
-    tolerance = ROW_TOLERANCE if renormalise is None else _checked_tolerance(renormalise)
+    tolerance = max(checked_tolerance(renormalise), ROW_TOLERANCE)
     checked, deviations = [], []
     for layer, matrix in enumerate(layers):
         matrix = real_array(f"matrices[{layer}]", matrix, (examples, "heads", tokens, tokens))
@@ -255,11 +255,14 @@ def checked_matrices(
     return checked
 
 
-def _checked_tolerance(renormalise: Checked) -> float:
+def checked_tolerance(renormalise: Checked) -> float:
+    """Largest accepted deviation of the sums of rows from 1; raises ValueError unless it is from 0 to below 1."""
+    if renormalise is None:
+        return ROW_TOLERANCE
     expected = "a number of at least 0 and below 1"
     if not 0 <= (tolerance := number("renormalise", renormalise, expected)) < 1:
         raise BayesattnError(f"renormalise must be {expected}, got {tolerance:g}")
-    return max(tolerance, ROW_TOLERANCE)
+    return tolerance
 
 
 def _renormalise_hint(deviation: float, renormalise: float | None) -> str:

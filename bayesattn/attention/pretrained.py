@@ -21,8 +21,8 @@ from jaxtyping import Bool, Float
 from bayesattn._util.checks import (
     Checked,
     entries,
-    number,
     positive_integer,
+    readable,
     real_array,
     require_kind,
     require_memory,
@@ -36,14 +36,14 @@ from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.attention.paths import (
     HALF_PRECISION_DEVIATION,
-    ROW_TOLERANCE,
     checked_mask,
     checked_matrices,
     checked_tokens,
+    checked_tolerance,
     paths_from_matrices,
 )
 from bayesattn.attention.projection import Projection
-from bayesattn.attention.pytorch import evaluated, to_numpy
+from bayesattn.attention.pytorch import evaluated
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""
@@ -104,7 +104,7 @@ class Read(Described):
             ]
         )
 
-    def projected(self, projection: "Projection") -> "Read":
+    def projected(self, projection: Projection) -> "Read":
         """The same with inputs projected to fewer features."""
         require_kind("projection", projection, Projection)
         return replace(self, inputs=projection(self.inputs, self.mask))
@@ -164,7 +164,7 @@ def from_transformers(
     if len(set(sizes.values())) != 1:
         raise BayesattnError(f"batch must hold arrays of equally many sequences, got {sizes or shown(batch)}")
     examples, size = next(iter(sizes.values())), positive_integer("batch_size", batch_size)
-    tolerance = _tolerance(renormalise)
+    tolerance = checked_tolerance(renormalise)
     store: _Store | None = None
     with evaluated(model) as run, _removed_if_refused(place):
         for part in watched([slice(at, at + size) for at in range(0, examples, size)], "transformer", "batches"):
@@ -172,7 +172,7 @@ def from_transformers(
             states, attention = run(piece)
             chosen = _chosen(layers, heads, [each.shape[1] for each in attention])
             mask = piece.get("attention_mask")
-            mask = np.ones(states[0].shape[:2], bool) if mask is None else to_numpy(mask) > 0
+            mask = np.ones(states[0].shape[:2], bool) if mask is None else np.asarray(readable(mask)) > 0
             if store is None:
                 store = _Store.new(examples, states[0].shape[1:], chosen, place)
             pairs = [(states[layer], states[layer + 1]) for layer in chosen]
@@ -200,7 +200,7 @@ def from_cache(
     Raises:
         ValueError: an entry that is not there, or as for `from_transformers`.
     """
-    numbers, tolerance = _ascending(layers), _tolerance(renormalise)
+    numbers, tolerance = _ascending(layers), checked_tolerance(renormalise)
 
     def entry(name: str, layer: int) -> np.ndarray:
         try:
@@ -208,7 +208,7 @@ def from_cache(
         except (KeyError, IndexError, TypeError):
             raise BayesattnError(f"cache must hold {(name, layer)!r}, got none") from None
         axes = ("examples", "heads", "tokens", "tokens") if name == "pattern" else ("examples", "tokens", "features")
-        return real_array(f"cache[{name!r}, {layer}]", to_numpy(found), axes)
+        return real_array(f"cache[{name!r}, {layer}]", found, axes)
 
     patterns = {layer: entry("pattern", layer) for layer in numbers}
     most = [patterns[layer].shape[1] if layer in patterns else 0 for layer in range(max(numbers) + 1)]
@@ -250,14 +250,6 @@ def _examples(name: str, value: Any) -> int:
     if len(shape) < 2 or (name == "attention_mask" and len(shape) != 2):
         raise BayesattnError(f"batch[{name!r}] must have shape (sequences, tokens), got {shape}")
     return shape[0]
-
-
-def _tolerance(renormalise: Checked) -> float:
-    """Largest accepted deviation of sums from 1."""
-    tolerance = ROW_TOLERANCE if renormalise is None else number("renormalise", renormalise)
-    if not 0 <= tolerance < 1:
-        raise BayesattnError(f"renormalise must be a number of at least 0 and below 1, got {tolerance:g}")
-    return tolerance
 
 
 def _ascending(layers: Checked) -> list[int]:

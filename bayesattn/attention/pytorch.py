@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bayesattn._util.checks import shown
+from bayesattn._util.checks import readable, shown
 from bayesattn._util.errors import BayesattnError
 
 EAGER = (
@@ -48,10 +48,10 @@ def evaluated(model: Any) -> Iterator[Run]:
             )
         if not attention or any(each is None for each in attention):
             raise BayesattnError(f"model must return its attention, got none: {EAGER}")
-        states = [to_numpy(each) for each in states]
+        states = [_array(each) for each in states]
         if last:  # The last of the states may have passed a final norm, which is not part of the layer.
-            states[-1] = to_numpy(last.pop())
-        return states, [to_numpy(each) for each in attention]
+            states[-1] = _array(last.pop())
+        return states, [_array(each) for each in attention]
 
     def keep(_: Any, __: Any, output: Any) -> None:
         last[:] = [output[0] if isinstance(output, tuple) else output]
@@ -73,15 +73,11 @@ def _with_positions(batch: Mapping[str, Any], arguments: Mapping[str, Any]) -> M
     mask = batch.get("attention_mask")
     if mask is None or "position_ids" not in arguments or "position_ids" in batch:
         return batch
-    real = to_numpy(mask) > 0
+    real = _array(mask) > 0
     if real[:, 0].all():
         return batch
     return {**batch, "position_ids": np.maximum(np.cumsum(real, axis=1) - 1, 0)}
 
 
-def to_numpy(value: Any) -> np.ndarray:
-    """Array of a tensor on any device; half precision as float32."""
-    if hasattr(value, "detach"):
-        value = value.detach().cpu()
-        value = (value.float() if value.is_floating_point() else value).numpy()
-    return np.asarray(value)
+def _array(tensor: Any) -> np.ndarray:
+    return np.asarray(readable(tensor))

@@ -76,7 +76,6 @@ def heads(
     Example: bayesattn heads hidden_markov --width 10 --remove
     """
     require_free_figure(figure, overwrite)
-    job = {"sampler": sampler.value, "chains": chains, "warmup": warmup, "draws": draws, "seed": seed}
     positive_integer("--least", least)
     given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
     case, folder, run = _opened(model, given)

@@ -1,12 +1,17 @@
 """Ratio of two evidences from draws of both posteriors (Bennett 1976; Meng and Wong 1996)."""
 
+from typing import Any
+
 import arviz_stats
 import numpy as np
 import xarray as xr
 from jaxtyping import Float
-from scipy import special
+from scipy import optimize, special
 
 from bayesattn.models.trees import CHAIN_AXES
+
+FARTHER = 50.0
+"""Nats beyond all differences of log densities, where the search for the ratio begins."""
 
 
 def bridge(
@@ -24,13 +29,13 @@ def bridge(
     def sides(log_ratio: float) -> tuple[np.ndarray, np.ndarray]:
         return special.expit(forward - log_ratio - balance), special.expit(backward + log_ratio + balance)
 
-    log_ratio = float(np.mean(forward))
-    low, high = -np.max(backward) - 50, np.max(forward) + 50
-    for _ in range(200):
-        log_ratio = (low + high) / 2
+    def excess(log_ratio: float) -> float:
         there, back = sides(log_ratio)
-        # The right ratio makes both expected counts equal.
-        low, high = (log_ratio, high) if sizes[0] * there.mean() > sizes[1] * back.mean() else (low, log_ratio)
+        return float(sizes[0] * there.mean() - sizes[1] * back.mean())
+
+    # The right ratio makes both expected counts equal. Farther out than all differences, one of them is nearly 0.
+    ends = np.concatenate([forward.ravel(), -backward.ravel()])
+    log_ratio: Any = optimize.brentq(excess, ends.min() - FARTHER, ends.max() + FARTHER, xtol=1e-12)
     relative = [_error(side) / side.mean() for side in sides(log_ratio)]
     return log_ratio, float(np.hypot(*relative))
 

@@ -180,27 +180,31 @@ def predicted_losses(model: Model, *, of: Checked = "heads") -> Losses:
     units = units_of(model, of)
     whole = at_saddle_point(model)
     each = [
-        _Loss.between(whole, at_saddle_point(without_paths(model, paths)), model, np.nan, np.nan)
+        _lost(whole, at_saddle_point(without_paths(model, paths)), model)
         for paths in watched([*units.paths], "networks without a head")
     ]
     return _collected(units, each)
 
 
-class _Loss(dict[str, float]):
-    """Losses of one head by name."""
-
-    @classmethod
-    def between(cls, whole: "Fit", rest: "Fit", model: Model, error: float, rhat: float) -> "_Loss":
-        """Losses between two networks, with the error of the log evidence and R-hat."""
-        found = cls(evidence=whole.log_evidence - rest.log_evidence, evidence_error=error, rhat=rhat)
-        for name in ("accuracy", "log_score"):
-            lost = getattr(whole, name)(model) - getattr(rest, name)(model)
-            found[name] = float(lost.mean()) if lost.size else np.nan
-            found[f"{name}_error"] = float(lost.std(ddof=1) / np.sqrt(lost.size)) if lost.size > 1 else np.nan
-        return found
+def _lost(whole: "Fit", rest: "Fit", model: Model, error: float = np.nan, rhat: float = np.nan) -> dict[str, float]:
+    """Losses between two networks by name, with the error of the log evidence and R-hat."""
+    found = {"evidence": whole.log_evidence - rest.log_evidence, "evidence_error": error, "rhat": rhat}
+    of_examples = {
+        "accuracy": whole.accuracy(model) - rest.accuracy(model),
+        "log_score": whole.log_score(model) - rest.log_score(model),
+    }
+    for name, lost in of_examples.items():
+        found[name], found[f"{name}_error"] = mean_and_error(lost)
+    return found
 
 
-def _collected(units: Units, each: list[_Loss]) -> Losses:
+def mean_and_error(values: Float[np.ndarray, " example"]) -> tuple[float, float]:
+    """Mean over test examples and its standard error; NaN without examples."""
+    mean = float(values.mean()) if values.size else np.nan
+    return mean, float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
+
+
+def _collected(units: Units, each: list[dict[str, float]]) -> Losses:
     arrays: Any = {name: np.array([loss[name] for loss in each]) for name in each[0]}
     return Losses(names=units.names, levels=units.levels, **arrays)
 
@@ -249,12 +253,11 @@ def without_paths(model: Model, paths: Bool[np.ndarray, " path"]) -> Model:
 
 def _scaled(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
     """Model whose path inputs are multiplied by one number for each path."""
-    data, changes = model.dataset, {}
-    if data.compressed is None:
-        changes["path_inputs"] = data.path_inputs * scale[:, None]
-    else:
-        inputs = data.path_inputs * scale[:, None]
-        changes["compressed"] = Compressed.restored(inputs, data.labels, data.compressed.residual)
+    data = model.dataset
+    inputs = data.path_inputs * scale[:, None]
+    changes: dict[str, Any] = {"path_inputs": inputs}
+    if data.compressed is not None:
+        changes = {"compressed": Compressed.restored(inputs, data.labels, data.compressed.residual)}
     if data.test_path_inputs is not None:
         changes["test_path_inputs"] = data.test_path_inputs * scale[:, None]
     with warnings.catch_warnings():
@@ -313,7 +316,7 @@ class _Ladder:
         self.process = compressed(model.kernels, model.architecture)
         self.whole = Fit(0.0, *_predictions(model, drawn.reshape(-1, *drawn.shape[2:])))
 
-    def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> _Loss:
+    def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""
         scale, drawn, total, square, worst = 1.0, self.drawn, 0.0, 0.0, 1.0
         while scale > 0:
@@ -328,7 +331,7 @@ class _Ladder:
         kept = np.where(rows, 0.0, 1.0)
         masked = (kept[:, None] * drawn * kept).reshape(-1, *drawn.shape[2:])
         rest = Fit(total, *_predictions(self.model, masked))
-        return _Loss.between(self.whole, rest, self.model, float(np.sqrt(square)), worst)
+        return _lost(self.whole, rest, self.model, float(np.sqrt(square)), worst)
 
     def _differences(
         self, drawn: np.ndarray, at: float, to: float, rows: np.ndarray

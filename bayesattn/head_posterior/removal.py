@@ -16,13 +16,12 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.checks.pruning import MOST_ACCURACY_LOST
-from bayesattn.head_posterior.losses import Fit, at_saddle_point, without_paths
+from bayesattn.head_posterior.losses import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.head_posterior.units import units_of
 from bayesattn.model import Model
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 MOST_TRIED = 16
 """Most heads of which all are tried at each removal."""
@@ -123,10 +122,8 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
         order.append(head)
         fits.append(tried[head].fit)
         gone = gone | units.paths[head]
-    accuracies = [fit.accuracy(model) for fit in fits]
-    accuracy = np.array([each.mean() if each.size else np.nan for each in accuracies])
-    errors = [each.std(ddof=1) / np.sqrt(each.size) if each.size > 1 else np.nan for each in accuracies]
-    scores = [each.mean() if (each := fit.log_score(model)).size else np.nan for fit in fits]
+    accuracy, error = np.array([mean_and_error(fit.accuracy(model)) for fit in fits]).T
+    log_score, _ = np.array([mean_and_error(fit.log_score(model)) for fit in fits]).T
     evidence = np.array([fit.log_evidence for fit in fits])
     names = [units.names[at] for at in order]
-    return Removal(names, evidence - evidence[0], accuracy, np.array(errors), np.array(scores), units.levels)
+    return Removal(names, evidence - evidence[0], accuracy, error, log_score, units.levels)

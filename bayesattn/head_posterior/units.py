@@ -10,10 +10,10 @@ from bayesattn._util.checks import Checked, entries, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 from bayesattn.network_posterior import NetworkPosterior
+from bayesattn.theory.heads import relative_scores
 
 Head = tuple[int, str]
 """Layer, from 1, and name of a head."""
-KINDS = ("heads", "paths")
 
 
 class Units(NamedTuple):
@@ -33,18 +33,9 @@ class Units(NamedTuple):
         return np.repeat(self.paths, arch.outputs, axis=1)
 
     def scores(self, order_parameters: Float[np.ndarray, "*draws row row"], arch: Architecture) -> np.ndarray:
-        """Sum of |U| over pairs of rows of which one belongs to the unit, over the largest sum of the draw.
-
-        Shape (.., unit). Raises ValueError if a U is 0.
-        """
-        weight = np.abs(order_parameters)
-        others = (~np.repeat(np.concatenate([self.paths, self.skips]), arch.outputs, axis=1)).astype(float)
-        without = np.einsum("...pu,up->...u", weight @ others.T, others, optimize=True)
-        scores = np.maximum(weight.sum((-2, -1))[..., None] - without, 0)
-        largest = scores.max(-1, keepdims=True)
-        if not np.all(largest > 0):
-            raise BayesattnError("order_parameter must not be zero: scores are relative to the largest")
-        return scores[..., : len(self.names)] / largest
+        """Score of each unit in each draw, shape (.., unit); raises ValueError if a U is 0."""
+        rows = np.repeat(np.concatenate([self.paths, self.skips]), arch.outputs, axis=1)
+        return relative_scores(order_parameters, rows)[..., : len(self.names)]
 
 
 def names_of_heads(model: NetworkPosterior) -> list[Head]:

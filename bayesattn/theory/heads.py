@@ -1,7 +1,7 @@
 """Importance of each head and correlations of paths (THEORY section 5)."""
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 
 from bayesattn._util.checks import Checked, finite_array
 from bayesattn._util.errors import BayesattnError
@@ -31,17 +31,25 @@ def head_scores(order_parameter: Checked, arch: Architecture) -> list[np.ndarray
     Raises:
         ValueError: wrong shape, entries that are not finite, or U = 0.
     """
-    weight = np.abs(_order_parameters(order_parameter, arch.rows))
+    path_heads = np.repeat(arch.path_heads(), arch.outputs, axis=0)
+    uses = [path_heads[:, layer] == np.arange(ways)[:, None] for layer, ways in enumerate(arch.ways)]
+    scores = relative_scores(_order_parameters(order_parameter, arch.rows), np.concatenate(uses))
+    return np.split(scores, np.cumsum(arch.ways)[:-1], axis=-1)
+
+
+def relative_scores(
+    order_parameters: Float[np.ndarray, "*draws row row"], rows: Bool[np.ndarray, "unit row"]
+) -> Float[np.ndarray, "*draws unit"]:
+    """Sum of |U| over pairs of rows of which one belongs to a unit, such as a head, over the largest sum of the draw.
+
+    Raises ValueError if a U is 0.
+    """
+    weight = np.abs(order_parameters)
     if not weight.any((-2, -1)).all():
         raise BayesattnError("order_parameter must not be zero: scores are relative to the largest")
-    scores = []
-    path_heads = np.repeat(arch.path_heads(), arch.outputs, axis=0)
-    for layer, heads in enumerate(arch.ways):
-        uses = path_heads[:, layer] == np.arange(heads)[:, None]
-        either = uses[:, :, None] | uses[:, None, :]
-        scores.append(np.einsum("...pq,hpq->...h", weight, either))
-    largest = np.max([score.max(-1) for score in scores], axis=0)
-    return [score / largest[..., None] for score in scores]
+    either = (rows[:, :, None] | rows[:, None, :]).astype(float)
+    scores = np.einsum("...pq,upq->...u", weight, either, optimize=True)
+    return scores / scores.max(-1, keepdims=True)
 
 
 def path_correlations(order_parameter: Checked) -> Float[np.ndarray, "*draws row row"]:
