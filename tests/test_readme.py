@@ -23,7 +23,7 @@ README = ROOT / "README.md"
 BLOCK = re.compile(r"^```(\w*)(?: title=[^\n]*)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 ELSEWHERE = "from transformers import"
 """What marks a block that `test_transformers.py` executes, where PyTorch is installed."""
-MOST_LINES = 150
+MOST_LINES = 120
 FEW = ["--chains", "2", "--warmup", "100", "--draws", "100"]
 SHORTER = {
     "bayesattn validate hidden_markov": ["--width", "10", *FEW],
@@ -35,8 +35,11 @@ SHORTER = {
 OUTPUT = "text"
 FEW_EXAMPLES = {"networks": (12, 6)}
 """Examples and features of a page that samples 6,237 coordinates of classes with as many as the others have."""
+HOWTOS = sorted((ROOT / "docs/howto").glob("*.md"))
 PAGES = [
-    page for page in [ROOT / "docs/index.md", *(ROOT / "docs/howto").glob("*.md")] if "```python" in page.read_text()
+    page
+    for page in [ROOT / "docs/index.md", *HOWTOS, *sorted((ROOT / "docs/from").glob("*.md"))]
+    if "```python" in page.read_text()
 ]
 
 
@@ -138,6 +141,16 @@ def test_python_of_a_page(page, names):
     for language, block, _ in blocks(page):
         if language == "python" and ELSEWHERE not in block:
             executed(block, names, whole)
+
+
+@pytest.mark.parametrize("page", HOWTOS, ids=lambda page: page.stem)
+def test_what_goes_wrong(page):
+    _, found, advice = page.read_text().partition("## When it goes wrong")
+    assert found, "a how-to ends with what to do when it goes wrong"
+    code = "".join(file.read_text() for file in (ROOT / "bayesattn").rglob("*.py"))
+    messages = re.sub(r'"\s*f?"', "", code)  # lines of one message
+    for quoted in re.findall(r"^- \*([^*]+)\*", advice, re.MULTILINE):
+        assert quoted.removesuffix(" ..") in messages, quoted
 
 
 def test_tables_of_sweeps():
