@@ -1,0 +1,47 @@
+"""Figure of README and site: finite width beats the GP limit, and theory beside draws.
+
+Run with `uv run python benchmarks/finite_width.py docs/finite_width.png`; it takes about a minute.
+"""
+
+import sys
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+import bayesattn as ba
+
+WIDTHS = [10, 30, 100, 300, 1000]
+
+
+def main(file: str) -> None:
+    """Draws posteriors at five widths and writes the figure."""
+    model = ba.load_model("hidden_markov")
+    found = ba.study.validate(model, WIDTHS, chains=4, warmup=200, draws=1000, seed=0).validations
+    accuracies = [each.accuracy for each in found]
+    curve = np.geomspace(WIDTHS[0], WIDTHS[-1], 25).astype(int)
+    solved = [ba.theory.solve(model.replace(width=int(width))) for width in curve]
+    means = [ba.theory.predict(each.order_parameter, model).mean for each in solved]
+    theory = [np.mean(np.sign(mean) == model.test_labels) for mean in means]
+    plt.rcParams.update({"font.size": 13})
+    figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
+    left.plot(curve, 100 * np.array(theory), color="#0072B2", label="theory (saddle point)")
+    errors = [100 * each.test_error for each in accuracies]
+    left.errorbar(WIDTHS, [100 * each.draws for each in accuracies], errors, fmt="o", color="#D55E00", label="draws")
+    left.axhline(100 * accuracies[0].gp, color="#666666", linestyle="--", label="infinite width (GP limit)")
+    left.set(ylabel="test accuracy (%)", title="Narrow networks are better", ylim=(80.5, 97.5))
+    right.plot(curve, [each.order_parameter[0, 0] for each in solved], color="#0072B2", label="theory: saddle point")
+    corrected = [each.corrected[0, 0] for each in found]
+    right.plot(WIDTHS, corrected, "x", ms=10, mew=2, color="#009E73", label="theory: first order in 1/N")
+    entries, errors = [each.order_parameter[0, 0] for each in found], [each.error[0, 0] for each in found]
+    right.errorbar(WIDTHS, entries, errors, fmt="o", ms=4, color="#D55E00", label="draws", zorder=3)
+    right.axhline(1, color="#666666", linestyle="--", label="infinite width (GP limit)")
+    right.set(ylabel="order parameter of this path", title="The right path gains weight", yscale="log")
+    right.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
+    for axes, place in ((left, "lower left"), (right, "upper right")):
+        axes.set(xscale="log", xlabel="width N")
+        axes.legend(loc=place, fontsize=10.5, frameon=False)
+    figure.savefig(file, dpi=150)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
