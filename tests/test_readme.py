@@ -82,7 +82,7 @@ def names(run, tmp_path, monkeypatch, request):
     data = {"inputs": inputs, "matrices": matrices, "labels": labels, "batches": batches}
     cache = {("pattern", 5): rng.dirichlet(np.ones(5), size=(examples, 12, 5))}
     cache |= {(name, 5): rng.normal(size=(examples, 5, 30)) for name in ("resid_pre", "resid_post")}
-    data["read"] = ba.attention.from_cache(cache, layers=(5,))
+    data |= {"cache": cache, "read": ba.attention.from_cache(cache, layers=(5,))}
     data |= {"mask": np.ones(inputs.shape[:2], bool), "kinds": rng.choice(["cat", "dog", "bird"], len(inputs))}
     yield data | {"keys": keys, "queries": queries, "values": values}
     plt.close("all")
@@ -129,8 +129,8 @@ def test_readme(names, command):
                 assert language == OUTPUT
     assert names["result"].verdict in ba.validation.VERDICTS
     assert names["new"].mean.shape == names["result"].model.test_labels.shape
-    assert "log_likelihood" in names["draws"].children
-    assert names["model"].path_inputs.shape == (100, 4, 231)
+    assert names["saddle"].order_parameter.shape == (4, 4)
+    assert names["heads"].summary().shape[0] == 12
 
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
