@@ -18,7 +18,7 @@ BAD_INPUT, INTERNAL, INTERRUPTED = 2, 70, 130
 DESCRIPTION = """Every figure, claim and equation of both papers: what it says, what checks it, what came out, and the
 verdict. Results are kept as they come, so that an interrupted check continues where it stopped. Exit status 0: all rows are
 reproduced, with a qualification or without, and all literal readings of theorems fail as they should; 1: something is not;
-2: something cannot be told or was not run."""
+2: a check cannot tell, or was not run."""
 EXAMPLE = "Example: python -m reproductions 2405.15926 --fast"
 HELP = {
     "row": f"a paper ({', '.join(PAPERS)}), a row such as {ROWS[0].id}, the beginning of its name, or an experiment, which"

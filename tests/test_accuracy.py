@@ -100,7 +100,7 @@ def test_a_gain_is_seen_either_way_unless_the_draws_are_too_few():
     assert accuracy.gain(*predictors(600, 40, 100, 260)).verdict().startswith("the GP limit beats finite width by 6.0")
     poor = accuracy.gain(*predictors(600, 100, 40, 260), monte_carlo_error=0.03)
     assert poor.outcome == "cannot tell"
-    assert "cannot be told apart: +6.0 ± 3.2 points" in poor.verdict()
+    assert "cannot be distinguished: +6.0 ± 3.2 points" in poor.verdict()
 
 
 def test_equally_good_predictors_are_called_different_in_one_case_of_a_hundred_at_most():
@@ -182,7 +182,7 @@ def test_alignment_over_draws(model, hidden_markov):
     none = alignment.alignment_over_draws(model, limit, around(limit, draws=25))
     assert none.theory == pytest.approx(none.gp)
     assert none.outcome == "cannot tell"
-    assert "cannot be told apart" in none.verdict()
+    assert "cannot be distinguished" in none.verdict()
     few = alignment.alignment_over_draws(model, saddle, draws[:1, :2])
     assert few.outcome == "cannot tell"
     assert json.loads(json.dumps(few.to_dict()))["eigenvectors_error"] == [None] * 100

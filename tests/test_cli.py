@@ -241,7 +241,7 @@ def test_validate_answers_with_its_exit_status(run, tmp_path, monkeypatch):
     ):
         status, out, _ = run(*command, *options)
         assert status == 2, out
-        assert "It cannot be told" in out
+        assert "The draws cannot tell" in out
         assert doubt in " ".join(out.split())
         assert len(entries_of(out)) == (10 if "--all" in options else 7)
     assert json.loads((tmp_path / "out" / "validate-small-3" / "result.json").read_text())["verdict"] == "cannot tell"

@@ -77,7 +77,7 @@ def test_page_says_what_was_run_and_found(page):
         "Does the theory hold at N = 3? cannot tell: ",
         "the effective sample size of U is",
         "the effective sample size of z is",
-        "Whether the draws agree with the exact posterior cannot be told: ",
+        "The draws cannot tell whether they agree with the exact posterior: ",
         "draw more",
         "sampler = &#34;nuts&#34;",
         "jaxlib = ",

@@ -77,7 +77,7 @@ class Gain:
         size = with_error(100 * self.difference, 100 * self.error, "+")
         significance = f" points (McNemar p = {self.p_value:.1g})"
         if self.outcome == "cannot tell":
-            return f"finite width and {limit} cannot be told apart: {size}{significance}"
+            return f"finite width and {limit} cannot be distinguished: {size}{significance}"
         first, second = ("finite width", limit) if self.outcome == "higher" else (limit, "finite width")
         return f"{first} beats {second} by {size.lstrip('+-')}{significance}"
 

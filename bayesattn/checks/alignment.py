@@ -53,7 +53,7 @@ class Alignment:
 
     def verdict(self) -> str:
         """Outcome in words, with its error."""
-        words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be told apart from"}
+        words = {"higher": "is higher than", "lower": "is lower than", "cannot tell": "cannot be distinguished from"}
         return (
             f"kernel-target alignment {with_error(self.draws, self.error)} {words[self.outcome]}"
             f" {rounded(self.gp, self.error)} in the GP limit"

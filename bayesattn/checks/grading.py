@@ -227,7 +227,7 @@ def _p_value(z: np.ndarray, ess: np.ndarray) -> np.ndarray:
 def grade(
     draws: Draws, name: str, *, gradients: int | None = None, margin: float = MARGIN, level: float = LEVEL
 ) -> Grade:
-    """Grade draws of a reference posterior: are they right, biased, or can it not be told?
+    """Grade draws of a reference posterior: are they right or biased, or can they not tell?
 
     Args:
         draws: draws of `bayesattn.reference.load(name).model`: the result of `bayesattn.sample`, `from_numpyro` or

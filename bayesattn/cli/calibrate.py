@@ -76,8 +76,8 @@ def calibrate(
     """Is each sampler right? Simulation-based calibration and a joint test; exit status 0 if all hold, 1 if one fails.
 
     Labels are simulated from the prior, so the model gives architecture, path inputs and temperature. A right sampler fails
-    with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2 says that ranks
-    are not uniform among draws that depend on each other, which tells nothing: raise --thin.
+    with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks are not
+    uniform, but the draws depend on each other; raise --thin.
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """

@@ -43,7 +43,7 @@ def grade(
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
-    """Are draws of a reference posterior right? Exit status 0 if they are, 1 if biased, 2 if it cannot be told.
+    """Are draws of a reference posterior right? Exit status 0 if they are, 1 if biased, 2 if the draws cannot tell.
 
     Example: bayesattn grade out/run two_heads --figure bias.png
     """

@@ -54,7 +54,7 @@ def learning_coefficient(
 ) -> None:
     """The learning coefficient at several temperatures, its limit and multiplicity. The same command goes on.
 
-    Exit status 0 if the limit can be told, 2 if not.
+    Exit status 0 if the temperatures determine the limit, 2 if not.
 
     Example: bayesattn learning-coefficient hidden_markov --width 10
     """

@@ -97,7 +97,7 @@ def sample(
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
-    With more --draws than a run has, it goes on. Exit status 2: bad input, or draws that are not finite.
+    More --draws continue a complete run. Exit status 2: bad input, or draws that are not finite.
 
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """

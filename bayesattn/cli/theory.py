@@ -45,7 +45,7 @@ def theory(
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
 
-    Of a model that samples queries and keys: which of several attentions its posterior prefers at each width.
+    For a model that samples queries and keys: which of several attentions its posterior prefers at each width.
 
     Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
     """

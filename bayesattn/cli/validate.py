@@ -58,7 +58,7 @@ EXIT_STATUSES = {validation.HOLDS: HOLDS, validation.DOES_NOT_HOLD: FAILS, valid
 ANSWERS = {
     validation.HOLDS: ("It holds", "green"),
     validation.DOES_NOT_HOLD: ("It does NOT hold", "red"),
-    validation.CANNOT_TELL: ("It cannot be told", "yellow"),
+    validation.CANNOT_TELL: ("The draws cannot tell", "yellow"),
 }
 MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
 """Numbers of off-diagonal entries of U shown: of those that differ, and of those with the largest |z| in any case."""
@@ -295,7 +295,7 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
     for width, tried in curve.items():
         if equal := rivals(tried):
             alike = ", ".join(f"{candidate.temperature:g}" for candidate in (by_evidence(tried), *equal))
-            say(f"N = {width}: the evidence of T = {alike} cannot be told apart", style="yellow")
+            say(f"N = {width}: the evidence of T = {alike} cannot be distinguished", style="yellow")
     say(f"theory at {len(curve)} width{'s' if len(curve) > 1 else ''}: {seconds:.0f} s")
 
 

@@ -110,7 +110,7 @@ def latent_table(model: LatentModel, draws: xr.DataTree, level: float) -> Verdic
             }
         )
     sentences = {
-        CANNOT_TELL: f"Whether the draws agree with the exact posterior cannot be told: {'; '.join(result.doubts)}.",
+        CANNOT_TELL: f"The draws cannot tell whether they agree with the exact posterior: {'; '.join(result.doubts)}.",
         DOES_NOT_HOLD: "The draws do not agree with the exact posterior.",
         HOLDS: f"The draws agree with the exact posterior to within {result.bound:.2g} of its standard deviations.",
     }

@@ -163,12 +163,12 @@ class LearningCoefficient(Described):
 
     @property
     def limit(self) -> Interval:
-        """Learning coefficient lambda in the limit of small T, with its error; NaN if it cannot be told."""
+        """Learning coefficient lambda in the limit of small T, with its error; NaN if the series cannot tell."""
         return self.fit.coefficient
 
     @property
     def multiplicity(self) -> Interval:
-        """Multiplicity theta, with its error; NaN if it cannot be told."""
+        """Multiplicity theta, with its error; NaN if the series cannot tell."""
         return self.fit.multiplicity
 
     def summary(self) -> "pd.DataFrame":

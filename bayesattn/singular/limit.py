@@ -24,7 +24,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.singular.law import attention_law
 
 FEWEST = 4
-"""Fewest temperatures from which the limit is told."""
+"""Fewest temperatures that determine the limit."""
 LEAST_FIT = 0.05
 """Least p-value of chi squared at which values fit."""
 PROBABILITY = 0.95
@@ -46,7 +46,7 @@ LARGEST_TERM = 0.5
 
 
 class Interval(NamedTuple):
-    """Estimate, its standard error, and the ends of its 95 % interval; NaN if it cannot be told."""
+    """Estimate, its standard error, and the ends of its 95 % interval; NaN if the series cannot tell."""
 
     value: float
     error: float
