@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
 from numpyro.infer.util import log_density as log_density_of
 
-from bayesattn._util.checks import finite_array, seed_number, shown
+from bayesattn._util.checks import Checked, finite_array, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
@@ -163,7 +163,7 @@ def from_numpyro(
         sites, statistics = mcmc_or_sites, {}
     if not hasattr(sites, "keys"):
         raise BayesattnError(f"mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got {shown(sites)}")
-    posterior = _posterior(model, parameterisation, weights)
+    posterior = _posterior(model, parameterisation, weights, after=dict(sites))
     tree = _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
     if "order_parameter" in sites:
         recorded, found = np.asarray(sites["order_parameter"]), dataset(tree, "posterior")["order_parameter"].values
@@ -191,7 +191,7 @@ def from_vectors(
     Raises ValueError for vectors of another shape, or that are not finite, and a parameterisation that cannot serve the
     model. Returns what `from_numpyro` does.
     """
-    posterior = _posterior(model, parameterisation, weights)
+    posterior = _posterior(model, parameterisation, weights, after=vectors)
     density = LogDensity(posterior, parameterisation)
     checked = finite_array("vectors", vectors, ("chains", "draws", density.size))
     sites = jax.vmap(jax.vmap(density.sites))(jnp.asarray(checked))
@@ -207,7 +207,15 @@ def _require_float64() -> None:
         )
 
 
-def _posterior(model: Posterior, parameterisation: str, weights: bool = False) -> Parameterisation:
+def _posterior(
+    model: Posterior, parameterisation: str, weights: bool = False, after: Checked = None
+) -> Parameterisation:
+    """Posterior in a parameterisation, prepared once the program behind the draws `after` has ended.
+
+    JAX returns draws before they are computed. On CPUs, two programs that factorise batches of matrices at the same time can
+    wait for each other for ever, and the preparation is such a program.
+    """
+    jax.block_until_ready(after)
     kind = parameterisation_of(model, parameterisation)
     return kind.of(model, weights=weights, all_examples=False, **kind.prepare(model))
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn.exchangeable import latent_posterior
-from bayesattn.models import LatentModel
+from bayesattn.models import Collapsed, LatentModel
 from bayesattn.models.path import network
 from tests.posteriors import tiny_model, two_sample_z_score
 
@@ -180,6 +180,17 @@ def test_sites_of_another_model_and_single_precision_are_refused():
         for use in (lambda: density.function(vector), lambda: numpyro.handlers.seed(program, 0)()):
             with pytest.raises(ba.BayesattnError, match="jax_enable_x64 must be on"):
                 use()
+
+
+def test_draws_are_awaited_before_another_program_runs(monkeypatch):
+    # NumPyro's ESS on hidden_markov, and the preparation that followed, waited for each other for ever.
+    model, ready = tiny_model(heads=(2,)), []
+    size, prepare = model.log_density("collapsed").size, Collapsed.prepare
+    monkeypatch.setattr(Collapsed, "prepare", lambda model: ready.append(vectors.is_ready()) or prepare(model))
+    slow = jax.jit(lambda x: jax.lax.fori_loop(0, 100, lambda _, y: jnp.tanh(y @ y), x)[None, :1, :size])
+    vectors = slow(jnp.ones((500, 500)) / 500)
+    ba.from_vectors(vectors, model, "collapsed")
+    assert ready and all(ready)
 
 
 SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": np.zeros((2, 3, 4))}
