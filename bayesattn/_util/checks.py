@@ -49,7 +49,7 @@ def real_array(name: str, value: Checked, shape: Sequence[int | str]) -> Any:
 
 
 def finite(name: str, array: Checked, unused: np.ndarray | None = None) -> Any:
-    """`array` itself; raises ValueError if it contains NaN or infinity, which become 0 where `unused` is True."""
+    """`array` with NaN and infinity replaced by 0 where `unused` is True; raises ValueError if it has them elsewhere."""
     if is_traced(array):
         return array
     if unused is not None and np.any(replaced := unused & ~np.isfinite(array)):
@@ -128,7 +128,7 @@ def owned(array: np.ndarray) -> np.ndarray:
 
 
 class OwnsArrays:
-    """Base class that owns its arrays even after copying or unpickling, because NumPy's copies are writable."""
+    """Base class whose arrays stay read-only after copying or unpickling; NumPy's own copies would be writable."""
 
     def __setstate__(self, state: PlainMapping) -> None:
         vars(self).update({name: _owned_again(value) for name, value in state.items()})
@@ -258,7 +258,7 @@ def require_memory(what: str, needed: float, advice: str = "") -> None:
     """Raise ValueError if `what`, which needs `needed` bytes, does not fit into this machine's memory."""
     limit = memory_limit()
     if needed > limit:
-        had = f"{limit / 2**30:.3g} GiB, which is all that there is here"
+        had = f"{limit / 2**30:.3g} GiB, the memory available here"
         raise BayesattnError(f"{what} must fit into {had}, got {needed / 2**30:.3g} GiB{advice and ': ' + advice}")
 
 

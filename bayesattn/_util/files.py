@@ -19,7 +19,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+(:/|::[A-Za-z][A-Za-z0-9+.-]+:/)")
 def user_path(name: str, path: Any) -> Path:
     """Path given by a user, with `~` and `~user` expanded; every path given by a user passes through here.
 
-    Raises ValueError if it is not a path on this machine, such as a URL; `name` is the user's name for the argument.
+    Raises ValueError if it is not a path on this machine, for example a URL; the message calls the argument `name`.
     """
     try:
         text = os.fspath(path)
@@ -57,7 +57,7 @@ def replace_file(file: Path, content: bytes) -> None:
 def require_new(name: str, path: str | Path, otherwise: str = "choose another") -> None:
     """Raise FileExistsError if a path exists, even as a broken link."""
     if os.path.lexists(path):
-        raise FileExistsError(f"{name} must not exist yet, got {path}, which does; {otherwise}")
+        raise FileExistsError(f"{name} must not exist yet, got {path}, which exists; {otherwise}")
 
 
 def finite(value: Any) -> Any:

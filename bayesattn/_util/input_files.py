@@ -1,6 +1,6 @@
 """Readers of untrusted files, which may be damaged or malicious: they read within limits, or refuse in one sentence.
 
-A size that a file declares is not trusted until it has been compared with the limits and with the file.
+They use a size that a file declares only after comparing it with the limits and with the file itself.
 """
 
 import math
@@ -38,7 +38,7 @@ def decoding(expected: str) -> Iterator[None]:
     except BayesattnError as error:
         raise BayesattnError(f"{expected}: {error}") from error
     except Exception as error:
-        # Further lines contain advice, such as to allow pickles.
+        # Later lines of the message give advice, for example to allow pickles.
         [reason, *_] = str(error).splitlines() or [type(error).__name__]
         raise BayesattnError(f"{expected}: {reason}") from error
 
@@ -149,6 +149,6 @@ def _array(content: IO[bytes], member: zipfile.ZipInfo) -> np.ndarray:
     needed = math.prod(shape) * dtype.itemsize
     available = member.file_size - content.tell()
     if needed != available:
-        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, and holds {available}")
+        raise BayesattnError(f"{member.filename} in it should hold {needed} bytes by its header, but holds {available}")
     array = np.frombuffer(content.read(), dtype)
     return array.reshape(shape[::-1]).T if fortran_order else array.reshape(shape)

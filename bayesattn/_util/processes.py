@@ -1,4 +1,4 @@
-"""Check that scripts guard calls that start worker processes, because these import the script."""
+"""Check that a script guards its calls that start worker processes: the workers import the script."""
 
 import sys
 import traceback

@@ -64,7 +64,7 @@ def _left(task: Task) -> str:
 
 
 class StandardError:
-    """Standard error, except that a closed or broken stream is ignored, so that no draws are lost."""
+    """Standard error that ignores a closed or broken stream, so that no draws are lost."""
 
     @property
     def _stream(self) -> IO[str]:
@@ -97,8 +97,8 @@ class Bars:
     """Progress bars, one for each piece of work, while the context lasts.
 
     Args:
-        wanted: False shows nothing; True also writes a first and a last line into a file; by default there is no line
-            before half a minute.
+        wanted: False shows nothing; True also writes a first and a last line into a file; None, the default, writes no
+            line into a file during the first half minute.
         console: where to show the bars, by default standard error.
     """
 
@@ -140,7 +140,7 @@ class Bars:
                 self._tell(last=True)
 
     def add(self, description: str, total: float | None = None, unit: str = "", note: str = "") -> "Bar":
-        """Add a bar for work that begins now; if `total` is None, it disappears when the next one begins."""
+        """Add a bar for work that begins now; a bar whose `total` is None disappears when the next bar begins."""
         self._remove_endless()
         bar = Bar(self, description, total, unit, note)
         if self._thread is None and self.wanted is not False and not self.on_terminal:
@@ -179,7 +179,7 @@ class Bars:
 
 
 class Changes(TypedDict, total=False):
-    """What a bar shows besides the completed amount."""
+    """Parts of a bar that an update can change, besides the completed amount."""
 
     description: str
     note: str
@@ -212,7 +212,7 @@ class Block(Protocol):
 
     @property
     def chain(self) -> int:
-        """The chain."""
+        """Number of the chain."""
         ...
 
     @property
@@ -225,7 +225,7 @@ Event = TypeVar("Event", bound=Block)
 
 
 class SamplingBar:
-    """Bar for the steps of all chains, a callback for `bayesattn.sample` that also shows when it compiles."""
+    """Bar for the steps of all chains: a callback for `bayesattn.sample` that also shows compilation."""
 
     def __init__(self, bars: Bars, description: str, total: int):
         self.bars, self.description, self.total = bars, description, total

@@ -1,6 +1,6 @@
 """Streams of random numbers, one for each purpose and for each posterior from which draws are made.
 
-Otherwise runs with the same seed would share their random numbers, and with them their chance deviations.
+With one stream for all, runs with the same seed would share their random numbers, and so their random errors too.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ IMPLEMENTATION = "threefry2x32"
 
 
 class Identified(Protocol):
-    """Model whose settings and arrays tell its posterior from others."""
+    """Model whose settings and arrays distinguish its posterior from others."""
 
     def table(self) -> PlainDict:
         """Settings that determine the posterior."""
@@ -38,12 +38,12 @@ _fingerprints: WeakKeyDictionary[Identified, str] = WeakKeyDictionary()
 
 
 def first_key(seed: int) -> Key[Array, ""]:
-    """Threefry key of a seed from 0 to 2^63 - 1: its two words, as `jax.random.key` takes them if no flag is set."""
+    """Threefry key of a seed from 0 to 2^63 - 1, made of the seed's two words as in `jax.random.key` if no flag is set."""
     return key_of([seed >> 32, seed & 0xFFFFFFFF])
 
 
 def key_of(words: ArrayLike) -> Key[Array, "..."]:
-    """Keys that consist of these words, which are on the last axis."""
+    """Keys made from their words, which lie on the last axis."""
     return jax.random.wrap_key_data(jnp.asarray(np.asarray(words, np.uint32)), impl=IMPLEMENTATION)
 
 
@@ -72,7 +72,7 @@ def fingerprint(model: Identified) -> str:
 
 
 def rounded(array: np.ndarray) -> np.ndarray:
-    """The array rounded to some 1e-9 of its largest entry: the same on every processor, but for rare ties."""
+    """`array` rounded to about 1e-9 of its largest entry, so that all processors agree except in rare ties."""
     scale = 2.0 ** (30 - np.frexp(np.abs(array).max(initial=0.0))[1])
     return np.rint(array * scale) / scale + 0.0  # Zeros without a sign.
 

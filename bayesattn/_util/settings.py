@@ -1,9 +1,9 @@
 """JAX's global settings that affect numbers, with the values that this package needs.
 
 JAX's precision and the bits of its random numbers are global settings, which another library, an environment variable
-or a user's other code may change at any time. Public functions always compute under the settings below, so that no
-result, and nothing that a model keeps, depends on the current global values. Checks for NaN are off inside: what a
-sampler or a line search proposes and rejects may be NaN, and results are checked to be finite where they are made.
+or a user's other code may change at any time. Public functions always compute under the settings below, so that neither
+a result nor anything that a model keeps depends on the current global values. JAX's checks for NaN are off: a proposal
+that a sampler or a line search rejects may be NaN. The functions that make results check that these are finite.
 """
 
 import sys

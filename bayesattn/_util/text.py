@@ -12,7 +12,7 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Characters that move the cursor, colour the screen or turn the direction of text."""
 UNKNOWN = "n/a"
 ROUNDING = 1e-12
-"""Largest ratio of an error to its value at which the error is rounding alone."""
+"""Ratio of an error to its value up to which the error is only rounding."""
 DIGITS = 4
 """Significant digits of a number without an error."""
 LEAST_PLAIN_POWER, LARGEST_PLAIN_POWER = -5, 7
@@ -48,8 +48,8 @@ def with_error(value: float | None, error: float | None, sign: str = "") -> str:
     >>> with_error(12.5981, 0.0724), with_error(-0.3, 41.7, "+"), with_error(1.5e-9, 2e-10)
     ('12.598 ± 0.072', '+0 ± 42', '(1.50 ± 0.20)e-09')
 
-    An error of 0 is that of an exact number, or too small to be resolved. A value or an error that is None or not
-    finite is unknown.
+    An error of 0 means that the number is exact or that the error is too small to resolve. A value or an error that is
+    None or not finite is unknown.
     """
     if value is None or not math.isfinite(value):
         return UNKNOWN
@@ -95,7 +95,7 @@ class Described:
 
 
 class _HasDescription(Protocol):
-    """What `Described` and the named tuples of results have."""
+    """Method that `Described` and the named tuples of results share."""
 
     def _described(self) -> tuple[str, Mapping[str, str]]: ...
 

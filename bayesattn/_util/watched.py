@@ -6,14 +6,14 @@ from contextlib import ExitStack
 from typing import TypeVar
 
 SLOW_SECONDS = 2.0
-"""Seconds after which a loop gets a bar, if it needs as long again."""
+"""Seconds after which a loop gets a bar, if the rest will take at least as long."""
 Item = TypeVar("Item")
 
 
 def watched(items: Iterable[Item], description: str, unit: str = "") -> Iterator[Item]:
-    """The items one by one, with a bar once two seconds have passed if at least two more are left at the same speed.
+    """Yield the items, with a bar after two seconds if the rest will take at least two more seconds at the same speed.
 
-    Items without a length have a bar without an end.
+    Items without a length get a bar without an end.
     """
     total = len(items) if isinstance(items, Sized) else None
     began, bar = time.monotonic(), None

@@ -57,8 +57,8 @@ def cme_attention(
     outputs = _cme(queries, keys, values, ridge, bandwidth, kernel)
     if not isinstance(outputs, Tracer) and not np.isfinite(outputs).all():
         raise BayesattnError(
-            f"ridge must make the kernel matrix positive definite, got {ridge:g}, too small for keys as alike as these in"
-            " float64; raise it, or the bandwidth"
+            f"ridge must make the kernel matrix positive definite, got {ridge:g}, which is too small in float64 for"
+            " keys this similar; raise the ridge or the bandwidth"
         )
     return outputs
 
@@ -81,7 +81,7 @@ def softmax_attention(
 def cme_covariance(
     queries: Checked, keys: Checked, *, noise: float, prior: float, kernel: str = "exponential", bandwidth: float = 1.0
 ) -> Float[Array, "query query"]:
-    """Posterior covariance of z phi(q) and z phi(q') per value coordinate, by CME attention to kernels as values.
+    """Posterior covariance of z phi(q) and z phi(q') per value coordinate, from CME attention whose values are kernels.
 
     With values K(k_i, q'), attention at lambda = sigma^2 / tau^2 gives k(q')^T (G + lambda I)^{-1} k(q), and tau^2
     (K(q, q') - k(q')^T (G + lambda I)^{-1} k(q)) = sigma^2 phi(q)^T M phi(q') (derived here).

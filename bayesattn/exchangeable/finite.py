@@ -12,7 +12,7 @@ from bayesattn._util.checks import Checked, OwnsArrays, finite_array, owned, pos
 from bayesattn._util.errors import BayesattnError
 
 POSTERIOR_TOLERANCE = 1e-9
-"""Largest difference in any entry between two posteriors that count as one."""
+"""Largest difference in any entry between two posteriors that count as equal."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class FiniteLatent(OwnsArrays):
         return joint / joint.sum(0)
 
     def log_odds(self, counts: Checked, truth: int) -> Float[np.ndarray, " sequence"]:
-        """Log of p(z* | X) over that of its best rival, for sequences with these token counts (sequence, vocabulary)."""
+        """Log odds of z* against its best rival given X, for sequences with token counts (sequence, vocabulary)."""
         scores = self._scores(counts)
         return scores[:, truth] - np.delete(scores, truth, axis=1).max(1)
 
@@ -152,10 +152,11 @@ def least_loss(joint: Checked, partition: Checked) -> float:
 
 
 class Transfer(NamedTuple):
-    """Largest growth of an error of masked prediction in a downstream task.
+    """Largest factor by which a downstream task amplifies an error of masked prediction.
 
     `factor` is |H Q (T Q)^+|, or infinity if masked prediction does not see a direction that the task reads;
-    `direction` is the change of the posterior, with entries summing to 0, that attains it; `weakest` is sigma_min(T Q).
+    `direction` is the change of the posterior that attains `factor`, with entries summing to 0; `weakest` is
+    sigma_min(T Q).
     """
 
     factor: float
@@ -164,7 +165,7 @@ class Transfer(NamedTuple):
 
 
 def transfer(emission: Checked, readout: Checked) -> Transfer:
-    """|H (pi_hat - pi)| <= factor |T (pi_hat - pi)|, sharp.
+    """Least factor in |H (pi_hat - pi)| <= factor |T (pi_hat - pi)|, and the change of the posterior that attains it.
 
     Args:
         emission: T of shape (vocabulary, Z): masked prediction identifies T pi.

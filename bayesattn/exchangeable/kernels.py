@@ -11,7 +11,7 @@ from bayesattn._util.settings import with_own_settings
 
 KERNELS = ("linear", "exponential", "gaussian")
 LARGEST_NORM_DEVIATION = 1e-6
-"""Largest deviation of a key's norm from 1 if a formula holds only on the unit sphere."""
+"""Largest allowed deviation of a vector's norm from 1, for formulas that hold only on the unit sphere."""
 
 
 @with_own_settings

@@ -54,7 +54,7 @@ def latent_posterior(features: Checked, values: Checked, noise: float, prior: fl
 def query_posterior(
     features: Checked, values: Checked, query_features: Checked, noise: float, prior: float
 ) -> QueryPosterior:
-    """Posterior of z phi(q) for query features (m, d_phi), from the posterior of z; otherwise as `latent_posterior`."""
+    """Posterior of z phi(q) for query features (m, d_phi); other arguments and errors as for `latent_posterior`."""
     latent = latent_posterior(features, values, noise, prior)
     queries = jnp.asarray(finite_array("query_features", query_features, ("queries", latent.mean.shape[1])))
     return QueryPosterior(queries @ latent.mean.T, jnp.einsum("qf,fg,qg->q", queries, latent.covariance, queries))

@@ -12,7 +12,7 @@ from bayesattn._util.checks import Checked, finite_array, positive, positive_int
 from bayesattn.exchangeable.sphere import bessel_ratio, noise_factor
 
 QUADRATURE_NODES, LOG_TIME_STEP = 400, 0.1
-"""Number of nodes of the quadrature over q . k, and step of that over log t, in `finite_softmax_error`."""
+"""Number of nodes of the quadrature over q . k, and step of the quadrature over log t, in `finite_softmax_error`."""
 
 
 def cme_error(features: Checked, query: Checked, latent: Checked, ridge: float, noise: float) -> float:
@@ -107,7 +107,7 @@ def spectral_cme_error(
 
 
 def softmax_bias(inverse_bandwidth: float, dimension: int, prior: float, value_features: int) -> float:
-    """|S f - f|^2 averaged over z: softmax attention converges to S f = a_1 f, off by (1 - a_1)^2 d_v tau^2."""
+    """Mean of |S f - f|^2 over z, (1 - a_1)^2 d_v tau^2: softmax attention converges to S f = a_1 f, not to f."""
     return float((1 - bessel_ratio(1, inverse_bandwidth, dimension)) ** 2 * value_features * prior**2)
 
 
@@ -173,7 +173,7 @@ def finite_softmax_error(
         prior: tau.
         value_features: d_v.
         kept: 1 for the error about f, a_1(kappa) for the error about the limit of attention.
-        sink: whether there is one more token, of logit 0 and value 0, as the asking token of a head is.
+        sink: whether there is one more token with logit 0 and value 0, like the asking token of a head.
 
     Raises:
         ValueError: fewer than one token, a bandwidth, noise or prior that is not above 0.

@@ -87,7 +87,7 @@ def effective_dimension(spectrum: Checked, level: float, multiplicities: Checked
 
 
 def uniform(rng: np.random.Generator, *shape: int) -> np.ndarray:
-    """Points uniform on the unit sphere; the last axis is that of coordinates."""
+    """Points drawn uniformly from the unit sphere, with coordinates on the last axis."""
     points = rng.normal(size=shape)
     return points / np.linalg.norm(points, axis=-1, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""Which heads and paths matter, and how sure is that: scores by U, what is lost without them, and heads that can go."""
+"""Importance of heads and paths, with its uncertainty: scores from U, losses without a head, and removal of heads."""
 
 from bayesattn.head_posterior.losses import Losses, head_losses, predicted_losses
 from bayesattn.head_posterior.posterior import (

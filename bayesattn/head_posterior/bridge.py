@@ -11,7 +11,7 @@ from scipy import optimize, special
 from bayesattn.models.trees import CHAIN_AXES
 
 FARTHER = 50.0
-"""Nats beyond all differences of log densities, where the search for the ratio begins."""
+"""Nats by which the search for the ratio extends beyond all differences of log densities."""
 
 
 def bridge(
@@ -33,7 +33,7 @@ def bridge(
         there, back = sides(log_ratio)
         return float(sizes[0] * there.mean() - sizes[1] * back.mean())
 
-    # The right ratio makes both expected counts equal. Farther out than all differences, one of them is nearly 0.
+    # The right ratio makes both expected counts equal. Far beyond all differences, one of the counts is nearly 0.
     ends = np.concatenate([forward.ravel(), -backward.ravel()])
     log_ratio: Any = optimize.brentq(excess, ends.min() - FARTHER, ends.max() + FARTHER, xtol=1e-12)
     relative = [_error(side) / side.mean() for side in sides(log_ratio)]

@@ -1,14 +1,14 @@
-"""What is lost without a head: log evidence, accuracy and log score, with the values of all others inferred again.
+"""Losses of log evidence, accuracy and log score without a head, with the values of all other heads inferred again.
 
-Without a head the network has the other paths alone, with their prior. Its evidence is that of the whole network with the
-head's path inputs set to 0, for the rows of U that belong to them then meet no data. So between the two stand networks
-whose path inputs of the head are multiplied by t, from 1 to 0. With D = diag(t for rows of the head, 1 for others),
+The network without a head has only the other paths, with their prior. Its evidence equals that of the whole network with
+the head's path inputs set to 0, because the head's rows of U then do not affect the likelihood. The networks in between
+multiply the head's path inputs by t, which falls from 1 to 0. With D = diag(t for rows of the head, 1 for others),
 
     log p(Y | U, t) = log Normal(Y; 0, K(D U D) + T I),
 
-and the ratio of the evidences of neighbours t and t' is estimated by a bridge (Bennett 1976; Meng and Wong 1996) from
-draws of both. Steps are so short that the difference of log densities spreads by at most 2.5 nats. For a head that
-hardly matters one step is enough.
+and a bridge (Bennett 1976; Meng and Wong 1996) estimates the ratio of the evidences at neighbouring t and t' from draws
+of both. The steps in t are so short that the difference of log densities has a standard deviation of at most 2.5 nats.
+For a head that hardly matters, one step is enough.
 """
 
 import warnings
@@ -50,14 +50,14 @@ LARGEST_SPREAD = 2.5
 SEARCHED_SCALES = 12
 """Halvings in the search for the next t."""
 FEW, MOST = 100, 500
-"""Draws from which the next t is chosen, and most draws of each network that are used."""
+"""Number of draws that choose the next t, and largest number of draws used from each network."""
 UNRELIABLE_RHAT = 1.02
 COLUMNS = ("evidence", "accuracy", "log_score")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Losses(Described):
-    """What the posterior loses without each head, path or group: arrays have one entry for each.
+    """Losses of the posterior without each head, path or group; arrays have one entry for each.
 
     Args:
         names: layer and name of each head; or names of paths or groups.
@@ -122,15 +122,15 @@ def head_losses(
 ) -> Losses:
     """Log evidence, accuracy and log score lost without each head, by sampling the networks without it.
 
-    Each head needs as many jobs of `bayesattn.sample` as there are steps to the network without it, one for a head that
-    hardly matters, and two to five for others.
+    Each head needs one job of `bayesattn.sample` per step to the network without it: one step for a head that hardly
+    matters, two to five steps for others.
 
     Args:
         draws: draws of the whole network, as for `bayesattn.heads`.
         model: model of the draws, if they do not record it.
         of: "heads"; "paths"; or lists of heads by name, as for `bayesattn.heads`.
         chains: chains of each job.
-        warmup: their adaptation steps.
+        warmup: adaptation steps of each chain.
         length: draws of each chain.
         seed: seed of the jobs.
         progress: function that is called with a line of text before each job.
@@ -162,10 +162,11 @@ def head_losses(
 
 @with_own_settings
 def predicted_losses(model: Model, *, of: Checked = "heads") -> Losses:
-    """The same by the theory alone, in closed form: seconds in place of minutes, to leading order at large width.
+    """Losses by the theory alone, in closed form: `head_losses` to leading order at large width, in seconds.
 
     log p(Y) is minus half the least action, and predictions are those at the saddle point, with and without the head.
-    Three heads at N = 8, with 30 examples, lost 19.7, 3.4 and -0.4 nats by it, and in fact 18.7, 2.9 and -0.7.
+    For three heads at N = 8 and 30 examples, the theory gave 19.7, 3.4 and -0.4 nats; the actual losses were 18.7, 2.9
+    and -0.7.
 
     Args:
         model: the posterior, with Gaussian labels.
@@ -211,20 +212,20 @@ def _collected(units: Units, each: list[dict[str, float]]) -> Losses:
 
 @dataclass(frozen=True)
 class Fit:
-    """Log evidence of a network, which may lack a constant, and its predictions: mean and variance of f for each draw."""
+    """Log evidence of a network, possibly up to a constant, and predictions: mean and variance of f for each draw."""
 
     log_evidence: float
     mean: np.ndarray | None
     variance: np.ndarray | None
 
     def accuracy(self, model: Model) -> np.ndarray:
-        """Score of each test example by the mean over draws: 1 if right; empty without test labels, or of numbers."""
+        """Score of each test example by the mean over draws, 1 if right; empty if test labels are missing or not classes."""
         if self.mean is None or model.test_labels is None or not _are_classes(model.test_labels):
             return np.empty(0)
         return np.asarray(right(self.mean.mean(0), model.test_labels), float)
 
     def log_score(self, model: Model) -> np.ndarray:
-        """Log predictive density of each test example's labels, of each output by itself; empty without test labels."""
+        """Sum over outputs of each test example's log predictive density; empty without test labels."""
         if self.mean is None or self.variance is None or model.test_labels is None:
             return np.empty(0)
         variance = np.maximum(self.variance, 0) + model.temperature
@@ -234,12 +235,12 @@ class Fit:
 
 
 def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
-    """Whether labels are -1 and 1, or of several outputs, of which the largest is at the class."""
+    """Whether labels are -1 and 1, or have several outputs with the largest at the class."""
     return labels.ndim == 2 or bool(np.all(np.abs(labels) == 1))
 
 
 def at_saddle_point(model: Model) -> Fit:
-    """Leading order at large width: log p(Y) up to a constant of the architecture, and predictions."""
+    """Fit to leading order at large width: log p(Y) up to a constant of the architecture, and predictions."""
     solved = solve(model)
     log_evidence = -float(solved.energy + solved.entropy) / 2
     mean, variance = _predictions(model, np.asarray(solved.order_parameter)[None])
@@ -247,7 +248,7 @@ def at_saddle_point(model: Model) -> Fit:
 
 
 def without_paths(model: Model, paths: Bool[np.ndarray, " path"]) -> Model:
-    """Model whose posterior of all other paths is that without these: their path inputs are 0."""
+    """Model with the path inputs of `paths` set to 0; its posterior of the other paths is that without `paths`."""
     return _scaled(model, np.where(paths, 0.0, 1.0))
 
 
@@ -261,7 +262,7 @@ def _scaled(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
     if data.test_path_inputs is not None:
         changes["test_path_inputs"] = data.test_path_inputs * scale[:, None]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of labels, of which the whole model has warned.
+        warnings.simplefilter("ignore")  # The whole model has already warned about its labels.
         return model.replace(tokens=None, **changes)
 
 
@@ -294,7 +295,7 @@ def _thinned(drawn: Float[np.ndarray, "chain draw row row"]) -> Float[np.ndarray
 
 
 class _Ladder:
-    """Networks between the whole and those without a head, and their draws.
+    """Networks between the whole network and the one without a head, with draws of each.
 
     Args:
         model: the whole network.
@@ -345,7 +346,7 @@ class _Ladder:
         return (there - here).reshape(drawn.shape[:2])
 
     def _next(self, drawn: np.ndarray, scale: float, rows: np.ndarray) -> float:
-        """Smallest t whose log density spreads enough less than `LARGEST_SPREAD` about that at the present t."""
+        """Smallest t whose log density, minus that at the current t, spreads by at most `LARGEST_SPREAD`."""
         step = max(1, drawn.shape[0] * drawn.shape[1] // FEW)
         few = drawn.reshape(-1, *drawn.shape[2:])[::step][None]
         low, high = 0.0, scale
@@ -362,7 +363,7 @@ class _Ladder:
         return high
 
     def _sampled(self, name: str, scale: float, rows: np.ndarray) -> Float[np.ndarray, "chain draw row row"]:
-        """Draws of U of the network at a scale."""
+        """Draws of U for the network whose path inputs of the head are multiplied by `scale`."""
         if self.progress is not None:
             self.progress(f"{name}, path inputs times {scale:.2g}")
         of_paths = rows.reshape(self.model.architecture.paths, -1)[:, 0]

@@ -42,11 +42,11 @@ SEARCHED_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**
 class Heads(Described):
     """Posterior of scores: how much each head matters, relative to the head that matters most in the same draw.
 
-    All arrays have one entry per head, first layer first; `names` are (layer, name), with layers counted from 1. Or the
-    scores are those of paths, or of groups of heads, by their names. A skip connection is not a head.
+    All arrays have one entry per head, first layer first; `names` are (layer, name), with layers counted from 1. The
+    scores can also be those of paths or of groups of heads, by name. A skip connection is not a head.
 
-    What is lost without each head (`losses`) is sampled when it is first asked for, which takes about as long as a few
-    jobs of `bayesattn.sample` for each head.
+    The losses without each head (`losses`) are sampled on first access, which takes about as long as a few jobs of
+    `bayesattn.sample` for each head.
 
     Args:
         names: layer and name of each head; or names of paths or groups.
@@ -71,7 +71,7 @@ class Heads(Described):
 
     @cached_property
     def losses(self) -> Losses:
-        """What is lost without each head, by `bayesattn.head_losses` with its defaults."""
+        """Losses without each head, from `bayesattn.head_losses` with its defaults."""
         draws, model, of, _ = self._source
         require_kind("model of the draws", model, Model)
         return head_losses(draws, model, of=of)  # pyright: ignore[reportArgumentType]
@@ -83,7 +83,7 @@ class Heads(Described):
 
     @property
     def accuracy_lost(self) -> Float[np.ndarray, " head"]:
-        """Test accuracy lost without each head, the values of all others inferred again."""
+        """Test accuracy lost without each head, with the values of all other heads inferred again."""
         return self.losses.accuracy
 
     @property
@@ -92,7 +92,7 @@ class Heads(Described):
         return self.losses.log_score
 
     def probability_among_least(self, count: int) -> Float[np.ndarray, " head"]:
-        """Posterior probability that the head is among the `count` heads of least score; ties share."""
+        """Posterior probability that the head is among the `count` heads of least score; tied heads share places."""
         positive_integer("count", count, 1, len(self.names))
         below = np.sum(self.drawn[..., None, :] < self.drawn[..., :, None], axis=-1)
         level = np.sum(self.drawn[..., None, :] == self.drawn[..., :, None], axis=-1)
@@ -108,7 +108,7 @@ class Heads(Described):
     def summary(self) -> "pd.DataFrame":
         """One row per head: score, sd, error, lower, upper and least, the probability of the least score.
 
-        Once `losses` have been sampled, there are columns of them too.
+        Once `losses` have been sampled, the table also has their columns.
         """
         import pandas as pd
 
@@ -203,19 +203,19 @@ class CombiningWidth(Described):
 def heads(draws: Draws, model: NetworkPosterior | None = None, *, of: Checked = "heads") -> Heads:
     """Posterior of the score of each head: mean, spread, interval, and probability of the least score.
 
-    The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs of paths of which at least one uses
-    the head, divided by the largest score of the draw (THEORY section 5).
+    The score is that of `theory.head_scores`: the sum of |U^{pi pi'}| over pairs in which at least one path uses the
+    head, divided by the largest score of the draw (THEORY section 5).
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         model: model of the draws, if they do not record it.
         of: "heads"; "paths", each by itself; or groups, lists of heads by name, such as
             {"layer 1": [1], "both": [(1, "a"), (2, "b")]}: a number stands for all heads of a layer. A group's score
-            counts pairs of which a path uses one of its heads, relative to the largest group's.
+            sums over pairs in which a path uses a head of the group, relative to the largest group's score.
 
     Raises:
         ValueError: draws that are not of a network, are of another model than `model`, or have no order_parameter; heads
-            that are not there.
+            that do not exist.
         RunError: a folder that is not a readable run.
     """
     model, order_parameters = _drawn(draws, model)
@@ -261,7 +261,7 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
     if not 0 < correlation < 1:
         raise BayesattnError(f"correlation must be between 0 and 1, got {shown(correlation)}")
     if model.architecture.rows < 2:
-        raise BayesattnError("model must have two paths or more, got one of a single path, which combines with none")
+        raise BayesattnError("model must have two paths or more, got one with a single path, which cannot combine")
     positive_integer("most", most)
     correlation_at: dict[int, float] = {}
 

@@ -1,7 +1,7 @@
-"""Pruning with inference: heads are removed one by one, and the posterior of all other values is taken again.
+"""Pruning with inference: heads are removed one by one, and the posterior of all other values is computed again.
 
-No gradient training: log evidence and predictions without each head are those of the theory at its saddle point, in closed
-form. The head whose removal leaves the largest log evidence goes next.
+There is no gradient training: the theory gives log evidence and predictions without each head in closed form, at its
+saddle point. Each step removes the head whose removal leaves the largest log evidence.
 """
 
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TRIED = 16
-"""Most heads of which all are tried at each removal."""
+"""Number of heads up to which each removal tries all of them."""
 
 
 class _Trial(NamedTuple):
-    """Removal of a head that was tried: at which step, what log evidence it lost then, and the network without it."""
+    """Tried removal of a head: its step, the log evidence lost at that step, and the fit of the network without it."""
 
     step: int
     loss: float
@@ -37,12 +37,12 @@ class _Trial(NamedTuple):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Removal(Described):
-    """Heads in the order of their removal, and the network before any and after each of them.
+    """Heads in the order of their removal, with results for the network before the first removal and after each.
 
     Args:
         names: heads, paths or groups in the order in which they were removed.
         evidence: log p(Y) to leading order, relative to the whole network, before any is removed and after each.
-        accuracy: of the mean predictor on the test examples; NaN without test labels.
+        accuracy: accuracy of the mean predictor on the test examples; NaN without test labels.
         accuracy_error: its binomial standard error.
         log_score: mean log predictive density of the test labels.
         levels: names of the columns of `names`.
@@ -57,7 +57,7 @@ class Removal(Described):
 
     @property
     def dispensable(self) -> int:
-        """How many can go before more than two points of accuracy are lost; raises ValueError without an accuracy."""
+        """Number of heads that can go before accuracy falls by more than two points; raises ValueError without accuracy."""
         if not np.isfinite(self.accuracy[0]):
             raise BayesattnError("dispensable needs test labels that are classes, got a removal without accuracy")
         lost = self.accuracy[0] - self.accuracy > MOST_ACCURACY_LOST
@@ -88,15 +88,15 @@ class Removal(Described):
 
 @with_own_settings
 def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None) -> Removal:
-    """Remove heads greedily by evidence, with the posterior of all other values taken again after each.
+    """Remove heads greedily by evidence, with the posterior of all other values computed again after each removal.
 
-    Of up to 16, all are tried at each removal. Of more, only those that may be next are tried again, whose last loss is
-    below the least that is up to date (Minoux 1978): a head's loss seldom falls when others go.
+    With up to 16 heads, each removal tries all that are left. With more, it tries again only heads whose last known
+    loss is below the least loss known at this step (Minoux 1978): a head's loss seldom falls when others are removed.
 
     Args:
-        model: the posterior, with Gaussian labels; test examples with labels for the accuracy.
+        model: the posterior, with Gaussian labels; accuracies need test examples with labels.
         of: "heads"; "paths"; or lists of heads by name, as for `bayesattn.heads`.
-        most: how many to remove; by default all.
+        most: number of heads to remove, by default all.
 
     Raises:
         ValueError: another kind of model or likelihood; as for `bayesattn.heads`.

@@ -1,4 +1,4 @@
-"""What is scored or removed: heads, paths, or groups of heads, each a set of paths."""
+"""Units that are scored or removed: heads, paths, or groups of heads, each a set of paths."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,10 +17,10 @@ Head = tuple[int, str]
 
 
 class Units(NamedTuple):
-    """Names of heads, paths or groups, which paths each of them uses, and the names of the columns of names.
+    """Names of heads, paths or groups, the paths that each of them uses, and titles for the columns of names.
 
-    Skips are not heads, but the largest score of a draw, relative to which scores are, may be that of a skip: `skips` has
-    their paths.
+    Skips are not heads. But scores are relative to the largest score of a draw, which may be that of a skip, so `skips`
+    holds the paths of each skip.
     """
 
     names: list[Any]

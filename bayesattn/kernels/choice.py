@@ -59,8 +59,8 @@ def gaussian_process(
 def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
     """The same posterior with fewer examples, if there are many, in the cheapest form for the reduced number.
 
-    The examples are the rows of the triangle R of [X Y] = Q R, and residual ones. Searches, which decompose a matrix of
-    the labels' size at every step, and chains use them.
+    The new examples are the rows of the triangle R of [X Y] = Q R, and residual examples. Chains use them, and so do
+    searches, which decompose a matrix of the labels' size at every step.
     """
     examples, features, paths = process.features.shape
     columns = features * paths
@@ -78,12 +78,12 @@ def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
 
 
 def compressed_examples(examples: int, columns: int, outputs: int) -> int:
-    """Number of examples after compression: `columns`, the columns of their path inputs, or `examples` if they are few."""
+    """Number of examples after compression: the number of columns of path inputs, or `examples` if these are few."""
     return examples if examples * outputs < LEAST_LABELS_TO_COMPRESS or examples < 2 * columns else columns
 
 
 def form_at(process: GaussianProcess, columns: int) -> str:
-    """Form in which a Gaussian process computes its energy for factors with so many columns."""
+    """Form in which a Gaussian process computes its energy for factors with this number of columns."""
     if isinstance(process, ByPairs):
         return "pairs"
     smaller = smaller_by_features(columns, process.features.shape[1], process.labels.size)
@@ -126,12 +126,12 @@ def cheapest_form(examples: int, features: int, arch: Architecture) -> str:
 
 
 def operations(labels: int, rows: int, features: int, columns: int, outputs: int) -> dict[str, float]:
-    """Approximate operations of the energy and its gradient in each form, for F with so many rows and columns.
+    """Approximate number of operations for the energy and its gradient in each form, for F of this shape.
 
     Each of the P^2 Pi^2 / 4 numbers of pairs is read twice. Products of larger matrices take less time per operation.
-    In this unit, reading a number takes 1.6 sqrt(P), fitted to where pairs and features took the same time with 60,
-    100, 200, 300, 600 and 1000 examples, 9 and 16 paths, on one core and two. The form with the fewest operations was
-    the fastest there, or within a quarter of it.
+    In units of operations, reading a number costs 1.6 sqrt(P). This was fitted to cases where pairs and features took
+    the same time, with 60, 100, 200, 300, 600 and 1000 examples, 9 and 16 paths, on one core and two. In these cases
+    the form with the fewest operations was the fastest, or within a quarter of the fastest.
     """
     latents = columns * features
     direct = labels * latents**2
@@ -145,7 +145,7 @@ def operations(labels: int, rows: int, features: int, columns: int, outputs: int
 
 
 def by_products(examples: int, features: int, arch: Architecture) -> bool:
-    """Whether A^T A takes fewer operations from products of features than from examples, and they fit into memory."""
+    """Whether A^T A takes fewer operations from products of features than from examples, and the products fit in memory."""
     labels, columns = examples * arch.outputs, arch.factor_columns
     fewer = _operations_by_products(arch.rows, features, columns, arch.outputs) < labels * (columns * features) ** 2
     smaller = smaller_by_features(columns, features, labels)
@@ -153,9 +153,9 @@ def by_products(examples: int, features: int, arch: Architecture) -> bool:
 
 
 def expands_in_factor(labels: int, rows: int, columns: int) -> bool:
-    """Whether the expansion of the energy in F takes fewer operations than in U, beyond those that both share.
+    """Whether expanding the energy in F takes fewer operations than in U, not counting operations that both share.
 
-    It does so only with few columns: with 16 paths, P = 600 and 10 columns, expansion in F made the search for the mode
+    This holds only with few columns: with 16 paths, P = 600 and 10 columns, expansion in F made the search for the mode
     a third longer.
     """
     in_factor = labels * columns * (2 * rows + columns) + 2 * (rows * columns) ** 2
@@ -173,7 +173,7 @@ def _products_fit(rows: int, features: int, outputs: int) -> bool:
 
 
 def _operations_by_products(rows: int, features: int, columns: int, outputs: int) -> float:
-    """Operations of A^T A from products of features; from both sides, each operation takes as long as four from examples.
+    """Number of operations of A^T A from products of features; from both sides, an operation counts as four from examples.
 
     Measured with 48 and 50 features, 600 to 2000 examples, 4 to 16 columns and 16 to 81 paths. From 49 paths on,
     products took up to three times as long as 600 examples.

@@ -15,15 +15,15 @@ LEAST_PIVOT = 1e5
 """Multiple of the rounding of K that a pivot must exceed for the energy to have six digits.
 
 With K of rank 3 the energy had 5.5 digits at 1e4 and 6.5 at 1e5 (6 to 40 examples), and all digits in feature space.
-From about 1000 down (40 and 100 examples, K of rank 6 and 10), the search for the saddle point ended at wrong points as
-if it had converged.
+At about 1000 and below (40 and 100 examples, K of rank 6 and 10), the search for the saddle point reported convergence
+at wrong points.
 """
 
 
 class Prediction(NamedTuple):
     """Mean and variance of the network's output f on each test example (without the label noise T).
 
-    With several outputs, the last axis is that of outputs.
+    With several outputs, the last axis runs over outputs.
     """
 
     mean: Float[Array, "*batch test_example"]

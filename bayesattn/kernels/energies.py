@@ -1,7 +1,7 @@
 """Energy log det A + Y^T A^{-1} Y with A = K + T I, and its derivative in closed form.
 
 The closed form is cheaper than differentiating through the Cholesky factor: dE = tr[(A^{-1} - alpha alpha^T) dA] with
-alpha = A^{-1} Y. Labels Y are one vector here, of all outputs.
+alpha = A^{-1} Y. Here Y is one vector, which holds the labels of all outputs.
 """
 
 import jax
@@ -50,10 +50,10 @@ def energy_and_slope(kernel, labels, temperature):
 
 
 def gram(matrix: Float[Array, "row column"]) -> Square:
-    """M M^T, of which only blocks on and below the diagonal are computed; the others are mirrored.
+    """M M^T; only blocks on and below the diagonal are computed, and the others are mirrored.
 
-    Rows are multiplied, because M^T M of 1000 x 640 numbers takes 15 ms on one core, and this function of the
-    transpose, copied, 8 ms.
+    The function multiplies rows, not columns: for 1000 x 640 numbers, M^T M takes 15 ms on one core, and this function
+    with a copy of the transpose 8 ms.
     """
     half = len(matrix) // 2
     if half <= LEAST_ROWS_TO_HALVE // 2:

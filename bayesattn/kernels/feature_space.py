@@ -138,7 +138,7 @@ def gram_by_products(factor: Factor, products: Products, outputs: int) -> Float[
 def mixes_pairs(rows: int, columns: int, outputs: int) -> bool:
     """Whether products of features are multiplied with sums of pairs of entries of F, rather than with F from both sides.
 
-    From both sides, intermediate arrays are larger, and an operation takes about three times as long (measured with 20 to
-    128 features, 3 to 30 paths, 4 to 18 columns; with ten outputs, A^T A took 25 ms from both sides and 3.5 ms by pairs).
+    Multiplying from both sides makes larger intermediate arrays and takes about three times as long per operation (measured
+    with 20 to 128 features, 3 to 30 paths, 4 to 18 columns; with ten outputs, A^T A took 25 ms this way, 3.5 ms by pairs).
     """
     return rows // outputs * columns <= 3 * (rows + outputs * columns)

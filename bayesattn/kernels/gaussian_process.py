@@ -1,7 +1,7 @@
 """Gaussian density of labels given the order parameter U = F F^T: Y ~ Normal(0, K(U) + T I).
 
-Given U, the network is a Gaussian process. Theory and samplers take all that they need of the training data from one
-object, which has three exact forms that differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
+Given U, the network is a Gaussian process. One object gives theory and samplers everything they need from the training
+data. It has three exact forms, which differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
 (`bayesattn.kernels.choice` picks the cheapest). With m outputs, Y has one row per (example, output) pair and F one row
 per (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (THEORY section 8).
 
@@ -34,7 +34,7 @@ from bayesattn.kernels.path_inputs import (
 class ResidualExamples(NamedTuple):
     """Examples whose outputs are 0 whatever the weights: their number, and the sum of squares of their labels.
 
-    They result from compression: any number of examples has the same posterior as Pi N_0 examples and residual ones.
+    They result from compression: any dataset has the same posterior as Pi N_0 examples plus residual examples.
     """
 
     examples: int | Int[Array, ""]
@@ -217,5 +217,5 @@ class GaussianProcess(ABC):
 
 
 def smaller_by_features(columns: int, features: int, labels: int) -> bool:
-    """Whether A^T A + T I is smaller than A A^T + T I, for factors with so many columns."""
+    """Whether A^T A + T I is smaller than A A^T + T I, for factors with this number of columns."""
     return columns * features < labels

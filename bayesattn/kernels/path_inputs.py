@@ -17,13 +17,13 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
 
 PIVOT_ROUNDING = 10.0
-"""Multiple of the rounding of the largest pivot below which a pivot may be rounding alone."""
+"""A pivot may be only rounding if it is below this multiple of the largest pivot's rounding."""
 
 Features = Float[Array, "example feature path"]
 Factor = Float[Array, "row column"]
 OrderParameter = Float[Array, "row row"]
 Number = float | Float[Array, ""]
-"""A number, such as the temperature, or the array of one that JAX traces."""
+"""A number such as the temperature, or a scalar array, which JAX may trace."""
 Values = TypeVar("Values", Array, np.ndarray)
 
 
@@ -58,7 +58,7 @@ def checked_labels(
 def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked, temperature: Checked) -> None:
     """Raise ValueError if equal examples have different labels and the temperature is negligible beside their kernel.
 
-    K + T I is then singular in float64, and whatever is computed from it is rounding. The kernel is `scale` times the
+    K + T I is then singular in float64, and results computed from it are only rounding. The kernel is `scale` times the
     products of path inputs, summed over paths. Arrays that JAX traces are not checked.
     """
     if any(map(is_traced, (path_inputs, labels, temperature))):
@@ -75,8 +75,9 @@ def refuse_contradictions(path_inputs: Checked, labels: Checked, scale: Checked,
         first, second = pairs[0]
         got = " and ".join(", ".join(f"{label:g}" for label in labels[example]) for example in (first, second))
         raise BayesattnError(
-            f"labels of examples {first} and {second} must be equal, for their path inputs are, or the temperature above"
-            f" {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature {temperature:g}"
+            f"labels of examples {first} and {second} must be equal, because their path inputs are, or the temperature"
+            f" must be above {lost:.1g}, below which float64 cannot tell it from 0; got {got} at temperature"
+            f" {temperature:g}"
         )
 
 

@@ -29,7 +29,7 @@ class Likelihood(eqx.Module):
     """
 
     def __init_subclass__(cls, **options: object):
-        """Closed forms are those of the class that states them, not of one that changes its density."""
+        """Reset `conjugate` unless the class sets it itself: a subclass that changes the density has no closed forms."""
         super().__init_subclass__(**options)
         cls.conjugate = bool(vars(cls).get("conjugate", False))
 

@@ -9,7 +9,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn.likelihoods.likelihood import Labels, Likelihood, Outputs
 
 LARGEST_LOG_RATE = 12.0
-"""Largest f for which JAX draws the counts: from rates of 7e7 on they spread too much (by 24 %), and later overflow."""
+"""Largest f for which JAX draws the counts: from rates of 7e7 on they vary too much (by 24 %), then overflow."""
 
 
 class Poisson(Likelihood):
@@ -24,12 +24,12 @@ class Poisson(Likelihood):
         """Counts drawn given the outputs."""
         few_key, many_key = jax.random.split(key)
         few = jax.random.poisson(few_key, jnp.exp(jnp.minimum(outputs, LARGEST_LOG_RATE))).astype(outputs.dtype)
-        # The normal law that is drawn beyond lacks a skewness of 0.0025 or less.
+        # Larger counts are normal draws; these lack the Poisson skewness, which is 0.0025 or less.
         many = jnp.round(jnp.exp(outputs) + jnp.exp(outputs / 2) * jax.random.normal(many_key, outputs.shape))
         return jnp.where(outputs > LARGEST_LOG_RATE, many, few)
 
     def check_labels(self, name: str, labels: np.ndarray) -> None:
-        """Raise ValueError for labels that are no counts."""
+        """Raise ValueError for labels that are not counts."""
         bad = np.argwhere((labels < 0) | (labels != np.round(labels)))
         if len(bad):
             place = tuple(map(int, bad[0]))

@@ -1,4 +1,4 @@
-"""Likelihoods by name, with their fields as plain values: how they are stored beside draws, and made again."""
+"""Likelihoods as names and plain values, the form in which they are stored beside draws and restored."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ class UnknownLikelihood(BayesattnError):
 
 
 def name_of(likelihood: Likelihood) -> str:
-    """Name of a likelihood in a model file, or else of its class, with the module unless that is of this package."""
+    """Name of a likelihood in model files; without one, its class name, with the module if it is from elsewhere."""
     kind = type(likelihood)
     return next((name for name, each in BY_NAME.items() if kind is each), _class_name(kind))
 
@@ -55,7 +55,7 @@ def settings_of(likelihood: Likelihood) -> PlainDict:
 
 
 def require_gaussian(likelihood: Likelihood) -> None:
-    """Raise ValueError unless a likelihood is Gaussian, because there is then no theory in closed form."""
+    """Raise ValueError unless a likelihood is Gaussian; other likelihoods have no theory in closed form."""
     if not likelihood.conjugate:
         raise BayesattnError(
             "likelihood must be bayesattn.Gaussian for the theory, the evidence and what is compared with them, got a model"
@@ -64,7 +64,7 @@ def require_gaussian(likelihood: Likelihood) -> None:
 
 
 def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
-    """Raise ValueError unless fields can be stored, and `log_prob` has a number for each example."""
+    """Raise ValueError unless fields can be stored and `log_prob` returns one number per example."""
     settings_of(likelihood)
     outputs = jax.ShapeDtypeStruct(labels.shape, float)
     shape = jax.eval_shape(likelihood.log_prob, outputs, outputs).shape
@@ -101,7 +101,7 @@ def at_temperature(likelihood: Likelihood, temperature: Checked) -> Likelihood:
 
 
 def restored(name: str, settings: PlainMapping) -> Likelihood:
-    """Likelihood of a name and the fields that `settings_of` gave; raises UnknownLikelihood for a class that is unknown."""
+    """Likelihood restored from its name and the fields of `settings_of`; raises UnknownLikelihood for an unknown class."""
     kind = BY_NAME.get(name) or next((kind for kind in _subclasses(Likelihood) if _class_name(kind) == name), None)
     if kind is None:
         raise UnknownLikelihood(
@@ -114,7 +114,7 @@ def restored(name: str, settings: PlainMapping) -> Likelihood:
 
 
 def _subclasses(kind: type[Likelihood]) -> Iterator[type[Likelihood]]:
-    """Subclasses of a class and theirs, the latest definition first."""
+    """All subclasses of a class, direct and indirect, the latest definition first."""
     for subclass in reversed(kind.__subclasses__()):
         yield subclass
         yield from _subclasses(subclass)

@@ -11,8 +11,8 @@ The network of `bayesattn.AttentionModel`, with x the tokens of a sequence and p
 Attention on the inputs reads y = x, so Q and K have shape (G, N_0); attention on the hidden tokens reads
 y = z^{l-1} / sqrt(N_l), so Q and K have shape (G, N_l). phi is the identity, max(0, v), or v times the standard normal
 distribution function of v (the exact GELU). Attention on the inputs with alpha = 0 or the identity is the network of
-`bayesattn.models.token`. The order parameter U is the same statistic of the weights as there; only in that network does
-it determine the law of f.
+`bayesattn.models.token`. The order parameter U is the same statistic of the weights as in that network, but in all other
+networks of this module it does not determine the law of f.
 """
 
 from collections.abc import Callable
@@ -44,7 +44,7 @@ NONLINEARITIES: dict[str, Callable[[Array], Array]] = {
 
 
 class BlockForm(eqx.Module):
-    """What attention reads and what becomes of values, the same in all layers.
+    """Input of the attention and nonlinearity of the values, the same in all layers.
 
     Args:
         attention_on: "inputs" or "hidden".
@@ -70,7 +70,7 @@ def network(
         weights: V_0, V_1, .., V_L and a.
         heads: queries and keys of each layer.
         sequences: sequences at which to compute them.
-        form: what attention reads and what becomes of values.
+        form: input of the attention and nonlinearity of the values.
         skips: rho_l of each layer, None for a layer without a skip connection.
     """
     inputs, matrices = sequences.inputs, []
@@ -92,7 +92,7 @@ class BlocksGivenHeads(Token):
     """V_0, V_1, .., V_L and a under their prior, for given queries and keys.
 
     Args:
-        form: what attention reads and what becomes of values.
+        form: input of the attention and nonlinearity of the values.
         queries_and_keys: queries and keys of each layer.
         sequences: training sequences.
         test: test sequences, or None.
@@ -120,7 +120,7 @@ class Blocks(TokenAttention):
     """All weights of attention blocks, queries and keys among them; outputs are computed token by token.
 
     Args:
-        given_uniform: posterior of the other weights, of which queries, keys and sequences are replaced.
+        given_uniform: posterior of the other weights; its queries, keys and sequences are replaced.
     """
 
     given_uniform: BlocksGivenHeads
@@ -133,7 +133,7 @@ class Blocks(TokenAttention):
         if model.is_linear:
             return TokenAttention.of(model)
         fields = cls._fields(model)
-        # A network that is not linear in path inputs has none, and no readout of them.
+        # A nonlinear network has no path inputs and no readout of path inputs.
         given_heads: PlainDict = cls._fields_given_heads(model, paths=0) | {"readout": False}
         given = BlocksGivenHeads(
             **given_heads,

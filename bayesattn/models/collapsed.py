@@ -43,7 +43,7 @@ Structure = tuple[bartlett.LayerShape, ...]
 
 
 def structure(model: Model) -> Structure:
-    """Shapes of the Bartlett factors, on which alone the compiled program depends."""
+    """Shapes of the Bartlett factors; the compiled program depends on nothing else."""
     return bartlett.layer_shapes(model.architecture)
 
 
@@ -72,7 +72,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
         return arrays
     problem = problem_of(model.kernels, model.architecture)
     if bartlett.narrow(shapes):
-        # A Gaussian likelihood ranks the paths nearly alike; only that order is taken from it.
+        # A Gaussian likelihood ranks the paths in nearly the same order; only this order is taken from it.
         with suppress(NotConverged):
             problem = find_mode(model.kernels, model.architecture)[1]
         arrays |= {} if problem.order is None else {"order": problem.order}

@@ -70,13 +70,13 @@ class Conditional(Protocol):
         ...
 
     def compressed(self, arch: Architecture) -> "Conditional":
-        """Same conditional by few examples with the same likelihood, if there are many and few suffice."""
+        """Same conditional from fewer examples with the same likelihood, if there are many and few suffice."""
         ...
 
 
 @singledispatch
 def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
-    """Inputs at which to predict, as `Conditional.outputs` takes them, which has a length and can be indexed.
+    """Inputs at which to predict, in the form that `Conditional.outputs` takes; they have a length and can be indexed.
 
     Raises ValueError for inputs that do not fit the model.
     """
@@ -85,9 +85,9 @@ def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
 
 @new_inputs.register(Model)
 def new_path_inputs(model: Model, value: Checked, mask: Checked) -> PathInputs:
-    """Path inputs."""
+    """New path inputs, checked; raises ValueError if they do not fit the model or come with a mask."""
     if mask is not None:
-        raise BayesattnError("mask must be None for path inputs, to which it has been applied, got one")
+        raise BayesattnError("mask must be None for path inputs, which already include its effect, got one")
     return jnp.asarray(checked_path_inputs("new_path_inputs", value, model.architecture, features=model.features))
 
 
@@ -162,7 +162,7 @@ class GivenOrderParameter(eqx.Module):
         return self.likelihood.sample(noise_key, self.kernels.by_example(output))
 
     def compressed(self, arch: Architecture) -> "GivenOrderParameter":
-        """Same conditional by few examples with the same likelihood, if there are many."""
+        """Same conditional from fewer examples with the same likelihood, if there are many."""
         return replace(self, kernels=kernels.compressed(self.kernels, arch))
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:

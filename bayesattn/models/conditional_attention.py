@@ -27,17 +27,17 @@ from bayesattn.models.sampled_attention import CollapsedAttention
 
 @new_inputs.register(AttentionModel)
 def new_sequences(model: AttentionModel, value: Checked, mask: Checked) -> Sequences:
-    """Token sequences."""
+    """New token sequences, checked, with the model's readout and causal mask."""
     inputs, mask = attention.paths.checked_tokens("new sequences", value, mask, ("examples", "tokens", model.features))
     return Sequences.of(inputs, model.readout, model.causal, mask)
 
 
 class GivenAttention(eqx.Module):
-    """Outputs and labels given queries, keys and U, or the readout where the likelihood is not Gaussian.
+    """Outputs and labels given queries, keys and U, or the readout instead of U if the likelihood is not Gaussian.
 
     Args:
         posterior: collapsed posterior, whose kernels are a function of queries and keys.
-        given: conditional for uniform attention, of which only the path inputs are replaced.
+        given: conditional for uniform attention; only its path inputs are replaced.
     """
 
     posterior: CollapsedAttention

@@ -1,4 +1,4 @@
-"""Description of a posterior in plain text and lists, from which, with its arrays, the posterior can be restored."""
+"""Description of a posterior as plain text and lists; together with its arrays it is enough to restore the posterior."""
 
 import tomllib
 from collections.abc import Callable

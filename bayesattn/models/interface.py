@@ -1,7 +1,7 @@
-"""Posteriors for samplers from elsewhere: NumPyro model functions, log densities of a flat vector, and draws made of both.
+"""Posteriors for external samplers: NumPyro model functions, log densities of a flat vector, and draws from either.
 
 The coordinates are those of `Parameterisation`: weights for "path" and "token", whitened Bartlett coordinates for
-"collapsed". They are the same whenever they are asked for of the same model, so draws can be handed back without them.
+"collapsed". The same model always has the same coordinates, so draws can be passed back without a description of them.
 """
 
 import json
@@ -108,8 +108,8 @@ def log_density(model: Posterior, parameterisation: str = "collapsed") -> LogDen
 def numpyro_model(model: Posterior, parameterisation: str = "path") -> Callable[[], None]:
     """NumPyro model function without arguments, which holds the data: what `model.numpyro` returns.
 
-    It also records the order parameter U, as a deterministic site. Labels that are an observed site are replicated by
-    `numpyro.handlers.uncondition`; "collapsed" with Gaussian labels has a factor in their place.
+    It also records the order parameter U, as a deterministic site. If labels are an observed site,
+    `numpyro.handlers.uncondition` replicates them; "collapsed" with Gaussian labels has a factor instead of this site.
 
     Raises ValueError for a parameterisation that cannot serve the model.
     """
@@ -143,11 +143,11 @@ def from_numpyro(
         model: the posterior.
         parameterisation: parameterisation of the sites.
         weights: whether posterior also holds the weights of the network.
-        seed: of what is drawn given the sites: predictions, and weights of collapsed draws.
+        seed: seed of the quantities drawn given the sites: predictions, and weights of collapsed draws.
 
     Returns:
-        DataTree with ArviZ's groups, as `bayesattn.sample` has them. sample_stats holds the log density "lp" and, of an
-        MCMC, those of its extra fields "diverging", "energy", "accept_prob" and "num_steps" that it collected.
+        DataTree with the same ArviZ groups as from `bayesattn.sample`. sample_stats holds the log density "lp" and, for an
+        MCMC, its extra fields "diverging", "energy", "accept_prob" and "num_steps", as far as it collected them.
 
     Raises:
         ValueError: a site that is missing, has another shape or is not finite; a parameterisation that cannot serve the
@@ -169,8 +169,8 @@ def from_numpyro(
         recorded, found = np.asarray(sites["order_parameter"]), dataset(tree, "posterior")["order_parameter"].values
         if recorded.shape != found.shape or not np.allclose(recorded, found, rtol=1e-6, atol=1e-9):
             raise BayesattnError(
-                "model and parameterisation must be those of the sites, got others: the order_parameter that was recorded is"
-                " not the one that the sites give"
+                "model and parameterisation must be those of the sites, got others: the recorded order_parameter differs"
+                " from the one computed from the sites"
             )
     return tree
 
@@ -186,10 +186,10 @@ def from_vectors(
         model: the posterior.
         parameterisation: parameterisation of the coordinates.
         weights: whether posterior also holds the weights of the network.
-        seed: of what is drawn given the vectors: predictions, and weights of collapsed draws.
+        seed: seed of the quantities drawn given the vectors: predictions, and weights of collapsed draws.
 
     Raises ValueError for vectors of another shape, or that are not finite, and a parameterisation that cannot serve the
-    model. Returns what `from_numpyro` does.
+    model. Returns a DataTree like that of `from_numpyro`.
     """
     posterior = _posterior(model, parameterisation, weights, after=vectors)
     density = LogDensity(posterior, parameterisation)
@@ -242,7 +242,7 @@ def _tree(
     weights: bool,
     seed: int,
 ) -> "xr.DataTree":
-    """Draws as the tree of `bayesattn.sample`, with the quantities that the sites give."""
+    """Draws as the tree of `bayesattn.sample`, with the quantities computed from the sites."""
     chains, draws = next(iter(sites.values())).shape[:2]
     flat = jax.tree.map(lambda values: values.reshape(-1, *values.shape[2:]), sites)
     keys = jax.random.split(

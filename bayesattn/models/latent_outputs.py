@@ -1,6 +1,6 @@
 """Outputs as latents of the collapsed parameterisation, for non-Gaussian likelihoods.
 
-Given U the outputs f are Gaussian, but they cannot be integrated out with another likelihood. They are sampled in
+Given U, the outputs f are Gaussian, but with a non-Gaussian likelihood they cannot be integrated out. They are sampled in
 coordinates that are standard normal a priori for every U: f = A Z with A A^T = K(U), where Z is the projection of V_0 that
 affects the outputs. For one output and far fewer labels than entries of Z, the latents are instead the coefficients of the
 columns of the Cholesky factor of K (Murray and Adams 2010).

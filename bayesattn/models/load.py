@@ -77,12 +77,12 @@ def load_model(
 
 
 def _validated(content: PlainDict) -> ModelTable:
-    """Validated content of a model file, with NumPy numbers, which arguments may contain, as plain numbers."""
+    """Validated content of a model file; NumPy numbers, which arguments may contain, become plain numbers."""
     return validated(ModelTable, plain_table(content))
 
 
 def takes_seed(name: str | Path) -> bool:
-    """Whether a seed determines the data of a model, which is not so for data from a file."""
+    """Whether a seed determines the data of a model; False for data from a file."""
     return not _of_arrays(_read(name, None, None)[1])
 
 
@@ -195,7 +195,7 @@ def _of_task(table: ModelTable, maker: tasks.Task, file: Path) -> NetworkPosteri
 def _with_attention(
     table: ModelTable, settings: AttentionTable, maker: tasks.Task, data: tasks.TokenDataset, file: Path
 ) -> AttentionModel:
-    """Model that samples queries and keys: the task's tokens and labels, without its heads but for their number."""
+    """Model that samples queries and keys; from the task it takes tokens, labels and the number of heads."""
     heads = table.architecture.heads or [len(layer) for layer in data.head_names]
     widths, variances = _widths_and_variances(table.architecture, len(heads))
     outputs, skips = max(1, len(data.output_names)), tuple(table.architecture.skips or ())
@@ -218,7 +218,7 @@ def _with_attention(
 
 
 def heads_of_task(model: AttentionModel) -> list[Any] | None:
-    """Fixed heads that a model's task comes with, as `AttentionModel.given` takes them; None without any of this shape."""
+    """Fixed heads of a model's task, in the form that `AttentionModel.given` takes; None if the task has none that fit."""
     settings = dict(model.task)
     if settings.pop("name", None) not in tasks.TASKS or model.task["name"] == ONE_SHOT:
         return None
@@ -268,7 +268,7 @@ def _from_arrays(table: ModelTable, task: ArraysTable, file: Path) -> Model:
     )
     if task.statistics is not None:
         stored = file.parent / user_path("task.statistics", task.statistics)
-        stored = regular_file("task.statistics", stored, "what bayesattn.Dataset wrote")
+        stored = regular_file("task.statistics", stored, "a file that bayesattn.Dataset wrote")
         arrays["compressed"] = Compressed.open(stored)
     skips, outputs = tuple(table.architecture.skips or ()), table.architecture.outputs
     arch = Architecture(tuple(table.architecture.heads), tuple(widths), tuple(variances), skips, outputs)

@@ -31,7 +31,7 @@ POSTERIOR_VARIABLES = (
 )
 """Variables in groups of data that determine a posterior."""
 WHOLE_DATA = ({"labels", "path_inputs"}, {"labels", "inputs"}, {"values", "features"})
-"""Variables that each kind of posterior has at least."""
+"""Variables that every posterior of each kind has."""
 DEFAULT_SETTINGS = {"observation": "gaussian", "outputs": 1, "skips": "none", "statistics": "none"}
 """Defaults of settings that a table may omit."""
 
@@ -142,9 +142,9 @@ def model_in(tree: "xr.DataTree") -> Posterior:
         raise
     except (AttributeError, KeyError, TypeError, ValueError):
         raise BayesattnError(
-            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and the groups observed_data and"
-            " constant_data, whole; got a tree that does not: take it as it was sampled, or remove that attribute and hand"
-            " over the model"
+            f"draws must say what model they are of, in their attribute {ATTRIBUTE!r} and in complete groups observed_data"
+            " and constant_data; got a tree that does not: use the tree as it was sampled, or remove that attribute and"
+            " hand over the model"
         ) from None
 
 

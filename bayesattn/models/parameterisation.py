@@ -87,7 +87,7 @@ class Parameterisation(eqx.Module):
         """Quantities of a draw to keep: the order parameter or the latent, and predictions."""
 
     def central(self, sites: Sites) -> Sites:
-        """Primary variable of a draw, if it is no site itself: the order parameter."""
+        """Primary variable of a draw, if it is not a site itself: the order parameter."""
         return {}
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:

@@ -1,4 +1,4 @@
-"""Queries and keys under Gaussian priors, and what follows from them: path inputs, attention matrices, attention maps."""
+"""Queries and keys under Gaussian priors, and path inputs, attention matrices and attention maps computed from them."""
 
 from collections.abc import Mapping
 
@@ -58,9 +58,9 @@ class Sequences(eqx.Module):
         return Sequences(self.inputs[examples], allowed, of_each(self.read), place)
 
     def path_inputs(self, heads: Heads, skips: tuple[bool, ...]) -> Float[Array, "example path feature"]:
-        """Path inputs xi, in few operations: of the last layer only the attention of the token that is read out.
+        """Path inputs xi, in few operations: the last layer computes attention only for the token that is read out.
 
-        Equal to `bayesattn.attention.path_inputs`, which computes all attention matrices.
+        The result equals that of `bayesattn.attention.path_inputs`, which computes all attention matrices.
         """
         examples, tokens = self.inputs.shape[:2]
         readout = jnp.broadcast_to(self.read[:, None], (examples, 1, tokens))
@@ -82,7 +82,7 @@ class Sequences(eqx.Module):
         queries, keys = layer
         asking = jnp.take_along_axis(self.inputs, place[:, None, None], axis=1)[:, 0]
         query = jnp.einsum("ef,hgf->ehg", asking, queries)
-        # Keys are mapped back to the features of the tokens, of which there is one per head and not one per token.
+        # Map keys back to the features of the tokens: this needs one vector per head, not one per token.
         back = jnp.einsum("ehg,hgf->ehf", query, keys) / jnp.sqrt(queries.shape[1])
         logits = jnp.einsum("ehf,ekf->ehk", back, self.inputs)
         if self.allowed is not None:
@@ -152,7 +152,7 @@ def heads_of(named: Mapping[str, Array]) -> Heads:
 
 
 def invariants(named: Sites) -> Float[Array, " invariant"]:
-    """Functions of each head's queries and keys that rotations of its key features leave as they are.
+    """Functions of each head's queries and keys that do not change under rotations of its key features.
 
     They are |Q|^2, |K|^2 and the trace of Q K^T, head by head and layer by layer.
     """

@@ -24,14 +24,14 @@ CENTRAL = ("order_parameter", "latent")
 
 
 def parameterisation_of(model: Posterior, name: str) -> type[Parameterisation]:
-    """Parameterisation of a posterior, by its name; raises ValueError, with the names that there are, for another."""
+    """Class of a posterior's parameterisation by name; for any other name, raises ValueError with the known names."""
     kinds = PARAMETERISATIONS[next(kind for kind in PARAMETERISATIONS if isinstance(model, kind))]
     kind = type(model).__name__
     return kinds[one_of(f"parameterisation of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}", name, kinds)]
 
 
 def names_where(flag: str) -> list[str]:
-    """Names of the parameterisations whose class attribute `flag` is true, for one kind of posterior or another."""
+    """Names of the parameterisations whose class attribute `flag` is true for at least one kind of posterior."""
     return [
         name
         for name in NAMES

@@ -1,4 +1,4 @@
-"""Parameterisations that sample queries and keys too: given these, the collapsed and the token parameterisation.
+"""Parameterisations that also sample queries and keys; given these, they are the collapsed or token parameterisation.
 
 A posterior with sampled attention is one with fixed attention whose path inputs are a function of the sites.
 """
@@ -80,7 +80,7 @@ class SampledAttention(Parameterisation):
         return sites | self.given(sites).initial(other)
 
     def quantities(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """Quantities given queries and keys, these themselves, and the attention paid on the watched sequences."""
+        """Quantities given queries and keys, the queries and keys themselves, and attention on the watched sequences."""
         named = self.prior.named(sites)
         heads = heads_of(named)
         return self.given_heads(heads).quantities(others(sites), key) | named | self._watched_attention(sites)
@@ -101,7 +101,7 @@ class SampledAttention(Parameterisation):
         return self.given(sites).central(others(sites))
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
-        """All weights: queries and keys, and those drawn given them."""
+        """All weights: queries and keys, and the other weights drawn given these."""
         return self.given(sites).weights_of(others(sites), key) | self.prior.named(sites)
 
     def predictions_of(self, weights: Sites) -> Sites:
@@ -125,7 +125,7 @@ class CollapsedAttention(SampledAttention):
     Neither the number of coordinates nor the cost depends on the widths, unless a layer is narrow.
 
     Args:
-        given_uniform: posterior given uniform attention, of which only the path inputs are replaced.
+        given_uniform: posterior given uniform attention; only its path inputs are replaced.
     """
 
     given_uniform: Collapsed
@@ -187,7 +187,7 @@ class TokenAttention(SampledAttention):
     """All weights, queries and keys among them; outputs are computed token by token.
 
     Args:
-        given_uniform: posterior given uniform attention, of which only the attention matrices are replaced.
+        given_uniform: posterior given uniform attention; only its attention matrices are replaced.
     """
 
     given_uniform: Token
@@ -268,7 +268,7 @@ def number_of_weights(model: AttentionModel) -> int:
 
 
 def _attention_entries(model: AttentionModel) -> int:
-    """Numbers of the attention matrices and path inputs of all training examples, with their gradients."""
+    """Number of entries of attention matrices and path inputs of all training examples, with their gradients."""
     examples, tokens, features = model.inputs.shape
     arch = model.architecture
     return 2 * examples * (sum(arch.heads[:-1]) * tokens**2 + arch.heads[-1] * tokens + arch.paths * features)

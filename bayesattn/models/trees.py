@@ -1,4 +1,4 @@
-"""Access to draws, in trees, runs and folders, with axes in order by name and checked against their model.
+"""Access to draws in trees, runs and folders: axes are put in order by name, and draws are checked against their model.
 
 A tree identifies its model in its attribute and in constant_data["fingerprint"]. Joins and selections keep the fingerprint,
 but may lose attributes or use the attributes of the first tree for all.
@@ -68,7 +68,7 @@ def opened_with_network(draws: Draws, model: NetworkPosterior | None = None) -> 
     """Draws of a network, by `opened`, with their model: `model` if given, else the model that the draws identify.
 
     Raises:
-        ValueError: no `model`, and draws that do not identify theirs; draws that are not of a network, or not of `model`.
+        ValueError: draws that do not identify their model, without `model`; draws not of a network, or not of `model`.
     """
     tree, run = _tree_and_run(draws)
     tree = _in_order(tree)
@@ -107,7 +107,7 @@ def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
 
 
 def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
-    """Tree with axes in order by name; the same object if nothing had to be changed."""
+    """Tree with axes in order by name; the same object if nothing changes."""
     import xarray
 
     if "posterior" not in tree.children:
@@ -138,7 +138,7 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
 
 
 def _without_seed(tree: "xr.DataTree") -> dict[Hashable, object]:
-    """Attributes of joined trees, those of the first tree, without its seed, which is not that of all chains."""
+    """Attributes of joined trees: those of the first tree without its seed, which does not apply to all chains."""
     about = described_in(tree)
     about.pop(JOINED_KEY, None)
     if isinstance(about.get("sampler"), str):
@@ -156,8 +156,8 @@ def _without_axes_of_chains(name: str, data: "xr.Dataset") -> "xr.Dataset":
                 if not (entries == entries[:1]).all():
                     what = f"{name}[{str(variable)!r}]"
                     raise BayesattnError(
-                        f"draws must be of one model, got trees put together whose {what} differ along {axis}:"
-                        " bayesattn.concat says what else does"
+                        f"draws must be of one model, got joined trees whose {what} differ along {axis}:"
+                        " bayesattn.concat names further differences"
                     )
         data = data.isel({axis: 0}, drop=True)
     return data
@@ -179,7 +179,7 @@ def _in_order_of_axes(data: "xr.Dataset") -> "xr.Dataset":
 
 
 def _renumbered(data: "xr.Dataset") -> "xr.Dataset":
-    """Dataset with chains and draws renumbered if joining left a number twice."""
+    """Dataset with chains and draws renumbered if joining left duplicate numbers."""
     twice = [axis for axis in CHAIN_AXES if axis in data.indexes and not data.indexes[axis].is_unique]
     return data.assign_coords({axis: np.arange(data.sizes[axis]) for axis in twice}) if twice else data
 
@@ -192,7 +192,7 @@ def _require_axes(data: "xr.Dataset") -> None:
         if not {*wanted} <= axes or (name in ("order_parameter", "lp", "energy") and axes > {*wanted}):
             got = ", ".join(map(str, data[name].dims)) or "none"
             raise BayesattnError(
-                f"{name} of draws must have axes {', '.join(wanted)}, got {got}; isel(chain=[0]) keeps one"
+                f"{name} of draws must have axes {', '.join(wanted)}, got {got}; isel(chain=[0]) keeps the axis"
             )
 
 
@@ -283,7 +283,7 @@ def order_parameters_in(
     positive_integer("thin", thin)
     posterior = tree["posterior"].to_dataset()
     if "order_parameter" not in posterior:
-        raise BayesattnError("draws must have posterior['order_parameter'], got draws without: keep it when you sample")
+        raise BayesattnError("draws must have posterior['order_parameter'], got none: keep it when you sample")
     drawn = in_order_of_rows(posterior["order_parameter"], tree, model).isel(draw=slice(thin - 1, None, thin))
     if not drawn.size:
         raise BayesattnError(f"draws must hold at least {thin} of each chain, got {posterior.sizes['draw']}")

@@ -77,7 +77,7 @@ def weights(
     mixed = None
     if not model.likelihood.conjugate:
         if "readout" not in posterior:
-            raise BayesattnError("draws must hold posterior['readout'], from which weights are made, got draws without")
+            raise BayesattnError("draws must hold posterior['readout'], from which weights are made, got none")
         drawn_readouts = in_order_of_rows(posterior["readout"], tree, model)
         kept = drawn_readouts.isel(draw=slice(thin - 1, None, thin)).values
         scale = input_scale(arch.input_variance, arch.paths, model.path_inputs.shape[2])

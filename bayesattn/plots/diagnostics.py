@@ -23,7 +23,7 @@ MOST_TRACED_DRAWS = 1000
 
 
 def scalars(draws: Draws) -> dict[str, Scalar]:
-    """Log posterior, and the largest diagonal entries of U or entries of z, by full names, as far as in the draws."""
+    """Scalars in the draws, by full name: log posterior, and the largest diagonal entries of U or entries of z."""
     draws = opened(draws)
     posterior, statistics = dataset(draws, "posterior"), dataset(draws, "sample_stats")
     chosen = {"log posterior": statistics["lp"].values} if "lp" in statistics else {}
@@ -90,7 +90,7 @@ def ess(figure: FigureBase, quantities: Mapping[str, Scalar]) -> None:
 
 
 def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
-    """Draw the energy, its changes between draws, and BFMI; if changes are much smaller, chains explore slowly."""
+    """Draw the energy, its changes between draws, and BFMI; changes much smaller than its spread mean slow chains."""
     colors = palette()
     left, right = figure.subplots(1, 2, width_ratios=(2, 1))
     centred, changes = (values - values.mean()).ravel(), np.diff(values, axis=1).ravel()
@@ -102,7 +102,7 @@ def energy(figure: FigureBase, values: Float[np.ndarray, "chain draw"]) -> None:
     left.legend(loc="center left", bbox_to_anchor=(1, 0.5), fontsize=8, frameon=False)
     bfmi = np.atleast_1d(arviz_stats.bfmi(values))
     right.plot(bfmi, np.arange(len(bfmi)) + 1, "o", color=colors.blue)
-    right.axvline(GOOD_BFMI, color=colors.grey, linestyle="--", linewidth=1, label=f"{GOOD_BFMI}, least that is good")
+    right.axvline(GOOD_BFMI, color=colors.grey, linestyle="--", linewidth=1, label=f"{GOOD_BFMI}, smallest good value")
     right.set_yticks(np.arange(len(bfmi)) + 1 if len(bfmi) <= 10 else np.arange(0, len(bfmi), 5) + 1)
     right.set(title="BFMI", xlabel="BFMI", ylabel="chain", ylim=(0.5, len(bfmi) + 0.5))
     right.set_xlim(0, 1.1 * max(1.0, float(np.nanmax(bfmi, initial=0))))

@@ -12,7 +12,7 @@ from bayesattn.plots.style import MARKERS, legend_below, palette, short
 
 
 def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None = None) -> Figure:
-    """Squared bias of the means against gradients: left the largest over the quantities, right their mean.
+    """Figure of the squared bias of the means against gradients: maximum over quantities (left) and mean (right).
 
     The squared bias of right draws falls in parallel to the grey line, 1 / gradients; a bias ends in a plateau.
 
@@ -21,7 +21,7 @@ def grade_figure(grades: Sequence[Grade] | Grade, labels: Sequence[str] | None =
         labels: names of the grades, such as the samplers; by default numbers.
 
     Raises:
-        ValueError: something else than grades, grades on several references, or another number of labels.
+        ValueError: arguments that are not grades, grades on several references, or a wrong number of labels.
     """
     listed = [grades] if isinstance(grades, Grade) else [*grades]
     if not listed or not all(isinstance(each, Grade) for each in listed):

@@ -20,11 +20,11 @@ SHOWN = 16
 def heads_figure(
     heads: Heads, paths: Heads | None = None, removal: Removal | None = None, title: str | None = None
 ) -> Figure:
-    """Scores of all heads with intervals, and as maps of layers and heads; strongest paths; accuracy as heads go.
+    """Figure of head scores (with intervals, and as a map by layer), strongest paths, and accuracy as heads are removed.
 
     Args:
         heads: result of `bayesattn.heads`.
-        paths: result of `bayesattn.heads(.., of="paths")`, whose strongest are drawn.
+        paths: result of `bayesattn.heads(.., of="paths")`; the strongest paths are drawn.
         removal: result of `bayesattn.remove_heads`.
         title: title of the figure.
 
@@ -57,7 +57,7 @@ def _named(name: Any) -> str:
 
 
 def scores(axes: Axes, heads: Heads, what: str) -> None:
-    """Draw posterior means and 94 % intervals, the largest above, with the probability of the least beside them."""
+    """Draw posterior means and 94 % intervals, largest at the top; beside each head, the probability that it is least."""
     order = np.argsort(-heads.scores, kind="stable")[:SHOWN][::-1]
     places = np.arange(len(order))
     low, high = heads.scores[order] - heads.lower[order], heads.upper[order] - heads.scores[order]

@@ -18,7 +18,7 @@ def learning_coefficient_figure(found: Any) -> Figure:
         found: result of `bayesattn.learning_coefficient`.
 
     Raises:
-        ValueError: something else.
+        ValueError: `found` is not such a result.
     """
     if not hasattr(found, "two_temperature"):
         raise BayesattnError(f"found must be a result of bayesattn.learning_coefficient, got {shown(found)}")

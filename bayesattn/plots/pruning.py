@@ -31,7 +31,7 @@ NETWORKS = {"posterior": "Posterior's mean predictor", "trained": "Trained netwo
 def pruning_figure(comparisons: Sequence[Comparison | Draws] | Comparison | Draws) -> Figure:
     """Head scores, accuracy lost without each head, and accuracy as heads are removed; one comparison for each seed.
 
-    Draws, runs and folders instead of comparisons are compared with the theory of their model first.
+    Instead of comparisons, give draws, runs or folders; they are first compared with the theory of their model.
 
     Raises ValueError for an empty sequence, for other arguments, and for draws of a model that does not support pruning.
     """
@@ -71,7 +71,7 @@ def scores(axes: Axes, comparisons: Sequence[Comparison]) -> None:
         Line2D([], [], color=ink, marker="o", markerfacecolor="none", linewidth=0.8, label="by theory"),
         Line2D([], [], color=ink, marker="x", linestyle="none", label="by draws"),
     ]
-    legend_below(axes, 2, handles=handles, title="a colour a seed" if len(comparisons) > 1 else None)
+    legend_below(axes, 2, handles=handles, title="one colour per seed" if len(comparisons) > 1 else None)
 
 
 def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) -> None:

@@ -39,11 +39,11 @@ WIDTH, HEIGHTS = 13.0, {"trace": 2.6, "rank": 2.8, "ess": 2.8, "energy": 2.8, "U
 MOST_EXAMPLES_WITH_INTERVALS = 60
 """Largest number of test examples that have separate intervals."""
 MOST_PATHS_DRAWN = 20
-"""Largest number of paths that are all shown; of more, the ones with the largest diagonal entries of U."""
+"""Largest number of paths shown; with more paths, those with the largest diagonal entries of U are shown."""
 
 
 class Names(NamedTuple):
-    """Names in the description of draws: of the ways through each layer (for one output), or of several outputs."""
+    """Names from the description of draws: the ways through each layer (one output), or the outputs (if several)."""
 
     heads: Sequence[Sequence[str]] | None = None
     outputs: Sequence[str] | None = None
@@ -82,7 +82,7 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
     missing = lacking(draws)
     for kind in kinds or ():
         if kind in missing:
-            raise BayesattnError(f"kinds may hold {kind!r} only where there is something to show, but {missing[kind]}")
+            raise BayesattnError(f"kinds may hold {kind!r} only if there are data for it, but {missing[kind]}")
     quantities = diagnostics.scalars(draws)
     chosen = [kind for kind in KINDS if kind in (kinds or KINDS) and kind not in missing]
     figure = plt.figure(figsize=(WIDTH, 0.7 + sum(HEIGHTS[kind] for kind in chosen)), layout="constrained")
@@ -100,8 +100,8 @@ def _require_finite(draws: xr.DataTree) -> None:
         for name, values in dataset(draws, group).data_vars.items():
             if name in DRAW_VARIABLES and values.dtype.kind == "f" and not np.isfinite(values.values).all():
                 raise BayesattnError(
-                    f"run must have finite draws to show, got {name} that are not: of a run that goes on,"
-                    " bayesattn.runs.Run(..).draws() are those that all chains have"
+                    f"run must have finite draws to show, got {name} that are not: for an unfinished run,"
+                    " use bayesattn.runs.Run(..).draws(), the draws that all chains have"
                 )
 
 
@@ -154,7 +154,7 @@ def lacking(draws: Draws) -> dict[str, str]:
     if "lp" not in statistics and not {*CENTRAL} & {*posterior.data_vars}:
         why |= dict.fromkeys(("trace", "rank", "ess"), "the draws hold neither U nor z nor their log density")
     if posterior.sizes["draw"] < FEWEST_DRAWS:
-        few = f"each chain has {posterior.sizes['draw']} draws yet, and it takes {FEWEST_DRAWS}"
+        few = f"each chain has {posterior.sizes['draw']} draws so far, and {FEWEST_DRAWS} are needed"
         why |= dict.fromkeys(("rank", "ess", "energy"), few)
     if posterior.sizes["chain"] < FEWEST_CHAINS:
         why["rank"] = "one chain has no others to be ranked among"

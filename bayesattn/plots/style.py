@@ -34,7 +34,7 @@ ENTRY_ROUNDING = 0.01
 MOST_NAMED_TICKS = 32
 """Largest number of ticks that all have names."""
 LONGEST_NAME, LONGEST_UPRIGHT_NAME = 28, 3
-"""Largest number of characters of a name that is shown in full, and of names that are not tilted."""
+"""Most characters of a name that is shown in full, and of a name that is not tilted."""
 LEGEND_DISTANCE = 36
 """Distance in points from the axes to a legend below, which leaves room for ticks and axis name."""
 MOST_WIDTHS_WITH_TICKS = 6
@@ -62,7 +62,7 @@ def palette() -> Palette:
 
 
 def literal(name: str) -> str:
-    """Name escaped for figures, where `$` would begin a formula, and legends would omit a name that begins with `_`."""
+    """Name escaped for figures: `$` would begin a formula, and legends omit names that begin with `_`."""
     return (" " if name.startswith("_") else "") + name.replace("$", r"\$")
 
 

@@ -37,8 +37,8 @@ def validation_figure(
 ) -> Figure:
     """Validation at several widths on one page: accuracy, U against width, U at the smallest width, and alignment.
 
-    Panels that need test labels, or labels that are not all 0, are omitted without them, and the title says so. Draws, runs
-    and folders instead of validations are compared with the theory of their model first, all at one level.
+    Without test labels, or if all labels are 0, the panels that need them are omitted, and the title says so. Instead of
+    validations, give draws, runs or folders; they are first compared with the theory of their model, all at one level.
 
     Args:
         validations: validations or draws, one or several.
@@ -93,7 +93,7 @@ def _validated(validations: Checked) -> list[Validation]:
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
     """Draw the accuracy of the mean predictor against width: theory, draws with both errors, and GP limits.
 
-    With a curve, the theory's line includes all its widths, and the GP limit has its own temperature.
+    With a curve, the theory's line covers all widths of the curve, and the GP limit is at a temperature of its own.
     """
     colors = palette()
     shares = [v.accuracy for v in validations if v.accuracy is not None]
@@ -187,7 +187,7 @@ def _against_width(
     labels: Sequence[str],
     lines: np.ndarray | None = None,
 ) -> str:
-    """Draw the columns of greatest sizes, a row a width, a colour each; returns how many of how many, for the title."""
+    """Draw the columns of largest `sizes`, one row per width; returns a note for the title on how many are drawn."""
     widths = np.array([v.width for v in validations], float)
     greatest = np.sort(np.argsort(-sizes, kind="stable")[:MOST_PATHS_DRAWN])
     for number, (entry, color) in enumerate(zip(greatest, palette(), strict=False)):
@@ -220,7 +220,7 @@ def _by_path(axes: Axes, validation: Validation) -> None:
     axes.set_xlim(-0.6, len(names) - 0.4)
     axes.set(ylabel="deviation of U from the saddle point (%)")
     axes.set_title(f"Diagonal entries of U at N = {validation.width}")
-    # Names below the axis need an unknown part of the page.
+    # The height of the names below the axis is not known, so the legend is above.
     axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1.1), ncols=2, fontsize=8, frameon=False)
 
 

@@ -1,4 +1,4 @@
-"""Which attention the posterior prefers, by the theory: evidence of queries and keys, its maximum, and comparisons."""
+"""Attention that the posterior prefers, by the theory: evidence of queries and keys, its maximum, and comparisons."""
 
 from bayesattn.preferred_attention.comparison import AttentionComparison, Compared, compare_attention
 from bayesattn.preferred_attention.evidence import ORDERS, ConditionalEvidence, conditional_evidence

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Compared(NamedTuple):
     """One candidate at one width N_1: log p(Y | candidate) as a `bayesattn.theory.Evidence`, and its comparison.
 
-    `difference` is from the largest log evidence at this width, and `difference_error` the combined standard error, 0 for
-    that candidate itself. `log_prior` is log p(Q, K), a density; NaN for bilinear heads, for queries and keys of another
+    `difference` is the log evidence minus the largest one at this width. `difference_error` is the combined standard error,
+    0 for the best candidate. `log_prior` is log p(Q, K), a density; NaN for bilinear heads, for queries and keys of another
     width than the model's key_width, and for prior variances of 0.
     """
 
@@ -82,7 +82,7 @@ class AttentionComparison(Described):
         if others:
             lead, error = -others[0].difference, others[0].difference_error
             text += f", {with_error(lead, error)} above {others[0].candidate!r}"
-            text += "" if lead > MOST_COMBINED_ERRORS * error else ", from which the errors do not tell it apart"
+            text += "" if lead > MOST_COMBINED_ERRORS * error else ", a difference within the errors"
         unreliable = ", ".join(repr(row.candidate) for row in (first, *others) if not row.reliable)
         return text + (f"; NOT reliable: {unreliable}" if unreliable else "")
 
@@ -97,8 +97,8 @@ def compare_attention(
 ) -> AttentionComparison:
     """Log evidence of each of several attentions, by `bayesattn.theory.evidence`, at each of several widths.
 
-    Differences are log posterior odds of candidates that are equally probable beforehand. To weigh them by the prior of
-    queries and keys instead, add `log_prior`, a density: only candidates of the same shapes can be compared so.
+    Differences are log posterior odds of candidates that are equally probable a priori. To include the prior of queries
+    and keys, add `log_prior`. This is a density, so it compares only candidates of the same shapes.
 
     Args:
         model: the posterior, with Gaussian labels.

@@ -1,4 +1,4 @@
-"""Which attention the posterior prefers, by the theory: evidence of queries and keys, its gradient and its maximum.
+"""Attention that the posterior prefers, by the theory: evidence of queries and keys, its gradient and its maximum.
 
 Given queries and keys, the posterior of `bayesattn.AttentionModel` is one with fixed attention, so the theory gives
 log p(Y | Q, K), with all other weights integrated out, at any width. Laplace's method for such an evidence is known
@@ -10,9 +10,9 @@ Let V be minus the log of prior density times likelihood at a point of the d Bar
 
     log p(Y | Q, K) = -V(x*) - log det H / 2 + d log(2 pi) / 2 + O(1/N).
 
-The minimum depends on the queries and keys. Where x0 is the minimum and H0 the Hessian, one Newton step,
-x* = x0 - H0^-1 grad V(x0; Q, K), has the same derivative (implicit function theorem), so differentiation through this
-step is exact.
+The minimum depends on the queries and keys. Let x0 be the minimum at given Q and K, and H0 the Hessian there. One Newton
+step, x* = x0 - H0^-1 grad V(x0; Q, K), has the same derivative as the minimum (implicit function theorem), so
+differentiation through this step is exact.
 
 The leading order at large width and fixed P/N needs the saddle point alone. With S its action, the sum of energy E and
 entropy (`bayesattn.theory.solve`), and S_0 the least entropy,
@@ -72,7 +72,7 @@ def conditional_evidence(
 ) -> ConditionalEvidence:
     """log p(Y | Q, K) by Laplace's method about the mode, or to leading order, and its exact gradient.
 
-    Laplace's method counts one mode, and its images if columns of narrow layers take either sign. It was within 0.1 nats
+    Laplace's method counts one mode and, in narrow layers, its images under sign changes of columns. It was within 0.1 nats
     of `bayesattn.theory.evidence` for networks of 1, 2 and 2 x 2 heads at N >= 20, P = 20 and 100 (with skips 0.2; with
     4 x 4 heads, N = 60 and 100, 0.3), within 0.2 at N = 8 and 1.4 at N = 2. Its coordinates list paths in order, so a
     permutation of heads changes it, within this error; if a layer is narrow, that order depends on the saddle point, and
@@ -122,7 +122,7 @@ def evaluated(posterior: CollapsedAttention, arch: Architecture, layers: Layers,
 
 
 def _images(mode: Whitening, order: Order, shapes: Shapes) -> float:
-    """Number of different modes with the same U, of which each has columns with other signs."""
+    """Number of different modes with the same U, which differ in the signs of columns."""
     apart = [float(jnp.linalg.norm(mode.whitened(image))) for image in mirrored(shapes, order) * mode.centre]
     return len(apart) / np.sum(np.array(apart) < SAME_MINIMUM_DISTANCE)
 
@@ -153,7 +153,7 @@ def _log_density(layers: Layers, posterior: CollapsedAttention, point: Point, sh
 
 @partial(jax.jit, static_argnames="shapes")
 def _laplace(layers: Layers, posterior: CollapsedAttention, mode: Whitening, order: Order, shapes: Shapes):
-    """Laplace's approximation about one mode, and its gradient, to which the motion of the mode contributes."""
+    """Laplace's approximation about one mode, and its gradient, which includes the motion of the mode."""
 
     def log_evidence(layers: Layers) -> Float[Array, ""]:
         problem = _problem(layers, posterior)._replace(order=order)

@@ -35,8 +35,8 @@ class MostProbableAttention(Described):
     Args:
         queries_and_keys: for each layer the pair (Q, K) at the end, each of shape (H_l, G, N_0).
         log_evidences: log p(Y | Q, K) at the start and after each step.
-        log_priors: log p(Q, K) there, the density of the entries of Q and K.
-        gradient_norm: Euclidean norm of the gradient at the end, in entries divided by their prior deviations.
+        log_priors: log p(Q, K) at the same points, the log density of the entries of Q and K.
+        gradient_norm: Euclidean norm of the gradient at the end, for entries divided by their prior standard deviations.
         converged: whether this norm is at most the tolerance.
         ends: the ends from all starts, in the order of the starts; this is the highest of them.
     """
@@ -83,14 +83,14 @@ def most_probable_attention(
 ) -> MostProbableAttention:
     """Maximum of log p(Y | Q, K) + log p(Q, K) over queries and keys, all other weights being integrated out.
 
-    To maximise an evidence is known as type II maximum likelihood (Good 1965). The ascent is L-BFGS (Liu and Nocedal
-    1989; Optax), in entries divided by their prior deviations. A step is halved until it raises the maximised quantity by
-    1e-4 of what the slope promises (Armijo 1966). The ascent ends when the Euclidean norm of the gradient is at most
-    `tolerance`, after `steps` steps, or when no step raises the quantity any more.
+    Maximising an evidence is known as type II maximum likelihood (Good 1965). The ascent is L-BFGS (Liu and Nocedal 1989;
+    Optax), in entries divided by their prior standard deviations. A step is halved until it raises the maximised quantity
+    by 1e-4 of the rise that the slope predicts (Armijo 1966). The ascent ends when the Euclidean norm of the gradient is at
+    most `tolerance`, after `steps` steps, or when no step raises the quantity any more.
 
-    The maximum is a local one; the ends of several starts differ by nats. It is not where most of the posterior is. If
-    there are more entries than labels, it fits these better than the attention that made them: with 928 entries and 100
-    labels, log p(Y | Q, K) rose from -89 at the true queries and keys to 0.4.
+    The maximum is local: ascents from several starts end nats apart. Most of the posterior mass lies elsewhere. With more
+    entries than labels, the maximum fits the labels better than the attention that generated them: with 928 entries and
+    100 labels, log p(Y | Q, K) rose from -89 at the true queries and keys to 0.4.
 
     Args:
         model: the posterior, with Gaussian labels.
@@ -115,8 +115,8 @@ def most_probable_attention(
         raise BayesattnError("start must hold queries and keys, or several such starts, got an empty list")
     if any(_deviations(model, layers) is None for layers in starts):
         raise BayesattnError(
-            f"start must hold pairs (Q, K) with key_width = {model.key_width} rows, and no prior variance may be 0, for"
-            " queries and keys to have a prior density"
+            f"start must hold pairs (Q, K) with key_width = {model.key_width} rows, and no prior variance may be 0:"
+            " otherwise queries and keys have no prior density"
         )
     posterior, (_, unflat) = CollapsedAttention.of(model), ravel_pytree(starts[0])
     deviations = ravel_pytree(_deviations(model, starts[0]))[0]
@@ -141,14 +141,14 @@ def most_probable_attention(
 
 
 def _are_several(start: Checked) -> bool:
-    """Whether a start is a list of starts: of lists of pairs, rather than of pairs of arrays."""
+    """Whether a start is a list of starts (lists of pairs of arrays), and not a single list of pairs."""
     return isinstance(start, list) and all(
         isinstance(each, list | tuple) and len(each) > 0 and isinstance(each[0], tuple) for each in start
     )
 
 
 def _deviations(model: AttentionModel, layers: Layers) -> Layers | None:
-    """Prior deviation of each entry of queries and keys, in their form; None if they have no prior density."""
+    """Prior standard deviation of each entry of queries and keys, in the same form; None if there is no prior density."""
     deviations = []
     for heads, *variances in zip(layers, model.query_variances, model.key_variances, strict=True):
         if not isinstance(heads, tuple) or heads[0].shape[1] != model.key_width or not all(variances):
@@ -158,7 +158,7 @@ def _deviations(model: AttentionModel, layers: Layers) -> Layers | None:
 
 
 def _log_prior(whitened: Entries, deviations: Entries) -> float:
-    """Log density of entries that are normal with these deviations, by which they are divided here."""
+    """Log density of normal entries with these standard deviations; `whitened` are the entries divided by them."""
     return float(-jnp.sum(whitened**2 / 2 + jnp.log(deviations)) - len(whitened) * np.log(2 * np.pi) / 2)
 
 
@@ -194,7 +194,7 @@ def _ascent(
     while at.steepness > tolerance and len(track) <= steps:
         downwards, state = update(-at.slope, state, at.point)
         if not downwards @ at.slope < 0:
-            # Where the quantity is not concave, the remembered steps may point the other way; then they are forgotten.
+            # Where the quantity is not concave, the remembered steps may give a descent; L-BFGS then starts anew.
             downwards, state = update(-at.slope, begin(at.point), at.point)
         if (higher := _higher(height, at, -learning_rate * downwards)) is None:
             break

@@ -1,4 +1,4 @@
-"""Reference posteriors for others' tools: arrays, a NumPyro program, or an entry of posteriordb with a Stan program."""
+"""Reference posteriors for other tools: arrays, a NumPyro program, or an entry of posteriordb with a Stan program."""
 
 import io
 import json

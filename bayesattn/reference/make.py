@@ -33,7 +33,7 @@ BATCH = 4096
 PRIOR_DRAWS = 20_000_000
 """Largest number of draws from the prior."""
 ENOUGH_EFFECTIVE_DRAWS = 400_000
-"""Effective number of prior draws, about that of the chains, at which no more are made."""
+"""Effective number of prior draws at which drawing stops, about that of the chains."""
 MOST_NETWORK_WEIGHTS = 2e10
 """Largest number of network weights drawn from the prior in all."""
 PATH_DRAWS = 4000
@@ -42,8 +42,8 @@ PATH_DRAWS = 4000
 def make(name: str, folder: str | Path, *, seed: int = 0, progress: Callable[[str], None] = print) -> Truth:
     """Truth of a reference posterior, written to a new file in `folder`.
 
-    Raises ValueError where the two routes differ, or where the errors are too large, and FileExistsError where there is a
-    truth already; nothing is then written.
+    Raises ValueError if the two routes differ or the errors are too large, and FileExistsError if there is a truth already.
+    In these cases nothing is written.
     """
     one_of("name of a reference posterior", name, POSTERIORS)
     file = user_path("folder", folder) / f"{name}.npz"
@@ -112,8 +112,8 @@ def by_prior_draws(model: Model, truth: Truth, *, seed: int = 0, draws: int = PR
     """Estimates from importance-weighted draws of the prior, and their effective number.
 
     Network weights are drawn from the prior. With Gaussian labels the input projection is integrated out: a draw has the
-    importance weight p(Y | U), and f follows from the prior's f by Matheron's rule. Otherwise it is p(Y | f).
-    No chain, no coordinates of the collapsed parameterisation and no fast form of the kernel enter.
+    importance weight p(Y | U), and f follows from the prior's f by Matheron's rule. Otherwise the weight is p(Y | f).
+    This route uses no chain, no coordinates of the collapsed parameterisation, and no fast form of the kernel.
     """
     posterior = PathPosterior.of(model)
     count = sum(leaf.size for leaf in jax.tree.leaves(jax.eval_shape(posterior.draw_prior, jax.random.key(0))))

@@ -26,7 +26,7 @@ PRIOR, PATH = "importance sampling from the prior", "path parameterisation"
 
 
 class Definition(NamedTuple):
-    """How a reference posterior is made: its network, the sizes of its random data, and the second route to its truth.
+    """Recipe of a reference posterior: its network, the sizes of its random data, and the second route to its truth.
 
     The ready model hidden_markov has a network and data of its own; its entry only describes it.
     """
@@ -78,11 +78,11 @@ POSTERIORS = {
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Reference(Described):
-    """A posterior and what is known of it.
+    """A reference posterior and its truth.
 
     Args:
         name: name of the reference posterior.
-        about: what it is, in a few words.
+        about: description in a few words.
         model: the posterior; its test examples are the training examples and `NEW_EXAMPLES` more.
         truth: means, standard deviations and quantiles with their errors.
     """
@@ -110,14 +110,14 @@ def names() -> list[str]:
 def load(name: str) -> Reference:
     """Reference posterior of a name.
 
-    Raises ValueError for an unknown name, or if NumPy makes other data from the seed than the truth was made of.
+    Raises ValueError for an unknown name, or if NumPy generates other data from the seed than those of the truth.
     """
     one_of("name of a reference posterior", name, names())
     model, truth = model_of(name), Truth.open(FOLDER / f"{name}.npz")
     if truth.data != data_digest(model):
         raise BayesattnError(
-            f"reference posterior {name!r} must have the data that its truth was made of, got others: this version of"
-            " NumPy makes other numbers from the same seed"
+            f"reference posterior {name!r} must have the data of its truth, got other data: this version of"
+            " NumPy generates other numbers from the same seed"
         )
     return Reference(name, POSTERIORS[name].about, model, truth)
 
@@ -157,7 +157,7 @@ def model_of(name: str) -> Model:
 
 
 def _labels(definition: Definition, path_inputs: Float[np.ndarray, "example path feature"], rng: Any) -> Any:
-    """Labels of a planted readout, in which the first path weighs three times as much as each other, with noise."""
+    """Noisy labels of a planted readout, in which the first path weighs three times as much as every other path."""
     examples, paths, features = path_inputs.shape
     weights = rng.normal(size=(paths, features, definition.outputs)) / np.sqrt(features)
     weights[1:] /= 3

@@ -16,7 +16,7 @@ SHOWN_EXAMPLES = 4
 
 
 def chosen_examples(model: NetworkPosterior) -> list[int]:
-    """Places of the test examples whose f is a quantity: some training examples, and all new ones."""
+    """Indices of the test examples whose f is a quantity: some training examples, and all new ones."""
     training, test = model.examples, model.test_examples
     return [*range(min(SHOWN_EXAMPLES, training)), *range(training, test)]
 

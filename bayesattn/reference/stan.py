@@ -41,7 +41,7 @@ model {
   LIKELIHOOD
 }
 """
-"""Template: a line in capitals is replaced by what depends on the architecture or the likelihood."""
+"""Template: lines in capitals are replaced by code that depends on the architecture or the likelihood."""
 
 
 class Labels(NamedTuple):

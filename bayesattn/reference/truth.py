@@ -1,6 +1,6 @@
-"""What is known of a posterior: means and standard deviations by two routes, quantiles by one, each with its error.
+"""Truth of a reference posterior: means and standard deviations by two routes, quantiles by one, all with errors.
 
-The other route checks the quantiles by the probabilities of values below them.
+The second route checks the quantiles by the probabilities of values below them.
 """
 
 import io
@@ -93,7 +93,7 @@ def bound_of(count: int) -> float:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Truth(Described):
-    """What is known of a reference posterior.
+    """Moments and quantiles of a reference posterior, with errors.
 
     Args:
         names: names of the quantities.

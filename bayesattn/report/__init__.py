@@ -41,7 +41,7 @@ from bayesattn.theory.saddle_point import NotConverged
 
 TEMPLATE = Path(__file__).parent / "page.html.j2"
 THEORY_VERSION = 1
-"""To be raised when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
+"""Increase this when `predicted` changes beyond rounding: theories stored with runs are then solved anew."""
 
 
 @dataclass(frozen=True)
@@ -190,7 +190,7 @@ def _combining(run: Run, known: dict[str, str]) -> str:
         try:
             found = combining_width(model)
         except NotConverged as error:
-            return f"The width from which on paths no longer combine is not known: {error}."
+            return f"The width above which paths no longer combine is not known: {error}."
         start = f"From N = {found.width:,} on" if found.width else f"Beyond N = {found.widths[-1]:,}"
         return f"{start} no two paths are correlated by more than {found.correlation:g} at the saddle point."
 
@@ -240,7 +240,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
             figure = embedded(lambda kind=kind: diagnostic_figure(kind, draws, quantities, names), titled, alternative)
             figures.append(figure)
     verdict, holds, rows = found
-    by_heads = "Head scores: how much each head matters beside the one that matters most (± one Monte Carlo error)"
+    by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())

@@ -59,9 +59,9 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
     central, entries = ("the latent z", "entries") if latent else ("the order parameter U", "diagonal entries")
     least = "is not defined" if np.isnan(diagnosis.bfmi) else f"is {diagnosis.bfmi:.2f}"
     return {
-        "trace": ("Traces, a colour a chain", f"Traces of {names}. {overall}"),
+        "trace": ("Traces, one colour per chain", f"Traces of {names}. {overall}"),
         "rank": (
-            "Ranks: each chain's ECDF of ranks among all chains, less that of uniform ranks, with the band of mixed chains",
+            "Ranks: each chain's ECDF of ranks among all chains, minus the uniform CDF, with the band of mixed chains",
             f"Rank plots of {names}. {overall}",
         ),
         "ess": (
@@ -74,9 +74,9 @@ def captions(names: str, diagnosis: Diagnostics, latent: bool) -> dict[str, tupl
         ),
         "U": (
             f"Posterior of {central}",
-            f"Posterior mean of {central} as a matrix of colours, or of its diagonal by heads where there are more than"
-            f" {MOST_PATHS_DRAWN} paths; median, 50 % and 94 % interval of its {entries}, the {MOST_PATHS_DRAWN} greatest"
-            " of more.",
+            f"Posterior mean of {central} as a heat map, or of its diagonal by heads if there are more than"
+            f" {MOST_PATHS_DRAWN} paths; median, 50 % and 94 % interval of its {entries}, at most the {MOST_PATHS_DRAWN}"
+            " largest.",
         ),
         "prediction": ("Predictions on the test examples", "Mean predictor and intervals on the test examples."),
     }

@@ -100,7 +100,7 @@ def prepared(out: str | Path) -> Path:
 
 
 def clean(out: Path) -> None:
-    """Delete what is left beside a run of processes that were killed, and of the run that it replaced."""
+    """Delete the leftovers of killed processes beside a run, and the run that it replaced."""
     for leftover in (beside(out, REPLACED), beside(out, UNFINISHED), beside(beside(out, REPLACEMENT), UNFINISHED)):
         with suppress(RunBusy, OSError):  # It is deleted before the next run is sampled here.
             if leftover.exists():

@@ -1,6 +1,6 @@
 """Provenance of a run: resolved model and settings, their content hash, and the environment.
 
-Checks of whether a request is for the same run, and whether this environment would continue it bit for bit.
+It also checks whether a request is for the same run, and whether this environment would continue the run bit for bit.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def job_table(job: Job) -> PlainDict:
 
 
 def identity(model: Posterior, job: Job) -> str:
-    """SHA-256 of data, model, settings and names, which determine a run except its environment and number of draws."""
+    """SHA-256 of data, model, settings and names: all that defines a run, except environment and number of draws."""
     settings = {name: value for name, value in job_table(job).items() if name != "draws"}
     table = plain_table(model.table()) | {"task": {}, "shown": [plain_table(model.shown_names)]}
     arrays = [getattr(model, name, None) for name in (*model.data_names, *RESULT_ARRAYS)]
@@ -65,7 +65,7 @@ def identity(model: Posterior, job: Job) -> str:
 
 
 def environment() -> PlainDict:
-    """Versions, precision, device and machine of the current environment, with JAX's flags that are not as usual."""
+    """Versions, precision, device and machine of the current environment, and JAX flags that differ from the defaults."""
     device = next(iter(jnp.zeros(0).devices()))
     flags = {
         name: getattr(jax.config, name, jax.config.values.get(name, usual)) for name, usual in DEFAULT_FLAGS.items()
@@ -130,7 +130,7 @@ def require_same_environment(run: Run) -> None:
     if changed := differences(run.description["environment"], environment()):
         raise RunError(
             f"{run.path} was begun with {', '.join(changed)}: resumed, its draws would not be those of one run;"
-            " resume it with what it was begun with, choose another folder, or replace it with overwrite=True"
+            " resume it in that environment, choose another folder, or replace it with overwrite=True"
         )
 
 

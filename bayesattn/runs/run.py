@@ -72,7 +72,7 @@ class Run(Described):
             try:
                 model = restored(self.description, arrays)
             except UnknownLikelihood as error:
-                raise RunError(f"{self.path} can be read where its likelihood is known: {error}") from error
+                raise RunError(f"{self.path} can be read only where its likelihood is known: {error}") from error
             if provenance.identity(model, self.job) != self.identity:
                 raise damaged(self.path, "the data that it holds are not those it was begun with")
             return model
@@ -84,8 +84,8 @@ class Run(Described):
             if file.parent.is_dir():
                 return 0, {}
             raise RunError(
-                f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, which a copy of all but hidden files leaves"
-                " out; copy the whole folder"
+                f"{self.path} is damaged: it lacks its hidden folder {FOLDER}, as after a copy without hidden files;"
+                " copy the whole folder"
             )
         try:
             with file.open("rb") as stream, np.load(stream, allow_pickle=False) as stored:
@@ -260,7 +260,7 @@ class Run(Described):
         return locked(self.path)
 
     def log(self, **event: Any) -> None:
-        """Append an event, with its time, to the run's log, on which only times and states depend."""
+        """Append an event, with its time, to the run's log; only times and states are read from the log."""
         time = datetime.now(UTC).isoformat(timespec="milliseconds")
         with suppress(IsADirectoryError):
             append_line(self.path / FOLDER / "log.jsonl", json.dumps({"time": time} | event))
@@ -292,7 +292,7 @@ class Run(Described):
 
 @lru_cache(maxsize=1000)
 def _damage(path: Path, stamp: str) -> str | None:
-    """Damage of the run at a path, looked for once while the stamp of its files is the same."""
+    """Damage of the run at a path as a phrase, or None; cached while the stamp of its files is the same."""
     return store.damage(Run(path))
 
 

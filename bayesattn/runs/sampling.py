@@ -54,7 +54,7 @@ def sample(
         overwrite: replace the run at `out`, which is kept until the new run is complete. The new run is sampled in a hidden
             folder beside it, where the same call resumes it.
         target_ess: as in `bayesattn.sample`. The run stops at the target with the state "stopped", and its draws are those
-            that all chains have by then. Without a target, or with a higher one, the run continues.
+            that all chains have by then. A call without a target, or with a higher one, continues it.
         max_seconds: as in `bayesattn.sample`; the same call continues for another `max_seconds`. With `overwrite`, the run
             at `out` is kept until its successor is complete or reaches its target; until then the returned run is in the
             hidden folder.
@@ -89,7 +89,7 @@ class _Request(NamedTuple):
     def replace(self, out: Path) -> Run:
         """Run sampled in a hidden folder, which replaces the one at `out` if it is complete or at its target."""
         if not (out / "zarr.json").is_file() or not (out / folder.FOLDER).is_dir():
-            raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is something else")
+            raise RunError(f"out must be a run, which overwriting replaces, got {out}, which is not a run")
         new = folder.beside(out, folder.REPLACEMENT)
         with folder.locked(out, 0):
             self._plan()  # Errors in the request are found before anything is created or deleted.

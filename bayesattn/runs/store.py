@@ -1,9 +1,9 @@
 """Zarr store and checkpoints of a run: their formats, creation, extension and verification.
 
-A run is one Zarr store (format 3) with ArviZ's groups, its arrays allocated ahead with NaN where nothing is drawn yet.
+A run is one Zarr store (format 3) with ArviZ's groups. Its arrays are allocated in advance, with NaN for missing draws.
 A chunk holds many blocks of draws. Writing a block rewrites its chunks, which are on disk before the checkpoint that
-counts the block. A block that was written but not checkpointed is drawn again, to the same bits. Every chunk has a
-checksum of Zarr's. A checkpoint is an .npz without pickles, with those of the zip format.
+counts the block. A block that was written but not checkpointed is drawn again, bit for bit. Zarr gives every chunk a
+checksum. A checkpoint is an .npz file without pickles, with the checksums of the zip format.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ REQUIRED_ENTRIES = {"identity", "environment", "sampler", "kind", "model", "abou
 CONSOLIDATED = "consolidated_metadata"
 CHUNK_DRAWS = 10_000
 CHUNK_BYTES = 2**22
-"""Largest number of draws, and of bytes before compression, in a chunk, which holds whole blocks, one at the least."""
+"""Most draws, and most bytes before compression, in a chunk; a chunk holds whole blocks, at least one."""
 
 Metadata = dict[str, PlainDict]
 """Content of the zarr.json of each group and array of a store, by name."""
@@ -60,7 +60,7 @@ class DurableStore(LocalStore):
 
 
 def checkpoint_file(path: Path, chains: Chains) -> Path:
-    """Checkpoint of chains that advance together in a run; of no chains, the file of arrays computed before sampling."""
+    """Checkpoint file of chains that advance together; for no chains, the file of arrays computed before sampling."""
     return path / FOLDER / (f"chain-{'-'.join(map(str, chains))}.npz" if chains else "prepared.npz")
 
 
@@ -204,8 +204,8 @@ def is_of_draws(array: zarr.Array) -> bool:
 def damage(run: Run) -> str | None:
     """First damage of a run, an array that is incomplete or unreadable, as a phrase; None if there is none.
 
-    Reads one chunk at a time, which verifies Zarr's checksum. Draws are checked as far as the checkpoints state that they
-    exist. Raises RunError if a checkpoint cannot be read.
+    Reads one chunk at a time, which verifies Zarr's checksum. Draws are checked up to the number that the checkpoints
+    state. Raises RunError if a checkpoint cannot be read.
     """
     for chains in units(run.job):
         run.checkpoint(chains)

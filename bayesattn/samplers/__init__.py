@@ -5,6 +5,6 @@ from bayesattn.samplers.job import BIASED, QUANTITIES, SAMPLERS, WITH_REPLICAS, 
 from bayesattn.samplers.run import sample
 
 DRAWS_VERSION = 2
-"""To be raised when the draws of any sampler change beyond rounding: runs begun with another version are not continued."""
+"""Increase this when the draws of any sampler change beyond rounding: runs of other versions are not continued."""
 
 __all__ = ["BIASED", "DRAWS_VERSION", "QUANTITIES", "SAMPLERS", "WITH_REPLICAS", "Job", "Progress", "sample"]

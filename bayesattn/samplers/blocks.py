@@ -115,8 +115,8 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     pair = elsewhere.is_pair(job.sampler)
     if pair and other_labels:
         raise BayesattnError(
-            f"sampler must take other labels here, got {elsewhere.PAIR}, which holds those of its log density: a NumPyro"
-            " kernel takes them"
+            f"sampler must take other labels here, got {elsewhere.PAIR}, whose log density has fixed labels: use a NumPyro"
+            " kernel"
         )
     at_once = job.chains if job.chain_method == "vectorised" else min(job.chains, cores())
     require_memory(model, job.parameterisation, at_once)
@@ -139,7 +139,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
 
 
 def _chain_keys(job: Job, key: Key[Array, ""]) -> list[Key[Array, "..."]]:
-    """Random keys with which the chains of each of `units` start."""
+    """Random keys for the start of the chains, one entry for each group of `units`."""
     keys = jax.random.split(key, job.chains)
     return [keys] if job.chain_method == "vectorised" else list(keys)
 
@@ -265,8 +265,8 @@ class _Runner:
     def factorises_batches(self) -> bool:
         """Whether the program of a chain factorises several matrices at a time, on a CPU.
 
-        XLA splits such a batch among threads of its own and waits for them; two chains at a time, each on one of two
-        threads, then wait for each other without end (jaxlib 0.10).
+        XLA splits such a batch among its own threads and waits for them. Two chains that run at the same time, on two
+        threads, can then wait for each other forever (jaxlib 0.10).
         """
         if jax.default_backend() != "cpu":
             return False

@@ -1,10 +1,10 @@
 """Coordinates for chains of many dimensions, whitened by the mean curvature of the log posterior along short chains.
 
 For a narrow network the curvature of the log posterior is far larger at the mode than at the draws: with 144 paths at
-N = 10 the Laplace covariance was a twentieth of the covariance of the draws. Elsewhere the metric that warm-up adapts
-corrects for this, but in many dimensions such a metric needs more draws than there are coordinates. One Hessian contains
-all directions at once. The inverse of the mean Hessian over a few draws is a lower bound on the covariance of a posterior
-with that mean curvature (Cramer and Rao).
+N = 10 the Laplace covariance was a twentieth of the covariance of the draws. In few dimensions, the metric adapted in
+warm-up corrects for this. In many dimensions, such a metric needs more draws than there are coordinates, but one Hessian
+contains all directions at once. The inverse of the mean Hessian over a few draws is a lower bound on the covariance of a
+posterior with that mean curvature (Cramer and Rao).
 """
 
 from concurrent.futures import ThreadPoolExecutor

@@ -2,7 +2,7 @@
 
 A NumPyro kernel is a class or an instance whose state has the sites `z` and a random key. A class of `numpyro.infer` is
 known by its name, such as "numpyro.infer.barker.BarkerMH", so a run with it can be resumed. Other classes, instances and
-pairs are known to their process alone: each object has a name of its own, and is refused for runs on disk.
+pairs are known only in their own process: each object gets a name of its own, and runs on disk refuse it.
 """
 
 import inspect
@@ -83,7 +83,7 @@ def require_stored_name(name: str) -> None:
     if name in _named and "#" in name:
         raise BayesattnError(
             f"sampler of a run on disk must be one that can be found again by its name, got {without_number(name)!r}, known"
-            " to this process alone: draw with bayesattn.sample, in memory"
+            " only in this process: draw in memory, with bayesattn.sample"
         )
 
 
@@ -104,7 +104,7 @@ def is_pair(name: str) -> bool:
 
 
 def require_density(name: str, posterior: Parameterisation) -> None:
-    """Raise ValueError unless a pair takes the coordinates of a posterior, with its log density up to a constant."""
+    """Raise ValueError unless a pair takes a posterior's coordinates and has its log density, up to a constant."""
     init, differences = _named[name][0], []
     for number in range(2):
         sites = posterior.initial(branch(first_key(0), "density of a pair", str(number)))
@@ -129,7 +129,7 @@ def require_density(name: str, posterior: Parameterisation) -> None:
 
 
 def kernel_class(name: str) -> type | None:
-    """Constructor of the kernel of a name, as those of the samplers here; None for a name that is unknown."""
+    """Constructor of the kernel with a name, in the form of this package's samplers; None for an unknown name."""
     kernel = _named.get(name)
     if kernel is None:
         return None
@@ -161,7 +161,7 @@ def _adapted(name: str, kernel: object) -> type:
             return state
 
         def sample(self, state: NamedTuple, model_args: tuple, model_kwargs: dict) -> tuple:
-            """One transition. Where it meets a density that is not a number, the chain stays, and so does what it adapts."""
+            """State after one transition; if a density in it is NaN, the chain and its adapted quantities stay unchanged."""
             new = super().sample(state, model_args, model_kwargs)
             numbers = [
                 jnp.ravel(leaf) for leaf in jax.tree.leaves(new) if jnp.issubdtype(jnp.result_type(leaf), jnp.floating)
@@ -208,14 +208,14 @@ class _Pair(MCMCKernel):
         self._init, self._step = self.pair
 
     def init(self, rng_key, num_warmup, init_params, model_args, model_kwargs):
-        """State at the sites given."""
+        """Initial state at the given sites."""
         inner = self._init(ravel_pytree(init_params)[0])
         statistics = jax.eval_shape(lambda: _statistics(self._step(rng_key, inner)[1]))
         nothing = jax.tree.map(lambda like: jnp.zeros(like.shape, like.dtype), statistics)
         return _PairState(init_params, inner, nothing, rng_key)
 
     def sample(self, state, model_args, model_kwargs):
-        """One step."""
+        """State after one more step."""
         rng_key, step_key = jax.random.split(state.rng_key)
         inner, info = self._step(step_key, state.inner)
         return _PairState(ravel_pytree(state.z)[1](inner.position), inner, _statistics(info), rng_key)

@@ -36,7 +36,8 @@ class Job:
 
     Args:
         sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`; or a NumPyro kernel, such as
-            `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. It becomes a name.
+            `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. The job
+            stores its name.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -47,7 +48,7 @@ class Job:
         thin: every thin-th draw is kept; divides `draws`.
         chain_method: "parallel" runs chains in threads, "vectorised" in one batch; by default the first on a CPU, the
             second elsewhere.
-        options: further options of the sampler, such as {"max_tree_depth": 8}, over those of presets.toml.
+        options: further options of the sampler, such as {"max_tree_depth": 8}; they override presets.toml.
 
     Raises:
         ValueError: an unknown name, a sampler that does not support the parameterisation, an invalid count or option.

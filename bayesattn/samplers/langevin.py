@@ -1,4 +1,4 @@
-"""Langevin samplers: BlackJAX's algorithms where correct, others with their source.
+"""Langevin samplers: BlackJAX's algorithms if they are correct, and others with their source.
 
 BlackJAX takes half a second to import, so it is imported only when one of its algorithms is compiled.
 """

@@ -28,8 +28,8 @@ def checked_options(sampler: str, kernel: type, options: object) -> PlainDict:
             CHECKS[name](f"options.{name}", value)
         elif not isinstance(value, str | int | float | np.generic):
             raise BayesattnError(
-                f"options.{name} must be a number, a text or a truth value, got {shown(value)}: hand over an instance of the"
-                " kernel, made with it"
+                f"options.{name} must be a number, a text or a truth value, got {shown(value)}: pass an instance of the"
+                " kernel, made with this option"
             )
     plain = {name: value.item() if isinstance(value, np.generic) else value for name, value in options.items()}
     return {name: tuple(value) if isinstance(value, list) else value for name, value in plain.items()}
@@ -57,7 +57,7 @@ def _probability(name: str, value: object) -> None:
 def _tree_depth(name: str, value: object) -> None:
     depths = value if isinstance(value, list | tuple) else [value]
     if isinstance(value, list | tuple) and len(value) != 2:
-        raise BayesattnError(f"{name} must be a depth, or two of them, in warm-up and after it, got {shown(value)}")
+        raise BayesattnError(f"{name} must be a depth, or a pair of depths (in warm-up, after it), got {shown(value)}")
     for depth in depths:
         positive_integer(name, depth, 1, LARGEST_TREE_DEPTH)
 

@@ -40,7 +40,7 @@ def gradients_a_step(job: Job) -> int:
 
 
 def estimate(model: Posterior, job: Job) -> Pilot:
-    """`pilot`, except in many coordinates: there from the time of a gradient, as preparing a chain takes minutes."""
+    """Cost by `pilot`; in many coordinates, where preparing a chain takes minutes, estimated from the time of a gradient."""
     if job.parameterisation != "collapsed" or not has_fixed_attention(model):
         return pilot(model, job)
     shapes = layer_shapes(model.architecture)

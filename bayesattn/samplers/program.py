@@ -20,7 +20,7 @@ from bayesattn.samplers.options import option_names
 
 State = TypeVar("State")
 ALWAYS = "attention"
-"""Kept whatever `Job.keep` says: a model has it only if it was asked to watch sequences."""
+"""Quantity kept regardless of `Job.keep`: a model has it only if it was asked to watch sequences."""
 QUANTITY_OF = {name: name for name in QUANTITIES} | {
     "bartlett": "order_parameter",
     "readout": "order_parameter",
@@ -28,7 +28,7 @@ QUANTITY_OF = {name: name for name in QUANTITIES} | {
     "keys": "queries_keys",
     "attention": ALWAYS,
 }
-"""Name in `Job.keep` of each variable; variables of layers are named without their layers, all others are weights."""
+"""Name in `Job.keep` of each variable, without the number of its layer; all other variables are weights."""
 
 
 def quantity_of(variable: str) -> str:

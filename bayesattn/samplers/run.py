@@ -60,7 +60,7 @@ def sample(
         draws: draws of each chain after warm-up; the largest number, with `target_ess` or `max_seconds`.
         seed: same seed, same draws.
         target_ess: stop when every entry of U (or of the latent) has this effective sample size, of the bulk and of the
-            tails. It is checked after 100 kept draws of each chain, and again whenever there are a quarter more. A warning
+            tails. It is checked after 100 kept draws of each chain, and again after each increase by a quarter. A warning
             states the effective sample size if all draws do not reach the target.
         max_seconds: begin no further block of draws after this time, compilation included; a warning states the number of
             draws.
@@ -76,14 +76,14 @@ def sample(
         step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. For a LatentModel the groups contain
         posterior["latent"] (chain, draw, value_feature, feature) and step_size_bias["latent"] instead. The tree's attribute
         "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws. If sampling
-        stops early, the tree contains the first draws of each chain, equally many of all chains, bit-identical to the first
+        stops early, the tree contains the first draws of each chain, the same number for all, bit-identical to the first
         draws of a longer run.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation
             does not support.
         FloatingPointError: a draw or its energy is not finite.
-        TimeoutError: `max_seconds` are over, and there are no draws of all chains yet.
+        TimeoutError: `max_seconds` passed before every chain had draws.
         KeyboardInterrupt: an interrupt, unless `on_interrupt` is "return" and all chains have draws.
     """
     job = Job.of(

@@ -1,9 +1,9 @@
-"""Tempered sequential Monte Carlo: the evidence of any posterior, and draws from it that began at the prior.
+"""Tempered sequential Monte Carlo: the evidence of any posterior, and draws from it, which start as prior draws.
 
-Particles move from the prior to the posterior through powers of the likelihood (BlackJAX's `smc.tempered`). Where a
-posterior has several modes, as that of queries and keys may, they can reach each of them while the likelihood is weak.
-Islands of particles share the powers, step sizes and metrics, which are chosen from all of them, but do not mix: each gives
-an estimate of p(Y), and their scatter gives its error.
+Particles move from the prior to the posterior through powers of the likelihood (BlackJAX's `smc.tempered`). If a posterior
+has several modes, as that of queries and keys may, the particles can reach each mode while the likelihood is weak. Particles
+form islands, which do not mix. All islands share powers, step sizes and metrics, which are chosen from all particles. Each
+island gives an estimate of p(Y), and the scatter of these estimates gives the error.
 """
 
 from collections.abc import Callable
@@ -55,7 +55,7 @@ class Annealed(Described):
         islands: log p(Y) by each island.
         powers: powers of the likelihood, from 0 to 1.
         acceptance: mean acceptance probability of the moves at each power.
-        draws: the particles, resampled by weight, as `bayesattn.sample` returns draws; each island is a "chain". Draws of
+        draws: particles resampled by weight, in the format of `bayesattn.sample`; each island is a "chain". Draws of
             one island may be copies of each other, so effective sample sizes are upper bounds.
     """
 
@@ -99,7 +99,7 @@ def anneal(
         weights: whether draws hold the weights of the network.
 
     Raises:
-        ValueError: invalid numbers, a parameterisation that cannot serve the model or draws no priors.
+        ValueError: invalid numbers, a parameterisation that does not fit the model or cannot draw from its prior.
         FloatingPointError: the posterior is not reached in 200 steps, or no particle of an island has a finite likelihood.
     """
     require_kind("model", model, Posterior)
@@ -122,7 +122,7 @@ def anneal(
         likelihoods = np.where(np.isfinite(likelihoods), likelihoods, -np.inf)
         if not np.isfinite(likelihoods).any(1).all():
             raise FloatingPointError(
-                "an island has no particle of finite likelihood: use more particles, or a broader one"
+                "an island has no particle of finite likelihood: use more particles, or a broader likelihood"
             )
         rise = _rise(likelihoods, 1 - power)
         log_weights = rise * likelihoods
@@ -145,7 +145,7 @@ def anneal(
     mean = special.logsumexp(log_evidence) - np.log(islands)
     scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(islands)
     student = special.stdtrit(islands - 1, special.ndtr(1.0))
-    # Islands count by their estimates of the evidence.
+    # Islands are weighted by their estimates of the evidence.
     shares = special.softmax(log_evidence)
     chosen = _across_islands(np.random.default_rng(np.asarray(jax.random.key_data(last_key))), shares, particles)
     flat = np.asarray(points).reshape(-1, like.size)[chosen].reshape(islands, particles, -1)
@@ -154,7 +154,7 @@ def anneal(
 
 
 def _across_islands(random: np.random.Generator, shares: np.ndarray, particles: int) -> np.ndarray:
-    """Places of particles, so many of each island as its share demands, in an order that spreads them over rows."""
+    """Indices of particles, from each island in proportion to its share, in an order that spreads islands over rows."""
     wanted = len(shares) * particles
     heights = (np.arange(wanted) + random.uniform()) / wanted
     islands = np.minimum(np.searchsorted(np.cumsum(shares), heights), len(shares) - 1)
@@ -215,7 +215,7 @@ def _log_likelihoods(points: Particles, posterior: Parameterisation) -> Float[Ar
 def _moved(keys, points: Particles, weights, power, scale, step, moves: int, posterior: Parameterisation):
     """Particles of each island after resampling and moves at a power, and the acceptance probabilities of the moves."""
     densities = _densities(posterior)
-    # Compiled, both functions are evaluated at once.
+    # The compiled program evaluates both functions at once.
     prior, likelihood = lambda vector: densities(vector)[0], lambda vector: densities(vector)[1]
     kernel = blackjax.smc.tempered.build_kernel(
         prior, likelihood, blackjax.hmc.build_kernel(), blackjax.hmc.init, blackjax.smc.resampling.systematic

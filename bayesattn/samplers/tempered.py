@@ -1,4 +1,4 @@
-"""Parallel tempering: replicas of a chain at powers of the likelihood, from the posterior's 1 to the prior's 0.
+"""Parallel tempering: replicas of a chain at powers of the likelihood, from 1 (the posterior) to 0 (the prior).
 
 Posteriors of narrow networks with skips and several outputs have several modes. A chain at power 1 does not cross between
 them in thousands of gradients, in any coordinates. Replicas at lower powers do, and neighbouring replicas exchange states.
@@ -36,7 +36,7 @@ SHORTEST_WINDOW = 10
 LEAST_POWER = 1e-3
 """Second lowest power of the first ladder."""
 TRANSITIONS_PER_DRAW = 3
-"""Transitions assumed to give an independent draw, for the shrinkage of a metric's correlations."""
+"""Assumed number of transitions per independent draw, for the shrinkage of a metric's correlations."""
 
 Replicas = Float[Array, "replica coordinate"]
 PerReplica = Float[Array, " replica"]

@@ -1,4 +1,4 @@
-"""Singular learning theory: the learning coefficient, its limit, and what single heads use of it."""
+"""Singular learning theory: the learning coefficient, its limit at small T, and the capacity that single heads use."""
 
 from bayesattn.singular.best_fit import BestFit
 from bayesattn.singular.coefficient import Differences, Estimates, LearningCoefficient, learning_coefficient

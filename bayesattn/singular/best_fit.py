@@ -26,15 +26,16 @@ NEGLIGIBLE_SHARE = 1e-20
 class BestFit(NamedTuple):
     """Least sum of squares, and how it is known.
 
-    `how` is "given"; "not needed", a search, if labels are zero or the network can have any readout, so that S* is what
-    linear regression on the path inputs leaves; or "found" by searches, which may end above the least.
+    `how` is "given", "not needed" or "found". A search is "not needed" if labels are zero or the network can have any
+    readout: S* is then the residual of linear regression on the path inputs. "found" is the result of searches, which may
+    end above the minimum.
     """
 
     square: float
     how: str
 
     def held_against(self, attained: float, tolerance: float) -> "BestFit":
-        """S*, or what weights attain if that is less by more than the tolerance; ValueError if S* was given."""
+        """S*, or the attained value if it is below S* by more than the tolerance; in that case ValueError if S* is given."""
         if self.how == "not needed" or not attained < self.square - tolerance:
             return self
         if self.how == "given":
@@ -49,8 +50,8 @@ def best_fit_of(model: Model, given: Checked = None, *, residual: float = 0.0, s
 
     Args:
         model: the posterior.
-        given: S* with the residual, if it is known.
-        residual: part of S* of every network, which is not in the model's labels.
+        given: S*, residual included, if it is known.
+        residual: sum of squares that no network can fit, and that the model's labels leave out.
         seed: seed of the starts.
 
     Raises:
@@ -85,7 +86,7 @@ def regression(model: Model) -> float:
 
 
 def has_any_readout(arch: Architecture, features: int) -> bool:
-    """Whether the weights of a network can give it every readout g^pi: no layer is narrower than what it must carry.
+    """Whether a network can have every readout g^pi: no layer is too narrow.
 
     The readout is a product of matrices, one for each layer, with an index for the head of each (a tensor train:
     Oseledets 2011). Every tensor is such a product if each width is at least the number of indices to its left, or to

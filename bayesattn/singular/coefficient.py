@@ -5,8 +5,8 @@ With S = |Y - f|^2, summed over examples and outputs, and S* its least value,
     lambda_hat(T) = E[S - S*] / (2 T)  ->  lambda  as T -> 0
 
 (Watanabe 2009). With the mean loss L_n = S / (2 n) of n examples, S / (2 T) is n beta L_n at T = 1 / beta. Given the order
-parameter U the expectation is closed (`bayesattn.singular.loss`), so a chain of U gives lambda_hat without drawing weights:
-everything but U is integrated out.
+parameter U, the expectation has a closed form (`bayesattn.singular.loss`). So a chain of U gives lambda_hat without drawing
+weights: everything but U is integrated out.
 """
 
 import warnings
@@ -48,7 +48,7 @@ WARMEST_SHARE = 0.1
 """Warmest of the default temperatures, as a share of the mean eigenvalue of the prior covariance K of the outputs, with
 at most Pi N_0 examples."""
 OPTIONS = {"target_accept_prob": 0.95}
-"""Acceptance that step sizes are adapted to: at 0.8, some chains at T = 1e-8 had 0.4, and hardly moved for long."""
+"""Target acceptance of step sizes: with target 0.8, some chains at T = 1e-8 had 0.4 and hardly moved for a long time."""
 MOST_LABELS, MOST_ROWS, MOST_DRAWS = 2000, 500, 1000
 """Most labels, rows of the matrix to invert, and draws, for the losses of single examples."""
 
@@ -73,7 +73,7 @@ class LearningCoefficient(Described):
     """Learning coefficient at each of some temperatures, warmest first.
 
     Args:
-        model: the posterior; its own temperature is one of many.
+        model: the posterior; its own temperature does not matter.
         temperatures: T, shape (temperatures,).
         value: lambda_hat(T) = E[S - S*] / (2 T).
         error: Monte Carlo standard error of `value`, given S*.
@@ -86,7 +86,7 @@ class LearningCoefficient(Described):
             Watanabe's (2009) for noise of variance T and beta = 1, of these examples alone. None if the examples are
             compressed, or too many (`MOST_LABELS`, `MOST_ROWS`).
         seed: seed of the chains.
-        stopped: why the default temperatures end where they do, or None.
+        stopped: reason why the series of default temperatures ended early, or None.
     """
 
     model: Model
@@ -104,7 +104,7 @@ class LearningCoefficient(Described):
 
     @property
     def two_temperature(self) -> Differences:
-        """Differences of E[S] between neighbouring temperatures, over twice those of T (Watanabe 2013): S* is not needed.
+        """Differences of E[S] over twice those of T, for neighbouring temperatures (Watanabe 2013); S* is not needed.
 
         At finite T they are means of d(T lambda_hat) / dT between the two temperatures, stated at the middle of the two.
         """
@@ -228,7 +228,7 @@ def learning_coefficient(
     overwrite: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> LearningCoefficient:
-    """Learning coefficient (RLCT) of a posterior at some temperatures, exact but for a Monte Carlo error if S* is known.
+    """Learning coefficient (RLCT) of a posterior at some temperatures, exact up to Monte Carlo error if S* is known.
 
     The prior is positive everywhere, so it is the global coefficient, not the local one (LLC) at trained weights; with
     labels 0 it is also the local one at weights 0.
@@ -237,9 +237,9 @@ def learning_coefficient(
         model: the posterior, with Gaussian labels; its own temperature is not used.
         temperatures: T, one or several; by default up to nine, each a tenth of the one before, down to where float64
             allows.
-        best_fit: S*, the least |Y - f|^2 of all weights, if it is known. By default, what linear regression on the path
-            inputs leaves if the widths allow every readout; otherwise what searches from 16 prior draws and the chains
-            find, an upper bound. An excess of d lowers lambda_hat by d / (2 T).
+        best_fit: S*, the least |Y - f|^2 of all weights, if it is known. By default, the residual of linear regression on
+            the path inputs if the widths allow every readout; otherwise the least value that searches from 16 prior draws
+            and the chains find, an upper bound. An excess of d lowers lambda_hat by d / (2 T).
         chains: chains at each temperature.
         warmup: adaptation steps of each chain.
         draws: draws of each chain.
@@ -249,8 +249,8 @@ def learning_coefficient(
         progress: function that is called with a line of text before each temperature.
 
     Raises:
-        ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice, path inputs 0, an S*
-            above what the chains attain.
+        ValueError: a model without Gaussian labels, temperatures that are not above 0 or occur twice, path inputs that are
+            all 0, an S* above a value that the chains attain.
         NotConverged: a given temperature is too low for float64, or the warmest of the default ones is.
     """
     require_kind("model", model, Model)
@@ -328,7 +328,7 @@ def by_chains(cold: Model, tree: xr.DataTree) -> tuple[dict[str, np.ndarray], Fl
 def _with_draws(
     least: BestFit, residual: float, cold: Model, drawn: Float[Array, "draw row column"], error: float
 ) -> BestFit:
-    """S* held against what draws attain."""
+    """S*, replaced by the least value of the draws if that is lower."""
     if least.how == "not needed":
         return least
     lowest = residual + float(np.min(np.asarray(attained(cold.kernels, drawn))))
@@ -359,7 +359,7 @@ def _fluctuation(
 def reduced(model: Model) -> tuple[Model, float]:
     """Model with at most Pi N_0 examples and the same lambda_hat, and the part of |Y|^2 that no readout explains.
 
-    It has neither tokens nor test examples, and warns of no labels, which are not the user's.
+    It has no tokens and no test examples, and gives no warnings about its labels, which are not the user's.
     """
     compressed = model.compressed
     _, paths, features = model.path_inputs.shape

@@ -1,4 +1,4 @@
-"""How much of a network's capacity each head uses: learning coefficients of one head, and of the network without it."""
+"""Capacity that each head of a network uses: learning coefficients of the head alone, and of the network without it."""
 
 import warnings
 from collections.abc import Callable
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_DRAWS = 500
-"""Most draws of weights at which single heads are looked at."""
+"""Most draws of weights at which the coefficients of single heads are computed."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadCapacities(Described):
     """Learning coefficients of single heads, and of the network without each of them, at one temperature.
 
-    Arrays have one row per head, first layer first. A head alone: all other weights are frozen at draws of the posterior.
+    Arrays have one row per head, first layer first. For a head alone, all other weights are frozen at posterior draws.
 
     Args:
         names: layer, from 1, and name of each head.
@@ -52,8 +52,8 @@ class HeadCapacities(Described):
         alone_error: its Monte Carlo standard error; NaN for given weights.
         without: lambda_hat of the network without the head's paths; NaN for the only head of a layer.
         without_error: its Monte Carlo standard error.
-        misfit: S* of the network without the head, less S* of the whole: what no other head can fit; NaN for the only
-            head of a layer.
+        misfit: S* of the network without the head, minus S* of the whole network: the part that no other head can fit; NaN
+            for the only head of a layer.
         whole: lambda_hat of the network, and its error.
     """
 
@@ -173,7 +173,7 @@ def without_head(model: Model, layer: int, head: int) -> Model:
         heads=tuple(heads), widths=arch.widths, variances=tuple(variances), skips=arch.skips, outputs=arch.outputs
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Of labels, of which the whole model has warned.
+        warnings.simplefilter("ignore")  # The whole model has already warned of the labels.
         return Model(
             path_inputs=smaller.path_inputs[:, kept],
             labels=smaller.labels,

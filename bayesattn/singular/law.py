@@ -64,11 +64,11 @@ def deep_linear_law(sizes: Checked, rank: int = 0) -> Law:
 def attention_law(arch: Architecture, features: int) -> Law:
     """Learning coefficient of an attention network of any heads, widths and outputs with labels 0, by power counting.
 
-    It is ours; docs/learning-coefficient.md derives it. The readout is the product of a, the values of all heads and V_0.
-    Every matrix that is met on the way from the outputs to V_0 gets singular values T^(x/2); the probability of these
-    exponents under the prior is T^(cost/2), with a cost that is piecewise linear and convex in sorted exponents; and the
-    coefficient is half of the least cost, found by linear programming. The multiplicity is the dimension of the set of
-    cheapest exponents plus 1. Path inputs must have full column rank, which several heads on one token never have.
+    The law is ours; docs/learning-coefficient.md derives it. The readout is the product of a, the values of all heads and
+    V_0. Each matrix on the way from the outputs to V_0 gets singular values T^(x/2). The prior probability of these
+    exponents is T^(cost/2), with a cost that is piecewise linear and convex in sorted exponents. The coefficient is
+    half of the least cost, found by linear programming. The multiplicity is 1 plus the dimension of the set of exponents of
+    least cost. Path inputs must have full column rank, which several heads on one token never have.
 
     Args:
         arch: the network, without skips.
@@ -112,8 +112,8 @@ class _Program:
     def multiplied(self, rows: list[int | None], width: int) -> list[int]:
         """Exponents of singular values, ascending, of a Gaussian matrix of `width` columns, its rows scaled by T^(row/2).
 
-        The density of singular values of a matrix M = D G, with D the scales: that of M without the prior, times
-        det(D)^(-width), where every entry of M is at most as large as its row's scale. The last condition orders the
+        Let M = D G, with D the scales. The density of its singular values is that of M without the prior, times
+        det(D)^(-width), restricted to M whose entries are at most as large as their row's scale. The restriction orders the
         exponents, x_k >= d_k, and confines rotations: entry (i, k) below the diagonal is at most T^((d_i - x_k) / 2).
         """
         count, few, many = min(len(rows), width), *sorted((len(rows), width))

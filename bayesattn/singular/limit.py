@@ -7,10 +7,10 @@ A posterior with learning coefficient lambda of multiplicity theta has Z(T) ~ T^
 (Watanabe 2009), where the powers p are the distances of further poles of the zeta function, and k depends on how much larger
 their multiplicities are. With theta > 1 the approach is slow, and c, the logarithm of a scale of the loss, matters at every
 T. So theta, c, b, p and k are not fitted but averaged over. A priori, theta has a probability in proportion to 1 / theta, up
-to that of the network with labels 0, or to the largest of a product of so many matrices; log(1/T) - c is uniform from 1 to
-25 at the warmest temperature used; p is one of `POWERS` and k of `ORDERS`, and the term with b is normal there, with a
-standard deviation of 1/2. At each temperature that term is off by 20 % of its size, for the terms after it. The temperatures
-used are the longest series that ends at the coldest, has at least `FEWEST`, and fits. The rule is ours.
+to `largest_multiplicity`; log(1/T) - c is uniform from 1 to 25 at the warmest temperature used; p is one of `POWERS` and k
+of `ORDERS`; and the term with b is normal at the warmest temperature used, with a standard deviation of 1/2. At each
+temperature, the term with b has an error of 20 % of its size, which allows for the terms after it. The fit uses the longest
+series of temperatures that ends at the coldest, has at least `FEWEST`, and fits. The rule is ours.
 """
 
 from typing import NamedTuple
@@ -37,12 +37,12 @@ POWERS = (0.125, 0.25, 0.375, 0.5, 0.75, 1.0)
 ORDERS = (0, 1, 2, 3)
 """Powers k of log(1/T) - c in the next term."""
 TERM_ERROR, ITERATIONS = 0.2, 4
-"""Relative error of the next term at each temperature, for further terms and powers of log T; its size is iterated."""
+"""Relative error of the next term, for further terms and powers of log T; the term's size is found by iteration."""
 LEAST_ERROR = 1e-5
-"""Least relative error of a value: of wide networks some are known to 1e-7, where further terms are larger."""
+"""Least relative error of a value: for wide networks some values are known to 1e-7, but further terms are larger."""
 POINTS, GRID, NEGLIGIBLE = 25, 500, 1e-4
 LARGEST_TERM = 0.5
-"""Standard deviation of that term at the warmest temperature used."""
+"""Prior standard deviation of the next term at the warmest temperature used."""
 
 
 class Interval(NamedTuple):
@@ -78,7 +78,7 @@ def fitted(
     errors: Float[np.ndarray, " temperature"],
     largest: int,
 ) -> Limit:
-    """Fit to values at temperatures, warmest first, with theta from 1 to `largest`; those without an error are left out."""
+    """Fit to values at temperatures, warmest first, with theta from 1 to `largest`; values without an error are left out."""
     known = np.isfinite(errors) & (errors > 0)
     if known.sum() < FEWEST:
         which = "temperatures" if known.all() else f"of {len(known)} temperatures with a Monte Carlo error"
@@ -113,7 +113,7 @@ class _NextTerm(NamedTuple):
         values: Float[np.ndarray, "multiplicity shift temperature"],
         errors: Float[np.ndarray, " temperature"],
     ) -> "_NextTerm":
-        """Weighted least squares; the term itself holds to `TERM_ERROR` of its size, which is found by iteration."""
+        """Fit by weighted least squares; the term has relative error `TERM_ERROR`, and its size is found by iteration."""
         size = np.zeros(values.shape[:-1])
         for _ in range(ITERATIONS):
             variances = errors**2 + (TERM_ERROR * size[..., None] * term) ** 2
@@ -129,7 +129,7 @@ class _NextTerm(NamedTuple):
         return cls(mean, np.sqrt(sums[2] / determinant), misfit, log_weight)
 
     def where(self, decreases: Bool[np.ndarray, " shift"]) -> "_NextTerm":
-        """Those whose next term decreases with T throughout."""
+        """Fits in which the next term decreases with T throughout; all others get no weight."""
         return self._replace(
             misfit=np.where(decreases, self.misfit, np.inf), log_weight=np.where(decreases, self.log_weight, -np.inf)
         )
@@ -152,7 +152,7 @@ class _Fit(NamedTuple):
         errors: Float[np.ndarray, " temperature"],
         multiplicities: Float[np.ndarray, " multiplicity"],
     ) -> "_Fit":
-        """Posterior, closed in lambda and in b, by quadrature over the others."""
+        """Posterior, in closed form for lambda and b, and by quadrature over theta, c, p and k."""
         distances = np.linspace(NEAREST, FARTHEST, SHIFTS)[:, None]
         colder = logs - logs[0]
         below = (multiplicities[:, None, None] - 1) / (distances + colder)
@@ -164,7 +164,7 @@ class _Fit(NamedTuple):
             for order in ORDERS
         ]
         log_rarity = np.log(multiplicities[:, None, None])
-        # lambda and b are fitted; theta, c, p and k are hardly free.
+        # Two parameters are fitted, lambda and b; theta, c, p and k hardly reduce the degrees of freedom.
         freedom = max(1, len(logs) - 2)
         return cls(
             special.softmax(np.stack([fit.log_weight for fit in fits], -1) - log_rarity),
@@ -175,12 +175,12 @@ class _Fit(NamedTuple):
         )
 
     def densest(self) -> tuple[float, float]:
-        """Ends of the values of lambda of highest density that hold `PROBABILITY`."""
+        """Ends of the region of highest density of lambda that has probability `PROBABILITY`."""
         matters = self.weights > NEGLIGIBLE * self.weights.max()
         weights, means, sds = (
             np.broadcast_to(each, self.weights.shape)[matters] for each in (self.weights, self.means, self.sds)
         )
-        # Fine where the normal densities are narrow or many.
+        # The grid is fine where normal densities are narrow or numerous.
         points = means + sds * np.linspace(-4, 4, POINTS)[:, None]
         grid = np.unique(np.quantile(points, np.linspace(0, 1, GRID)))
         density = stats.norm.pdf(grid[:, None], means, sds) @ weights

@@ -1,6 +1,6 @@
-"""The loss given the order parameter: its expectation, what some weights attain, and the spread of each example's loss.
+"""The loss given the order parameter: its expectation, an attained value, and the spread of each example's loss.
 
-Given U, f is a Gaussian process, so the sum of squares S = |Y - f|^2 has a closed expectation,
+Given U, f is a Gaussian process, so the sum of squares S = |Y - f|^2 has an expectation in closed form,
 E[S | U, Y] = T (P m - T dE/dT), where E(U, T) = log det(K + T I) + Y^T (K + T I)^{-1} Y. The expectation of
 S / (2 T) is at once the derivative of log p(Y | U) + P m log(T) / 2 by log T.
 """
@@ -58,7 +58,7 @@ def _loss(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> t
 
 @jax.jit
 def attained(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> Float[Array, " draw"]:
-    """|Y - E[f | U, Y]|^2 at each draw of U, T^2 |A^{-1} Y|^2: what some weights attain, so S* is not above it."""
+    """|Y - E[f | U, Y]|^2 at each draw of U, T^2 |A^{-1} Y|^2: some weights attain it, so it bounds S* from above."""
 
     def one(factor: Factor) -> Array:
         # The gradient of Y^T A^{-1} Y by Y is 2 A^{-1} Y.
@@ -70,9 +70,9 @@ def attained(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -
 
 @jax.jit
 def example_losses(process: GaussianProcess, drawn: Float[Array, "draw row column"]) -> tuple[Array, Array]:
-    """Mean and variance given each draw of U of |Y_i - f_i|^2 / (2 T), shape (draw, example).
+    """Mean and variance of |Y_i - f_i|^2 / (2 T) given each draw of U, shape (draw, example).
 
-    It is minus the log density of the labels of an example, up to a constant.
+    This loss is minus the log density of the labels of an example, up to a constant.
     f_i | U, Y is Gaussian; with r = Y_i - f_i of mean d and covariance C, |r|^2 has mean |d|^2 + tr C and variance
     2 tr C^2 + 4 d^T C d.
     """

@@ -26,7 +26,7 @@ class Estimate(NamedTuple):
 
 @with_own_settings
 def learning_coefficient_of(losses: Checked, model: Model, *, best_fit: float | None = None, seed: int = 0) -> Estimate:
-    """lambda_hat = (mean of S - S*) / (2 T) of draws of the weights, however they were made.
+    """lambda_hat = (mean of S - S*) / (2 T) from draws of the weights by any sampler.
 
     Args:
         losses: S = |Y - f|^2, the sum over all examples and outputs, of each draw; shape (draw,) or (chain, draw). A mean

@@ -15,7 +15,7 @@ HEADS = ("same_token", "uniform", "random", "blank")
 
 @dataclass(frozen=True)
 class HiddenMarkov:
-    """Two-state hidden Markov chains observed with noise: label +1 if a chain tends to stay in its state, -1 if to leave it.
+    """Two-state hidden Markov chains observed with noise: label +1 for chains that tend to stay in their state, else -1.
 
     A token is v_+ or v_- plus Gaussian noise, |v|^2 = dimension. A beginning-of-sequence token precedes the chain, and
     one-hot positions are appended, so N_0 = dimension + tokens + 1. Half of the examples belong to each class.

@@ -145,7 +145,7 @@ def _located(source: str) -> Path:
         path = user_path("images", source)
         if not os.path.exists(path):  # Also False for a name too long for a file.
             raise FileNotFoundError(
-                f"images must be {DIGITS!r}, {PREFIX!r} and the name of a file of Omniglot's, or a folder or zip,"
+                f"images must be {DIGITS!r}, {PREFIX!r} followed by the name of an Omniglot file, or a folder or zip,"
                 f" got {shown(source)}, which is not there"
             )
         return path
@@ -173,7 +173,7 @@ def _read(path: Path, side: int) -> Images:
         with decoding(f"{name} in {path} must be an image, got a file that cannot be read"):
             ink = _ink(read())
         if (pixels_read := pixels_read + ink.size) > MOST_PIXELS:
-            raise BayesattnError(f"{path} must hold at most {MOST_PIXELS} pixels, got more by {name}")
+            raise BayesattnError(f"{path} must hold at most {MOST_PIXELS} pixels, got more with {name}")
         if ink.min() == ink.max():
             raise BayesattnError(f"{name} in {path} must show something, got an image of one colour alone")
         pixels.append(_scaled(ink[None], side)[0])

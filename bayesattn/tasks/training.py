@@ -45,7 +45,7 @@ STEPS_PER_BLOCK = 50
 FIELDS_OF_TRAINING = ("side", "patch", "width", "key_width", "heads", "turned", "seed")
 """Fields of a task on which training depends, besides the training images."""
 TRAINING_VERSION = 1
-"""To be raised when training gives other weights beyond rounding: networks of other versions are trained again."""
+"""Increase this when trained weights change beyond rounding: networks of other versions are then trained again."""
 LIBRARIES = ("jax", "jaxlib", "optax", "numpy")
 """Libraries whose versions affect the last bits of trained weights."""
 FOLDER = Path(__file__).parent / "trained"
@@ -64,7 +64,7 @@ class Training:
         batch: number of episodes of each step.
         learning_rate: largest learning rate.
         width: N_1 = .. = N_a of the trained network.
-        weight_decay: weights shrink by this times the learning rate at each step (Loshchilov & Hutter 2019); 0: none.
+        weight_decay: each step shrinks weights by weight_decay x learning rate (Loshchilov & Hutter 2019); 0: none.
         seed: seed of initial weights and episodes.
 
     Raises:
@@ -150,7 +150,7 @@ def train(
     Raises:
         FileExistsError: the file exists.
         BlockingIOError: another process is training to the same file.
-        ValueError: a file name with another ending, a checkpoint of other settings or code; an unreadable one is ignored.
+        ValueError: a file name with another ending, a checkpoint of other settings or code (unreadable ones are ignored).
         FloatingPointError: the loss is not finite.
     """
     out = user_path("out", out)
@@ -366,7 +366,7 @@ def _settings(task: OneShot, training: Training) -> dict[str, str]:
 
 
 def _restored(checkpoint: Path, like: State, about: Mapping[str, str]) -> tuple[State, int]:
-    """State and steps done of a checkpoint, or those of the start if it is unreadable, as all is drawn from seeds."""
+    """State and steps done of a checkpoint; those of the start if it is unreadable, since seeds reproduce the rest."""
     leaves, tree = jax.tree.flatten(like)
     try:
         arrays, metadata = read_arrays("checkpoint of the training", checkpoint)

@@ -33,8 +33,8 @@ def action(order_parameters: Sequence[object], model: Checked, *, temperature: C
     energy = log det(K(U_1) + T I) + Y^T (K(U_1) + T I)^{-1} Y
     entropy = N_a (U_a / s_a^2 - log U_a) + sum_l N_l [tr(U_{l+1}^{-1} u_l) / s_l^2 - log det U_l + H_l log det U_{l+1}]
     with u_l the partial trace of U_l over its heads (THEORY section 4). For m outputs, U_a is a matrix, which enters
-    through its trace and log determinant. In a layer with a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l is
-    over the blocks of its heads, and log det U_l is that of their covariance given the first block (THEORY section 8).
+    through its trace and log determinant. In a layer with a skip, the first block of U_l is H_l rho_l^2 U_{l+1}, u_l sums
+    the blocks of its heads, and log det U_l is that of their covariance given the first block (THEORY section 8).
 
     JAX can trace and differentiate the action in the order parameters and the temperature. The gradient in U_l is
     symmetric: its product with a symmetric change of U_l is the change of the action.

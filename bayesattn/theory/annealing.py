@@ -11,8 +11,8 @@ error. The islands share the temperatures, the metric and the step size, which a
 From one temperature to the next, each island reweights its particles by the ratio of likelihoods, resamples a few of them
 by weight, and moves these by Hamiltonian Monte Carlo, keeping all states on the way (waste-free, Dau and Chopin 2022).
 
-Parts of BlackJAX (`blackjax.smc`) do the same but do not fit: they have one population, so that a single run does not
-give the error, and a ladder in the exponent of the likelihood, which passes through no temperature but the last.
+Parts of BlackJAX (`blackjax.smc`) do the same but do not fit here. They have one population, so a single run does not
+give the error. Their ladder is in the exponent of the likelihood, so it passes through the last temperature only.
 """
 
 import itertools

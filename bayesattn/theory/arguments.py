@@ -30,6 +30,6 @@ def refuse_traced(function: str, **arguments: object) -> None:
     for name, value in arguments.items():
         if any(map(is_traced, jax.tree.leaves(value))):
             raise BayesattnError(
-                f"{name} must be numbers: {function} cannot be traced by JAX (jit, grad, vmap), as action, kernel, predict"
+                f"{name} must be numbers: {function} cannot be traced by JAX (jit, grad, vmap); action, kernel, predict"
                 " and gp_evidence can"
             )

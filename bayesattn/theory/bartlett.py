@@ -11,12 +11,12 @@ A point is one flat vector: layer 1 first, readout last; in each layer the logar
 of B'), then all other entries row by row. If a width N_l is below the number of rows, U_l is singular: B_l is
 trapezoidal, without the columns beyond N_l, and B_{l-1} has only H_{l-1} times as many rows as B_l has columns.
 
-If a layer is narrow, two conventions keep the space of U connected. First, a diagonal entry with one degree of freedom,
-which occurs in the last column, takes either sign, as a standard normal: the density of its absolute value does not
-vanish at 0, where U is continuous up to a sign of the rest of the column, but the logarithm of its absolute value would
-end there. Second, the rows of B_l may have any order, because its distribution does not depend on the order. A weak row
-before strong rows makes them wind about an axis set by the weak row, so rows have the order of a pivoted Cholesky
-factor of U_l at the saddle point, strong rows first.
+If a layer is narrow, two conventions keep the space of U connected. First, a diagonal entry with one degree of freedom
+(in the last column) is a standard normal and takes either sign. The density of its absolute value does not vanish at 0,
+where U is continuous up to a sign of the rest of the column, but the logarithm of its absolute value would end there.
+Second, rows have the order of a pivoted Cholesky factor of U_l at the saddle point, strong rows first. The rows of B_l
+may have any order, because its distribution does not depend on the order; but strong rows after a weak row would wind
+about an axis set by the weak row.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.path_inputs import Number
 
 AMPLE_DEGREES_OF_FREEDOM = 4
-"""Degrees of freedom from which a column of B hardly ever comes near 0, so that the order of rows does not matter."""
+"""Least degrees of freedom for which a column of B hardly ever comes near 0; the order of rows then does not matter."""
 
 Point = Float[Array, " coordinate"]
 Order = Int[Array, " row_of_any_layer"] | None
@@ -137,7 +137,7 @@ def unwhiten(
 ) -> Float[Array, " coordinate"]:
     """Bartlett coordinates from whitened ones: 0 is the GP limit, and the entropy has unit curvature there.
 
-    An entry that takes either sign is 0 there.
+    At the GP limit, an entry that takes either sign is 0.
     """
     parts = []
     for shape, width, (diagonal, below) in zip(shapes, widths, split(whitened, shapes), strict=True):
@@ -217,7 +217,7 @@ def narrowed(
     variances: Float[Array, " layer_and_input"],
     skips: Skips = (),
 ) -> tuple[Float[Array, " kept_coordinate"], Order]:
-    """Point of `fewer`, shapes with fewer columns, whose U_l are close to those of `point`, and the order of its rows.
+    """Point in the shapes `fewer`, with fewer columns and U_l close to those of `point`, and the order of its rows.
 
     Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} computed above.
     If a layer is narrow, rows have the order of a pivoted Cholesky factor.

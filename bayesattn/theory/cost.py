@@ -17,7 +17,7 @@ from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, whitened_action
 
 NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 700, 60
-"""Assumed Newton steps of a search, gradients of one without the Hessian, and of a rough one that another continues."""
+"""Assumed Newton steps of a search, gradients of a search without the Hessian, and gradients of a rough first search."""
 HESSIANS_PER_EXPANSION = 8
 """Number of Hessians that cost as much as the expansion to first order in 1/N."""
 COMPILATION_SECONDS = 8.0
@@ -55,7 +55,7 @@ def cost(likelihood: GaussianProcess, arch: Architecture) -> Cost:
 
 
 def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
-    """Equally rough cost of preparing collapsed chains; its gradient is that of the chains."""
+    """Cost of preparing collapsed chains, as rough as `cost`; its gradient is that of the chains."""
     shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
     seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
@@ -64,7 +64,7 @@ def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
 
 
 def _cost(likelihood: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
-    """Cost of a search of so many seconds, compilation not included."""
+    """Cost of a search that takes `seconds`, to which compilation is added."""
     examples, features, paths = _sizes(likelihood)
     size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
     memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
@@ -106,7 +106,7 @@ def bytes_needed(examples: int, paths: int, features: int, form: str, shapes: Sh
 
 
 def _entries(examples: int, paths: int, columns: int) -> int:
-    """Number of entries of F or U, in whichever the energy is expanded."""
+    """Number of entries of the matrix in which the energy is expanded, F or U."""
     return paths * (columns if expands_in_factor(examples, paths, columns) else paths)
 
 

@@ -44,9 +44,9 @@ BLOCK_DRAWS, MOST_BLOCKS = 512, 8
 """Draws of importance sampling after which their weights are checked, and the most such blocks of draws."""
 LARGEST_PARETO_K = 0.7
 NEGLIGIBLE_LOG_ODDS = 30.0
-"""Temperatures, in `competing`, and modes this many nats below the best are not pursued (odds 1e13)."""
+"""Temperatures (in `competing`) and modes are dropped if they are this many nats below the best (odds 1e13)."""
 BRIDGE_SEARCHES = (8, 128), (40, 32)
-"""Pairs: up to so many coordinates, so many searches for modes per bridge.
+"""Pairs: largest number of coordinates, and number of searches for modes per bridge up to that number.
 
 A mode that one search in 20 reaches is missed by all 128 with probability 1/700 (by all 32: 0.19).
 """
@@ -72,9 +72,9 @@ MOST_COMBINED_ERRORS = 3
 class Evidence(NamedTuple):
     """log p(Y), its standard error in nats, the method, and whether estimate and error are reliable.
 
-    The method is "importance sampling" or "annealing". Unreliable: errors above 0.3 (which are too small), or two
-    bridges that disagree with each other or with a larger estimate from the prior. With more than 40 coordinates there
-    are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail.
+    The method is "importance sampling" or "annealing". An evidence is unreliable if its error is above 0.3 (such an error
+    is too small), or if two bridges disagree with each other or with a larger estimate from the prior. With more than 40
+    coordinates there are no bridges, only annealing from the prior, which can miss a mode far out in the prior's tail.
     """
 
     log_evidence: float
@@ -133,7 +133,7 @@ def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, part
     stopping rule, annealing by adaptive temperatures); the error leaves this out. Annealing uses 8 islands of
     particles, whose scatter is its error. It starts from the prior, then from two mixtures: around modes found from the
     annealed particles, and around modes found from prior draws. It is reliable if the two agree within 3 errors, their
-    errors are at most 0.3, and annealing from the prior has not found more. With more than 40 coordinates there are no
+    errors are at most 0.3, and the estimate from the prior is not larger. With more than 40 coordinates there are no
     such mixtures, and the scatter of the islands from the prior alone decides.
 
     Args:
@@ -141,7 +141,7 @@ def evidence(model: Checked, *, temperature: Checked = None, seed: int = 0, part
         temperature: T, variance of the likelihood, by default the model's.
         seed: seed of the draws.
         particles: particles of each island, a multiple of 8; setting it requires annealing. By default 128, or down to
-            32 with many examples. The error decreases as their square root.
+            32 with many examples. The error decreases as 1 / sqrt(particles).
 
     Raises:
         ValueError: not a model, or a model of classes; a temperature that is not above 0 or that JAX traces, particles
@@ -305,8 +305,8 @@ def _covering(minima: list[Basin], particles: Annealed | None = None) -> list[Co
 def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
     """Mean of the bridges if they agree; otherwise the largest estimate, which is not reliable.
 
-    An unbiased estimate is hardly ever far too large, but it is too small if it misses a mode. So annealing from the
-    prior contradicts a bridge if it finds more; if it finds less, it is itself in doubt.
+    An unbiased estimate is hardly ever far too large, but it is too small if it misses a mode. So a larger estimate from
+    the prior contradicts a bridge, and a smaller one is itself in doubt.
     """
     greatest = max([*routes, annealed], key=lambda route: route.log_evidence)
     agreed = [

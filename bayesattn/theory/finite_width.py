@@ -42,9 +42,9 @@ LEAST_WIDTH_RATIO = 2
 """Least ratio of a layer's width to the number of its path suffixes for an expansion about the mode.
 
 The width must also be at least half the square of that number, because degrees of freedom N, N - 1, .. fall short of N
-by as much in all. With 18 rows at N = 40 (two layers, three outputs), the last entries were off by 8 % about the mode,
-without a visible error about the saddle point. A skip is one more way although it only copies: the columns that it
-copies are degrees of freedom that the others lack.
+by as much in total. With 18 rows at N = 40 (two layers, three outputs), the last entries were off by 8 % about the mode,
+without a visible error about the saddle point. A skip counts as one more way although it only copies: the other
+columns lack the degrees of freedom of the copied ones.
 """
 
 

@@ -40,7 +40,7 @@ def head_scores(order_parameter: Checked, arch: Architecture) -> list[np.ndarray
 def relative_scores(
     order_parameters: Float[np.ndarray, "*draws row row"], rows: Bool[np.ndarray, "unit row"]
 ) -> Float[np.ndarray, "*draws unit"]:
-    """Sum of |U| over pairs of rows of which one belongs to a unit, such as a head, over the largest sum of the draw.
+    """Sum of |U| over pairs of rows with at least one row in a unit, such as a head, divided by the draw's largest sum.
 
     Raises ValueError if a U is 0.
     """

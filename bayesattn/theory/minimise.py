@@ -1,4 +1,4 @@
-"""Minimum of a smooth function to a gradient at rounding error, with its Hessian or, in high dimensions, without."""
+"""Minimum of a smooth function, up to rounding of the gradient, by its Hessian or, in high dimensions, by gradients only."""
 
 from collections.abc import Callable
 from functools import partial
@@ -20,7 +20,7 @@ MOST_HALVINGS = 40
 ROUNDING = 1e-12
 """Relative rise of the function that may be rounding."""
 SINGULAR_ROUNDING = 1e-6
-"""The same if K + T I is nearly singular (`bayesattn.kernels.conditionals.LEAST_PIVOT`)."""
+"""Relative rise that may be rounding if K + T I is nearly singular (`bayesattn.kernels.conditionals.LEAST_PIVOT`)."""
 
 
 class Local(NamedTuple):

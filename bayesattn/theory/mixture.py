@@ -143,7 +143,7 @@ def _parts(component: Component, points: np.ndarray, weights: np.ndarray, most: 
 
 
 def _mean(points: np.ndarray, weights: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """Mean of some of the weighted points; far from all of them if these have no weight."""
+    """Mean of the chosen weighted points; a point far from all points if the chosen ones have no weight."""
     return weights[own] @ points[own] / weights[own].sum() if weights[own].sum() > 0 else np.full(points.shape[1], 1e9)
 
 

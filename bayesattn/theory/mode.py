@@ -46,7 +46,7 @@ SAME_MINIMUM_DISTANCE = 0.3
 DIFFERENCE_STEP, LEAST_CURVATURE = 1e-4, 0.05
 """Step of finite differences for a curvature, and the least curvature that counts, in whitened coordinates."""
 PRIOR_CURVATURE = 0.5
-"""Curvature of minus the log prior density, in coordinates in which that of the entropy, twice as much, is 1."""
+"""Curvature of minus the log prior density in coordinates in which the entropy, twice this function, has curvature 1."""
 
 
 class Mode(NamedTuple):

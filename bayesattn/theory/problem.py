@@ -19,7 +19,7 @@ from bayesattn.theory.minimise import Local
 Point = Float[Array, " coordinate"]
 Shapes = tuple[LayerShape, ...]
 MOST_COORDINATES = 3000
-"""Most coordinates for what needs the full curvature, which takes paths^4 numbers, and minutes."""
+"""Most coordinates for computations with the full curvature, which takes paths^4 numbers, and minutes."""
 
 
 class Problem(NamedTuple):
@@ -76,7 +76,7 @@ def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""
 
 
 def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
-    """Value, gradient and Hessian of `potential`."""
+    """Function of a point that returns value, gradient and Hessian of `potential`."""
     constant = problem.likelihood.constant / 2
     return with_derivatives(
         problem.likelihood,
@@ -89,10 +89,10 @@ def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local
 def with_derivatives(
     likelihood: GaussianProcess, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
 ) -> Callable[[Point], Local]:
-    """Value, gradient and Hessian of weight x energy + rest, functions of a point.
+    """Function of a point that returns value, gradient and Hessian of weight x energy + rest.
 
-    They are derivatives of the energy's second-order expansion in U or F, whichever is cheaper, rather than of the
-    energy, so that the examples do not enter them.
+    JAX differentiates the second-order expansion of the energy in U or F (whichever is cheaper) and not the energy
+    itself, so the derivatives do not involve the examples.
 
     Args:
         likelihood: Gaussian process of the labels.

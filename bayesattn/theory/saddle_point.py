@@ -31,7 +31,7 @@ ROUGH_GRADIENT_TOLERANCE = 1e-3
 LARGE_LABEL_RATIO = 1e3
 """Ratio of the labels' size to the size that the prior expects, above which labels are a likely cause of failure."""
 MOST_COORDINATES_FOR_HESSIAN = 1000
-"""Most coordinates of a search with the Hessian; beyond, from about 45 paths of two layers on, it uses gradients alone."""
+"""Most coordinates of a search with the Hessian; larger searches (from about 45 paths in two layers) use gradients alone."""
 NUMBERS_SHOWN = 4
 """Most numbers that the text of a saddle point shows."""
 SMALLEST_GRADIENT_SCALE = 1e-3
@@ -42,9 +42,10 @@ class SaddlePoint(NamedTuple):
     """Minimum of the action. With several networks or temperatures, every array has a leading batch axis.
 
     `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or
-    a matrix for several outputs. `gradient_norm` is relative: the largest entry of the action's gradient over the
-    largest entry of the energy's, which the entropy's cancels at the minimum, in Bartlett coordinates in which the
-    entropy has unit curvature. `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
+    a matrix for several outputs. `gradient_norm` is relative: the largest entry of the action's gradient, divided
+    by the largest entry of the energy's gradient. (At the minimum, the gradients of energy and entropy cancel.) Both are
+    in Bartlett coordinates in which the entropy has unit curvature.
+    `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
     """
 
     order_parameter: Array
@@ -171,7 +172,7 @@ def saddle_point(
 def rough_saddle_point(
     likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
-    """`saddle_point`, but with many coordinates only as precise as a search needs that begins there."""
+    """`saddle_point`; with many coordinates, only as precise as a start of another search must be."""
     shapes = layer_shapes(arch, full=True)
     if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
         return saddle_point(likelihood, arch, max_steps, throw)
@@ -212,7 +213,7 @@ def _solved(
 
 
 def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
-    """Likely cause of a failed search for the minimum, and what to do, judged in the GP limit."""
+    """Likely cause of a failed search for the minimum, judged in the GP limit, and advice."""
     likelihood = compressed(likelihood, arch)
     residual, temperature = likelihood.residual or ResidualExamples(0, 0.0), float(likelihood.temperature)
     kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
@@ -233,7 +234,7 @@ def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
 
 @jax.custom_jvp
 def _exponential_remainder(x: Array) -> Array:
-    """exp(x) - 1 - x, whose derivative keeps its digits near 0: at large width the entropy is flat there."""
+    """exp(x) - 1 - x, with a derivative that is precise near 0, where the entropy is flat at large width."""
     return jnp.expm1(x) - x
 
 

@@ -15,7 +15,7 @@ class Whitening(NamedTuple):
         centre: the point of z = 0.
         scale: S^{1/2} of shape (n, n), or one scale per coordinate, of shape (n,).
         directions: k orthonormal columns of shape (n, k), with one scale per coordinate.
-        shrinks: shape (k,), by which z is multiplied along the directions.
+        shrinks: factors of shape (k,), by which z is multiplied along the directions.
     """
 
     centre: Point
