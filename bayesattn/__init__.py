@@ -109,7 +109,7 @@ _HOMES = {
     "validate": "checks.validation",
     "with_groups": "predictive",
 }
-"""Modules of the public names that are not modules themselves."""
+"""Module that defines each public name, for names that are not modules themselves."""
 
 
 def __getattr__(name: str) -> object:

@@ -13,7 +13,7 @@ from bayesattn._util.plain import PlainDict, PlainMapping
 
 SKIP = "skip"
 LARGEST_WIDTH = 10**12
-"""Largest width: above it the logarithm of a density, of order N log N, loses all digits after the point."""
+"""Largest width. Above it, a log density, of order N log N, has no correct digit after the decimal point."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -91,7 +91,7 @@ class Architecture:
 
     @classmethod
     def of_table(cls, table: PlainMapping) -> "Architecture":
-        """Architecture from a table as made by `table`; missing fields have their defaults."""
+        """Architecture from a table such as `table` returns; missing fields take their defaults."""
         shape = (tuple(table[name]) for name in ("heads", "widths", "variances", "skips") if name in table)
         return cls(*shape, outputs=table.get("outputs", 1))
 
@@ -149,7 +149,7 @@ class Architecture:
 
     @property
     def input_variance(self) -> float:
-        """s_0^2 Pi / (H_1 .. H_L), which is s_0^2 without skips; divided by N_0 Pi it multiplies path inputs in a kernel."""
+        """s_0^2 Pi / (H_1 .. H_L), equal to s_0^2 without skips. Kernels have the factor `input_variance` / (N_0 Pi)."""
         return self.variances[0] * (self.paths / math.prod(self.heads))
 
     @property
@@ -207,7 +207,7 @@ class Architecture:
     def checked_path_groups(self, groups: Checked) -> dict[str, tuple[int, ...]]:
         """Groups of paths by name, as tuples of path indices; raises ValueError for anything else."""
         if not isinstance(groups, Mapping):
-            raise BayesattnError(f"path_groups must be lists of paths by their names, got {shown(groups)}")
+            raise BayesattnError(f"path_groups must be a mapping of names to lists of paths, got {shown(groups)}")
         checked = {}
         for name, members in groups.items():
             key = f"path_groups[{name!r}]"

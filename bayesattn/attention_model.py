@@ -41,15 +41,15 @@ from bayesattn.tokens import Tokens
 ATTENTION_ON = ("inputs", "hidden")
 VALUES = ("linear", "relu", "gelu")
 SHAPE = ("heads", "widths", "variances", "skips", "outputs")
-"""Fields that, as those of `bayesattn.Architecture`, may also be given in place of an architecture."""
+"""Fields of `bayesattn.Architecture` that may be given one by one instead of an architecture."""
 
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class AttentionModel(NetworkPosterior):
-    """Posterior p(all weights | labels) of a network, with Gaussian priors on queries and keys as on values.
+    """Posterior p(all weights | labels) of a network whose queries and keys have Gaussian priors, like its values.
 
-    The logits of a head are (K x_key).(Q x_query) / sqrt(G) with the tokens x of the input, as for the pairs (Q, K) of
-    `bayesattn.attention.path_inputs`. Given queries and keys, the posterior is that of `bayesattn.Model` (`given`).
+    A head has logits (K x_key).(Q x_query) / sqrt(G), where x are the tokens of the input, as for the pairs (Q, K) of
+    `bayesattn.attention.path_inputs`. For fixed queries and keys, `given` returns the posterior as a `bayesattn.Model`.
 
     Args:
         inputs: training sequences, shape (P, T, N_0).
@@ -59,7 +59,7 @@ class AttentionModel(NetworkPosterior):
         widths: N_1..N_L, N_a.
         variances: s_0^2, s_1^2..s_L^2, s_a^2; 1 by default.
         query_variance: s_q^2, prior variance of the entries of all Q, or one for each layer; 0 means uniform attention.
-        key_variance: s_k^2, the same of K.
+        key_variance: s_k^2, the same for K.
         temperature: T of the Gaussian likelihood, if no other likelihood is given.
         likelihood: distribution of the labels given the outputs.
         readout: "last", "first" or "mean".
@@ -71,11 +71,11 @@ class AttentionModel(NetworkPosterior):
         test_inputs: sequences at which to predict, shape (P_test, T_test, N_0).
         test_mask: their mask.
         test_labels: their labels.
-        attention_on: what a layer's logits are computed from: "inputs", the tokens x, or "hidden", the layer's own input
+        attention_on: input of a layer's logits: "inputs", the tokens x, or "hidden", the layer's own input
             z^{l-1} / sqrt(N_l), as in a transformer.
-        values: "linear", or "relu" or "gelu" of each entry of the values.
-        values_strength: share alpha of that function: values are v + alpha (phi(v) - v), with v = V_l^h z / sqrt(N_l).
-        watched: indices of the test sequences whose attention draws keep.
+        values: activation phi of each entry of the values: "linear" (none), "relu" or "gelu".
+        values_strength: share alpha of the activation: values are v + alpha (phi(v) - v), with v = V_l^h z / sqrt(N_l).
+        watched: indices of the test sequences whose attention is kept with each draw.
         head_names: names of the heads of each layer.
         output_names: names of several outputs.
         name: name shown in tables.
@@ -231,7 +231,7 @@ class AttentionModel(NetworkPosterior):
             )
 
     def require_gaussian(self) -> None:
-        """Raise ValueError: the theory is of networks with fixed attention."""
+        """Always raise ValueError, because the theory applies only to networks with fixed attention."""
         raise BayesattnError(
             "model must have fixed attention for the theory, the evidence and what is compared with them, got an"
             " AttentionModel: give it queries and keys, model.given(queries_and_keys)"
@@ -244,7 +244,7 @@ class AttentionModel(NetworkPosterior):
 
     @property
     def features(self) -> int:
-        """N_0."""
+        """N_0, the number of features of a token."""
         return self.inputs.shape[2]
 
     @property
@@ -282,7 +282,7 @@ class AttentionModel(NetworkPosterior):
         return heads
 
     def given(self, queries_and_keys: Checked) -> Model:
-        """Posterior of values, input projection and readout for fixed queries and keys, which the theory describes.
+        """Model with fixed queries and keys: posterior of values, input projection and readout, which has a theory.
 
         Args:
             queries_and_keys: for each layer a pair (Q, K), each of shape (H_l, G, N_0), as
@@ -324,7 +324,7 @@ class AttentionModel(NetworkPosterior):
         return f"AttentionModel {self.name!r}", rows
 
     def _blocks(self) -> str:
-        """What attention and values are, as text."""
+        """Settings of attention and values, as text."""
         strength = (
             "" if self.values == "linear" or self.values_strength == 1 else f" of strength {self.values_strength:g}"
         )
@@ -352,7 +352,7 @@ class AttentionModel(NetworkPosterior):
 def _architecture(
     heads: Checked, widths: Checked, variances: Checked, skips: Checked, outputs: Checked
 ) -> Architecture:
-    """Architecture of the arguments, with variances of 1 if there are none."""
+    """Architecture from the arguments; all variances are 1 if none are given."""
     for name, value in (("heads", heads), ("widths", widths)):
         if value is None:
             raise BayesattnError(f"{name} must be a sequence of numbers with an entry for each layer, got None")
@@ -362,7 +362,7 @@ def _architecture(
 
 
 def _by_layer(name: str, value: Checked, depth: int) -> tuple[float, ...]:
-    """Variances of each layer, from one for all or one for each."""
+    """Variance of each layer, from one number for all layers or one number per layer."""
     if not isinstance(value, Sequence) and np.ndim(value) == 0:
         return (not_negative(name, value),) * depth
     listed = entries(name, value, f"a number, or one for each of {depth} layers")

@@ -15,7 +15,7 @@ from bayesattn._util.text import as_html, as_text, with_error
 CONFIDENCE_BINS = 10
 """Number of equally wide bins of confidence in the calibration error."""
 CLASSES_SHOWN = 8
-"""Most classes that results show."""
+"""Largest number of classes that results show."""
 
 
 class OneHot(NamedTuple):
@@ -41,8 +41,8 @@ class ClassScores(NamedTuple):
         by_class: accuracy on the examples of each class, with -1 first if there is one output; NaN for a class
             without examples.
         log_score: mean log probability of the right class, in nats, and its standard error.
-        calibration_error: mean distance between confidence, the likeliest class's probability, and accuracy, over bins
-            of confidence (Guo et al. 2017).
+        calibration_error: mean distance between accuracy and confidence (the probability of the likeliest class), over
+            bins of confidence (Guo et al. 2017).
         calibration_by_chance: calibration error that correct probabilities would have by chance on as many examples.
         bins: mean confidence, accuracy and number of examples of each bin, shape (3, bin); NaN for an empty bin.
     """
@@ -181,14 +181,14 @@ def checked_classes(name: str, labels: np.ndarray) -> np.ndarray:
         )
     if labels.ndim == 2 and not np.all(((labels == 0) | (labels == 1)).all(1) & (labels.sum(1) == 1)):
         raise BayesattnError(
-            f"{name} must be 1 at the class of each example and 0 elsewhere to be classes, as bayesattn.one_hot makes,"
-            " got others"
+            f"{name} must be 1 at the class of each example and 0 elsewhere to be classes, as made by"
+            " bayesattn.one_hot, got other values"
         )
     return labels
 
 
 def one_hot(classes: Checked, names: Checked = None) -> OneHot:
-    """Labels of a network with one output per class, of which the largest output decides.
+    """One-hot labels of classes, for a network with one output per class; the largest output decides the class.
 
     >>> one_hot(["cat", "dog", "cat"]).labels.tolist()
     [[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]

@@ -3,9 +3,9 @@
 Path inputs X (P, Pi N_0) and labels Y enter the posterior only through X^T X, X^T Y and Y^T Y (THEORY section 8).
 With [X Y] = Q R, Q^T Q = I and R upper triangular, these are products of the columns of R. The rows of R are at most Pi
 N_0 examples that have the same likelihood as all P, and one more row per output for the part of Y that no function of X
-explains. The R of two sets of examples is the R of their two triangles, one below the other. So R is gathered block by
-block, on one machine or on many (communication-avoiding QR: Demmel et al. 2012). Unlike the sums themselves, R keeps
-all digits, because no differences of squares are formed.
+explains. Two sets of examples together have the R of their two triangles, stacked. So R is gathered block by block, on
+one machine or on many (communication-avoiding QR: Demmel et al. 2012). Unlike the sums themselves, R keeps all digits,
+because no differences of squares are formed.
 """
 
 import errno
@@ -82,7 +82,7 @@ class Compressed(OwnsArrays, Described):
         outputs = 1 if np.ndim(labels) == 1 else np.shape(labels)[1]
         rows = np.column_stack([np.reshape(path_inputs, (count, -1)), labels])
         if residual.examples:
-            # Only the square matters of what no function of the path inputs explains.
+            # The part of the labels that no function of the path inputs explains matters only through its square.
             rows = np.vstack([rows, np.zeros((min(outputs, residual.examples), rows.shape[1]))])
             rows[count, paths * features] = np.sqrt(residual.square)
         return cls(rows, count + residual.examples, paths, features, outputs)
@@ -92,7 +92,7 @@ class Compressed(OwnsArrays, Described):
             return NotImplemented
         if self._shape != other._shape:
             raise BayesattnError(
-                "datasets must be of the same paths, features and outputs to be added, got"
+                "datasets must have the same paths, features and outputs to be added, got"
                 f" {self._shape} and {other._shape}"
             )
         triangle = triangle_of(np.concatenate([self.triangle, other.triangle]))
@@ -120,7 +120,7 @@ class Compressed(OwnsArrays, Described):
 
     @property
     def residual(self) -> ResidualExamples:
-        """Residual examples: their number, and the square of what no function of the path inputs explains."""
+        """Residual examples: their number, and the square of the part of Y that no function of the path inputs explains."""
         columns = self.paths * self.features
         rest = self.triangle[columns:, columns:]
         return ResidualExamples(self.examples - min(len(self.triangle), columns), float(np.vdot(rest, rest)))
@@ -199,7 +199,7 @@ def read_store(file: Path) -> tuple[Compressed, str]:
             require_memory("the triangle", 8 * columns**2)
             triangle = finite_array("triangle", stored[:], expected)
         if _digest(triangle) != attributes["of_triangle"]:
-            raise BayesattnError("entries that are not those that were written")
+            raise BayesattnError("entries that differ from those that were written")
         return Compressed(triangle, examples, paths, features, outputs), str(attributes["of_examples"])
     except Exception as error:  # A damaged archive may raise anything.
         reason = f"it holds no {error}" if isinstance(error, KeyError) else error

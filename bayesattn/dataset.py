@@ -190,7 +190,7 @@ class Dataset(OwnsArrays, Described):
 
     @property
     def others(self) -> list[str]:
-        """Numbers of test and validation examples, with their use."""
+        """Texts with the numbers of test and validation examples, such as "1000 to test"."""
         uses = {"to test": self.test_path_inputs, "to validate": self.validation_path_inputs}
         return [f"{len(inputs)} {use}" for use, inputs in uses.items() if inputs is not None]
 

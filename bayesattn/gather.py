@@ -22,7 +22,7 @@ from bayesattn.kernels.path_inputs import checked_path_inputs
 from bayesattn.labels import doubtful_labels
 
 BLOCK_BYTES = 2**23
-"""Bytes of examples that are added to R at a time; four times as many rows as R has, if that is more."""
+"""Bytes of examples added to R at a time; a block also has at least four times as many rows as R."""
 LARGE_BLOCK_BYTES = 2**29
 """Bytes above which a block has as many rows as R instead of four times as many."""
 STORE_SECONDS = 30.0
@@ -62,7 +62,7 @@ def gather(batches: Checked, arch: Architecture, store: str | Path | None = None
     batches = _as_pair(batches)
     if _of_dask(batches):
         if store is not None:
-            raise BayesattnError("store must be None with Dask, which itself does again what a lost worker had done")
+            raise BayesattnError("store must be None with Dask, which itself repeats the work of a lost worker")
         gathered = _on_dask(batches, arch)
     elif store is None:
         gathered = _of_pairs(batches, arch)
@@ -86,7 +86,7 @@ def _as_pair(batches: Checked) -> object:
 
 
 def _pairs(batches: Checked) -> Iterator[tuple[str, Pair]]:
-    """Small pairs of inputs and labels, with the names that errors give them."""
+    """Small pairs of inputs and labels, each with its name for error messages."""
     if _is_pair(batches):
         yield from _parts("batches", batches)
         return
@@ -122,7 +122,7 @@ def _parts(name: str, batch: Checked) -> Iterator[tuple[str, Pair]]:
 
 
 def _sliceable(part: Checked) -> Sliceable:
-    """Array whose rows are taken by position: arrays on disk stay there, tables, which slice by index, are converted."""
+    """Array whose rows are sliced by position. Arrays on disk stay there; tables are converted, as they slice by index."""
     return part if hasattr(part, "shape") and not hasattr(part, "iloc") else np.asarray(readable(part))
 
 
@@ -138,7 +138,7 @@ def _checked(pairs: Iterable[tuple[str, Pair]], arch: Architecture) -> Iterator[
             warnings.warn(doubt, stacklevel=2)
         if sizes != (shape := shape or sizes):
             raise BayesattnError(
-                f"{name} must have {shape[1]} features and {shape[2]} outputs as those before, got {sizes[1:]}"
+                f"{name} must have {shape[1]} features and {shape[2]} outputs like those before, got {sizes[1:]}"
             )
         yield Rows(np.concatenate([inputs.reshape(len(inputs), -1), labels], axis=1), shape)
 
@@ -165,7 +165,7 @@ def _of_dask(batches: Checked) -> bool:
 
 
 def _on_dask(batches: Checked, arch: Architecture) -> Compressed | None:
-    """Sum over a tree of Dask tasks: what a lost worker had gathered is gathered again, and nothing is counted twice."""
+    """Sum over a tree of Dask tasks. Dask repeats the tasks of a lost worker, and no example is counted twice."""
     from dask import delayed
 
     if isinstance(batches, tuple | list):

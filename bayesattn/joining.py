@@ -36,9 +36,9 @@ def concat(draws: Sequence[Draws]) -> "xr.DataTree":
             chain, and different seeds.
 
     Raises:
-        ValueError: no draws; draws of several models, of other test examples, with different settings (except seed,
-            warm-up and number of chains), or of other lengths or variables, each in one sentence that names the
-            difference; the same draws twice, or the same chain of one seed; more than memory can hold.
+        ValueError: no draws; draws that differ in model, test examples, settings (except seed, warm-up and number of
+            chains), length or variables (the message names the difference); the same draws twice, or the same chain
+            of one seed; more draws than memory can hold.
         RunError: a folder that is not a readable run.
     """
     import xarray
@@ -85,7 +85,7 @@ def _is_of_draws(group: str) -> bool:
 def _require_joinable(name: str, first: "xr.DataTree", other: "xr.DataTree") -> None:
     """Raise ValueError unless draws have the model, settings, groups, variables and data of the first ones."""
     if difference := Origin.of_tree(first).difference(Origin.of_tree(other)):
-        raise BayesattnError(f"{name} must be of the model that draws[0] are of, got those of one with {difference}")
+        raise BayesattnError(f"{name} must be of the same model as draws[0], got draws of a model with {difference}")
     ours, theirs = _settings(first), _settings(other)
     for setting in ours if theirs else ():
         if ours[setting] != theirs.get(setting):
@@ -126,7 +126,7 @@ def _settings(tree: "xr.DataTree") -> PlainDict:
 
 
 def _sources(tree: "xr.DataTree") -> list[list[int]] | None:
-    """Seed and chain from which each chain comes; None if unknown."""
+    """Original seed and chain number of each chain; None if unknown."""
     about, chains = described_in(tree), dataset(tree, "posterior")["chain"].values.tolist()
     known = about.get(JOINED_KEY)
     if known is not None:

@@ -9,7 +9,7 @@ from bayesattn._util.checks import Checked
 UNEXPECTED_RATIO = 100
 """Ratio of the labels' size to the size that the prior expects, or its inverse, above which there is a warning."""
 MOST_CLASSES, LARGEST_CLASS_NUMBER = 20, 100
-"""Most distinct values, and the largest value, of whole numbers from 0 on that are likely class numbers."""
+"""Limits within which whole numbers from 0 are likely class numbers: number of distinct values, and largest value."""
 
 
 def doubtful_labels(name: str, labels: np.ndarray) -> str:
@@ -29,7 +29,7 @@ def doubtful_labels(name: str, labels: np.ndarray) -> str:
         return ""
     return (
         f"{name} are {', '.join(f'{value:g}' for value in values[:3])}{', ..' if len(values) > 3 else ''} and are taken as"
-        f" values of a function; if they number classes, use bayesattn.one_hot(labels) and an architecture with outputs ="
+        f" values of a function; if they are class numbers, use bayesattn.one_hot(labels) and an architecture with outputs ="
         f" {len(values)}"
     )
 

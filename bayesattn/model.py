@@ -29,7 +29,7 @@ from bayesattn.tasks import TokenDataset
 from bayesattn.tokens import Tokens
 
 KERNEL_ATTRIBUTES = ("_kernels_of_inputs", "_origin")
-"""Attributes that lead to the kernels, up to 1000 times larger than the data, so that pickles and copies omit them."""
+"""Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
 DATASET_FIELDS = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of the dataset that a model accepts by name."""
 
@@ -50,7 +50,7 @@ class Model(NetworkPosterior):
         temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, if no other likelihood is given.
         likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`,
             or another `bayesattn.Likelihood`. Samplers accept all of them; the theory requires the Gaussian one.
-        head_names: names of the heads of each layer, of which path names are composed.
+        head_names: names of the heads of each layer; path names are composed of them.
         path_groups: groups of path indices by name; the GP limit of each group alone is computed for comparison.
         tokens: training tokens, needed only by the token parameterisation; set by `Model.from_tokens`.
         name: name shown in tables.
@@ -157,7 +157,7 @@ class Model(NetworkPosterior):
     validation_path_inputs = _dataset_property("validation_path_inputs", "xi of the validation examples, or None.")
     validation_labels = _dataset_property("validation_labels", "Labels of the validation examples, or None.")
     output_names = _dataset_property("output_names", "Names of the outputs, or None.")
-    compressed = _dataset_property("compressed", "Training examples in compressed form, or None of plain ones.")
+    compressed = _dataset_property("compressed", "Training examples in compressed form; None if they are plain.")
 
     def _check_labels(self) -> None:
         """Raise ValueError if labels do not suit the likelihood."""
@@ -181,7 +181,7 @@ class Model(NetworkPosterior):
 
     @property
     def features(self) -> int:
-        """N_0."""
+        """N_0, the number of features of a path input."""
         return self.path_inputs.shape[2]
 
     @property

@@ -1,4 +1,4 @@
-"""What posteriors of networks have in common, whether attention is fixed or sampled."""
+"""Base class for posteriors of networks, with fixed or sampled attention."""
 
 import abc
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class NetworkPosterior(Posterior):
     @property
     @abc.abstractmethod
     def features(self) -> int:
-        """N_0."""
+        """N_0, the number of input features."""
 
     @abc.abstractmethod
     def require_gaussian(self) -> None:
@@ -60,7 +60,7 @@ class NetworkPosterior(Posterior):
             require_usable(self.likelihood, self.labels)
 
     def table(self) -> PlainDict:
-        """Temperature, architecture and likelihood as in a model file, and [task] if the data are those of one."""
+        """Temperature, architecture and likelihood as in a model file, with [task] if the data come from a task."""
         arch = {name: list(each) if isinstance(each, tuple) else each for name, each in self.architecture.table.items()}
         table: PlainDict = {"temperature": self.temperature, "architecture": arch}
         table |= {} if self.likelihood.conjugate else {"observation": name_of(self.likelihood)}
@@ -75,7 +75,7 @@ class NetworkPosterior(Posterior):
 
     @property
     def size(self) -> str:
-        """N_1, which represents all widths."""
+        """Text of N_1, which represents all widths, such as "N = 10"."""
         return f"N = {self.architecture.widths[0]}"
 
     @property

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 class Posterior(OwnsArrays, Described, abc.ABC):
     """Posterior with its data: `Model` for a network, `LatentModel` for exchangeable tokens.
 
-    How a posterior is stored beside its draws is registered by class in `bayesattn.models.arviz` and
-    `bayesattn.models.description`.
+    `bayesattn.models.arviz` and `bayesattn.models.description` register, for each class, how its posterior is stored
+    beside the draws.
     """
 
     parameterisations: ClassVar[tuple[str, ...]]
     """Parameterisations in which the posterior can be sampled."""
     weight_space: ClassVar[str]
-    """The parameterisation in which all unknowns of the model are sampled, at the least cost."""
+    """Cheapest parameterisation that samples all unknowns of the model."""
     posterior_names: ClassVar[tuple[str, ...]]
     """Names of the arrays that determine the posterior."""
     data_names: ClassVar[tuple[str, ...]]
@@ -39,7 +39,7 @@ class Posterior(OwnsArrays, Described, abc.ABC):
 
     @property
     def identifying_arrays(self) -> list[np.ndarray]:
-        """The arrays that, with the settings, tell the posterior from others."""
+        """Arrays that, together with the settings, distinguish the posterior from others."""
         return [getattr(self, name) for name in self.posterior_names]
 
     def numpyro(self, parameterisation: str | None = None) -> Callable[[], None]:
@@ -81,5 +81,5 @@ class Posterior(OwnsArrays, Described, abc.ABC):
 
 
 def _interface() -> ModuleType:
-    """Module of the methods that need NumPyro, which stands above this one."""
+    """Module of the methods that need NumPyro; it is imported when needed, because it imports this module."""
     return import_module("bayesattn.models.interface")

@@ -1,7 +1,7 @@
 """Predictions from draws, and ArviZ groups of likelihoods, replicated labels and prior draws.
 
-Given U, the network's outputs are Gaussian, with moments in closed form (THEORY section 5), whatever the
-parameterisation in which U was drawn. Draws of U are therefore sufficient.
+Given U, the network's outputs are Gaussian, with moments in closed form (THEORY section 5). This holds for every
+parameterisation, so draws of U are sufficient.
 """
 
 import json
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 GROUPS = ("log_likelihood", "log_prior", "posterior_predictive", "prior", "prior_predictive")
 BLOCK_ENTRIES = 2**23
-"""Most entries of each array that is used to predict one block of inputs: 64 MiB."""
+"""Largest number of entries of each array used to predict one block of inputs: 64 MiB."""
 DRAWS_PER_BLOCK = 64
 """Number of draws between two updates of the progress bar."""
 PRIOR_GROUPS = {"prior", "prior_predictive"}
@@ -73,7 +73,8 @@ class PosteriorPrediction(Described):
     def scores(self, labels: Checked) -> ClassScores | ClassAccuracy:
         """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
 
-        Several outputs with the Gaussian likelihood have accuracy alone, of the class with the largest mean.
+        With several outputs and the Gaussian likelihood, only the accuracy of the class with the largest mean is
+        available.
 
         Raises ValueError if there are neither probabilities nor several outputs, or if the labels are not
         classes of this kind.
@@ -82,7 +83,7 @@ class PosteriorPrediction(Described):
             return class_accuracy(self.mean, labels)
         if self.probabilities is None:
             raise BayesattnError(
-                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are no classes"
+                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not classes"
             )
         return class_scores(self.probabilities, labels)
 
@@ -120,8 +121,8 @@ def predict(
 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
-        new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`; or token sequences of shape (example,
-            T, N_0), if queries and keys are sampled too, which the draws must then hold (keep "queries_keys").
+        new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`. If queries and keys are sampled too,
+            token sequences of shape (example, T, N_0); the draws must then hold queries and keys (keep "queries_keys").
         mask: shape (example, T), True for tokens and False for padding; for token sequences only.
         keep_draws: whether to return a draw of f for each draw of U, which takes memory.
         thin: use every thin-th draw of U, the last one of each `thin` draws.
@@ -129,9 +130,9 @@ def predict(
         seed: seed of the draws of f.
 
     Raises:
-        ValueError: draws that are not of a network, are of another model than `model`, were concatenated from several
-            models, lengths or the same draws, or have no order_parameter; inputs of another shape or not finite; draws
-            of f that memory cannot hold.
+        ValueError: draws that are not of a network, are not of `model`, have no order_parameter, or were concatenated
+            from several models, from chains of several lengths or from the same draws twice; inputs of another shape or
+            not finite; draws of f that memory cannot hold.
         RunError: a folder that is not a readable run.
         FloatingPointError: a prediction is not finite, for instance because K + T I is singular in float64.
     """
@@ -185,9 +186,10 @@ def with_groups(
     - log_likelihood["labels"] (chain, draw, example): log p(Y_i | Y of all other examples, U). Labels are not
       independent given U, so leave-one-out cross-validation (`arviz_stats.loo`, `arviz_stats.compare`) weights draws by
       this density, not by the density of each label alone (Buerkner, Gabry and Vehtari 2021). If the likelihood is not
-      Gaussian, log p(Y_i | f of all other examples, U), with f_i integrated out (Vehtari et al. 2016), because
-      log p(Y_i | f_i) would have far heavier tails. With `joint`, log p(Y | U) of all labels instead (log p(Y | f) if
-      the likelihood is not Gaussian), shape (chain, draw), which `arviz_stats.psense` scales.
+      Gaussian, the density is log p(Y_i | f of all other examples, U), with f_i integrated out (Vehtari et al. 2016),
+      because log p(Y_i | f_i) would have far heavier tails. With `joint`, the group instead has log p(Y | U) of all
+      labels together (log p(Y | f) if the likelihood is not Gaussian), of shape (chain, draw), which
+      `arviz_stats.psense` scales.
     - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
       draws contain.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.

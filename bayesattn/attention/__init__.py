@@ -1,4 +1,4 @@
-"""Path inputs from fixed attention: of given queries and keys, given matrices, or a pretrained transformer."""
+"""Path inputs from fixed attention: from queries and keys, from attention matrices, or from a pretrained transformer."""
 
 from bayesattn.attention import paths
 from bayesattn.attention.paths import matrices, path_inputs, paths_from_matrices

@@ -72,9 +72,9 @@ def path_inputs(
         weights: one entry per layer, first layer first: either bilinear heads W of shape (H_l, N_0, N_0), with logits
             x_key^T W x_query, or a pair (Q, K) of query and key projections, each of shape (H_l, G, N_0), with logits
             (K x_key).(Q x_query) / sqrt(G).
-        readout: the token that is read out: "last", "first", or the "mean" over tokens; or "all", which makes an
-            example of each position. Examples of one sequence are then not independent of each other, and the posterior
-            does not correct for it.
+        readout: the token that is read out: "last", "first", or the "mean" over tokens; or "all", which makes each
+            position an example. Examples from one sequence then depend on each other, and the posterior does not
+            correct for this dependence.
         nonlinearity: "softmax" over keys, or "hardmax", its limit of infinite logits (ties share equally).
         causal: whether tokens attend to no later tokens.
         mask: shape (P, T), True (or 1) for tokens and False (or 0) for padding. No token attends to padding, no readout
@@ -145,8 +145,8 @@ def paths_from_matrices(
             inputs and rows (queries) of padding may be NaN.
         skips: for each layer, whether it has a skip connection, which is listed before its heads and is not part
             of `matrices`.
-        renormalise: largest accepted deviation of the sums of rows from 1, such as 0.005. Rows are then divided by their
-            sums; models in half precision return such rows. A warning states the largest deviation if it is above 1e-5.
+        renormalise: largest accepted deviation of the sums of rows from 1, such as 0.005 for a model in half precision.
+            Rows are then divided by their sums. A warning states the largest deviation if it is above 1e-5.
 
     Returns:
         Array of shape (P, Pi, N_0).
@@ -269,7 +269,7 @@ def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
     """End of the error about row sums: the limit exceeded, or advice if rounding explains the deviation from 1."""
     if renormalise is not None:
         return f", more than renormalise, {renormalise:g}"
-    rounded = f", as half precision rounds them; renormalise={2 * deviation:.1g} divides rows by their sums"
+    rounded = f", which half precision explains; renormalise={2 * deviation:.1g} divides rows by their sums"
     return rounded if deviation <= HALF_PRECISION_DEVIATION else ""
 
 

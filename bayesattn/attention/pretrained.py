@@ -1,7 +1,8 @@
 """Hidden states and attention of a pretrained transformer, as tokens and attention of a network.
 
 The hidden states before the first chosen layer are the tokens, and the transformer's attention patterns are the attention.
-Values are not read: the posterior learns its own, so it judges what the attention routes (EXTENSIONS section 7).
+The transformer's values are not read. The posterior learns its own values, so it judges the information that attention
+routes (EXTENSIONS section 7).
 Layers and heads are counted from 0, as Hugging Face and TransformerLens count them: `hidden_states[layer]` is the input of
 layer `layer`.
 """
@@ -54,15 +55,15 @@ Attention = Float[np.ndarray, "example _ query key"]
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Read(Described):
-    """What a transformer's chosen layers and heads read, and where: unpacks into `inputs, matrices, mask`.
+    """Hidden states and attention of chosen layers and heads of a transformer; unpacks into `inputs, matrices, mask`.
 
     Args:
         inputs: hidden states before the first of the layers, shape (P, T, N_0), float32.
         matrices: attention of each layer, shape (P, H_l, T, T), float32; rows of tokens sum to 1, and padding attends to
             itself.
         mask: True for tokens and False for padding, shape (P, T).
-        skips: rho of each layer: the least-squares factor from the hidden states before it to those after it, over all
-            tokens, 0 if that is negative. A model of the residual stream has these as the skips of its architecture.
+        skips: rho of each layer: least-squares factor from the hidden states before the layer to those after it, over
+            all tokens, or 0 if negative. To model the residual stream, use these as the skips of the architecture.
         head_names: layer and number of each head, such as "5.0".
     """
 
@@ -79,8 +80,8 @@ class Read(Described):
         """Path inputs xi of shape (P, Pi, N_0), in float64.
 
         Args:
-            readout: "mean" over tokens, the "first" token or the "last" one, whichever the transformer's own readout is.
-            skips: whether each layer has a skip connection, which is the residual stream; one truth value for all.
+            readout: "mean" over tokens, the "first" token or the "last" one; choose the readout of the transformer.
+            skips: whether the layers have skip connections (the residual stream); one truth value for all layers.
 
         Raises:
             ValueError: another readout, or skips that are not true or false.
@@ -105,7 +106,7 @@ class Read(Described):
         )
 
     def projected(self, projection: Projection) -> "Read":
-        """The same with inputs projected to fewer features."""
+        """Copy with inputs projected to fewer features."""
         require_kind("projection", projection, Projection)
         return replace(self, inputs=projection(self.inputs, self.mask))
 
@@ -131,8 +132,8 @@ def from_transformers(
 ) -> Read:
     """Hidden states and attention of chosen layers of a Hugging Face transformer: an encoder, or a causal model.
 
-    The model is run in evaluation mode, without gradients, on its own device. It needs eager attention, because other
-    implementations do not return it: `AutoModel.from_pretrained(name, attn_implementation="eager")`.
+    The model is run in evaluation mode, without gradients, on its own device. The model needs eager attention, because
+    other implementations do not return attention: `AutoModel.from_pretrained(name, attn_implementation="eager")`.
 
     Args:
         model: the transformer (needs PyTorch: `pip install 'bayesattn[transformers]'`).
@@ -141,8 +142,8 @@ def from_transformers(
         layers: the layers, from 0, ascending; negative numbers count from the last.
         heads: heads of each layer, from 0: one list for all layers, or a list for each; by default all.
         batch_size: sequences read at a time.
-        renormalise: largest deviation of the sums of a token's attention from 1, by which they are divided; above it the
-            attention is refused. Half precision needs about 0.02.
+        renormalise: largest accepted deviation of the sum of a token's attention from 1; attention is divided by this
+            sum. Half precision needs about 0.02.
         folder: new folder for arrays that do not fit into memory: inputs.npy, mask.npy and attention_<layer>.npy, opened
             as memory maps.
 
@@ -230,7 +231,7 @@ def from_cache(
 
 @contextmanager
 def _removed_if_refused(folder: Path | None) -> Iterator[None]:
-    """Removes a folder that was made here if what it was for fails, so that the same call can be made again."""
+    """Context that removes the new folder if its block fails, so that the same call can be repeated."""
     try:
         yield
     except BaseException:
@@ -295,7 +296,7 @@ def _chosen(layers: Checked, heads: Checked, counts: Sequence[int]) -> dict[int,
 
 
 def _normalised(matrix: Attention) -> np.ndarray:
-    """Rows that sum to 1 in float64, of float32 rows that do so to its precision."""
+    """Rows divided by their sums in float64; in float32 they sum to 1 only up to rounding."""
     wide = np.asarray(matrix, float)
     return wide / wide.sum(-1, keepdims=True)
 
@@ -350,7 +351,7 @@ class _Store:
         attention = [np.where(mask[:, None, :, None], each, itself) for each in attention]
         worst = max(np.abs(each.sum(-1, dtype=float) - 1).max() for each in attention)
         if not worst <= renormalise:
-            halved = " (half precision rounds them so)" if worst <= HALF_PRECISION_DEVIATION else ""
+            halved = " (half precision explains this)" if worst <= HALF_PRECISION_DEVIATION else ""
             raise BayesattnError(
                 f"attention of each token must sum to 1 within renormalise = {renormalise:g}, got a sum that is off by"
                 f" {worst:.2g}{halved}"
@@ -367,7 +368,7 @@ class _Store:
             sums += np.sum(start * end), np.sum(start**2)
 
     def result(self) -> Read:
-        """All that was read."""
+        """Hidden states, attention, mask and skips of all batches."""
         rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
         names = tuple(tuple(f"{layer}.{head}" for head in kept) for layer, kept in self.chosen.items())
         return Read(self.inputs, list(self.attention), self.mask, rho, names)

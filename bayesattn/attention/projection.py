@@ -44,7 +44,7 @@ class Projection(Described):
 
 
 def principal_components(inputs: Checked, features: int, mask: Checked = None) -> Projection:
-    """Principal components of tokens; make it from training examples, and use it for all.
+    """Projection to principal components of tokens; compute it from training examples, and apply it to all examples.
 
     Args:
         inputs: tokens, shape (P, T, N).

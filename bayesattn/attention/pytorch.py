@@ -1,4 +1,4 @@
-"""A PyTorch transformer run for its hidden states and attention."""
+"""Hidden states and attention from a run of a PyTorch transformer."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
@@ -19,10 +19,10 @@ Run = Callable[[Mapping[str, Any]], tuple[list[np.ndarray], list[np.ndarray]]]
 
 @contextmanager
 def evaluated(model: Any) -> Iterator[Run]:
-    """Function from a batch to hidden states, before the first and after each layer, and attention of all layers.
+    """Context with a function of a batch: hidden states, before the first and after each layer, and attention of all layers.
 
-    The model is in evaluation mode meanwhile; afterwards each of its modules has the mode that it had. Raises ValueError
-    for another kind of model, or one that returns no attention.
+    Inside the context the model is in evaluation mode; afterwards each of its modules returns to its previous mode.
+    Raises ValueError for another kind of model, or one that returns no attention.
     """
     import torch  # pyright: ignore[reportMissingImports]
 

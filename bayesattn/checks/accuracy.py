@@ -35,9 +35,9 @@ Outcome = Literal["higher", "lower", "cannot tell"]
 class Gain:
     """Accuracy of a mean predictor minus the accuracy of the GP limit, on the same test examples.
 
-    `difference` is the gain, as a share of the `examples`. `better` and `worse` count the examples that only the mean
-    predictor and only the GP limit gets right. `monte_carlo_error` is the Monte Carlo error of the mean predictor's
-    accuracy.
+    `difference` is the gain, as a share of the `examples`. `better` counts the examples that only the mean predictor gets
+    right, `worse` those that only the GP limit gets right. `monte_carlo_error` is the Monte Carlo error of the mean
+    predictor's accuracy.
     """
 
     difference: float
@@ -48,7 +48,7 @@ class Gain:
 
     @property
     def p_value(self) -> float:
-        """p-value of McNemar's exact test: two-sided binomial probability of counts as uneven for equal predictors."""
+        """p-value of McNemar's exact test: two-sided binomial probability that equal predictors have counts this uneven."""
         discordant = self.better + self.worse
         return float(stats.binomtest(self.better, discordant).pvalue) if discordant else 1.0
 
@@ -134,7 +134,7 @@ class Accuracy(Described):
 
 
 def outcome_of(difference: float, error: float) -> Outcome:
-    """Sign of a difference that is significant at a level of 1 % by its error, or "cannot tell"."""
+    """Outcome "higher" or "lower" for a difference significant at 1 % by its error, otherwise "cannot tell"."""
     # Negated, so that NaN gives "cannot tell".
     if not abs(difference) > SIGNIFICANT_ERRORS * error:
         return "cannot tell"
@@ -198,8 +198,8 @@ def monte_carlo_error(
 
     Accuracy is a step function of the mean predictor. The Monte Carlo error of the mean predictor is normal, with the
     covariance between examples estimated from the means of B batches, sum_b (m_b - m)(m_b - m)^T / (B (B - 1)). The error
-    is the root mean square change of the accuracy when errors from this distribution are added. It is 0 if no example then
-    changes its sign, which means below 1 / (n sqrt(RESAMPLES)) for n examples.
+    is the root mean square change of the accuracy when errors from this distribution are added. If no example changes its
+    sign, the error is 0, which stands for an error below 1 / (n sqrt(RESAMPLES)), with n examples.
 
     Args:
         mean: mean predictor over all draws.
@@ -266,9 +266,9 @@ def gain(
 
 @with_own_settings
 def accuracy_on(model: Model, validation: "Validation") -> Accuracy:
-    """Accuracy on the test examples of `model`, with the saddle point, corrected theory and draws of the same posterior.
+    """Accuracy of a validation's saddle point, corrected theory and draws on the test examples of `model`.
 
-    The corrected theory's predictor is here the one at its mean U, without the correction of the predictor itself.
+    The corrected theory here predicts with its mean U; the predictor itself is not corrected.
 
     Args:
         model: model with the training examples, architecture and temperature of `validation.model`, and test examples of

@@ -72,8 +72,9 @@ def alignment_over_draws(
 ) -> Alignment | None:
     """Alignment of the kernel with the labels, at finite width and in the GP limit; None if it is not available.
 
-    Labels that are all zero have no alignment. It is not computed for a compressed dataset, whose kernel is that of other
-    examples, nor for more than `MOST_ALIGNED_LABELS` labels, because each draw needs the eigenvectors of its kernel.
+    Labels that are all zero have no alignment. The alignment is not computed for a compressed dataset, whose kernel is that
+    of other examples. Nor is it computed for more than `MOST_ALIGNED_LABELS` labels, because each draw needs the
+    eigenvectors of its kernel.
 
     Args:
         model: the posterior.

@@ -62,11 +62,11 @@ class Simulations(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Calibration:
-    """Ranks of each quantity among its posterior draws, and the probability that uniform ranks look less uniform.
+    """Ranks of each quantity among its posterior draws, and the p-value of their uniformity.
 
     `effective` is the effective share of the ranked draws, 1 if thinning made them independent. `level` is the probability
-    that a correct sampler fails. `bias` is the step-size bias of U that a biased sampler estimates, averaged over
-    simulations, in posterior standard deviations, for the entry with the largest bias; None for other samplers.
+    that a correct sampler fails. `bias` is the step-size bias of the entry of U with the largest bias, as a biased sampler
+    estimates it, in posterior standard deviations, averaged over simulations; None for other samplers.
     """
 
     names: list[str]
@@ -84,7 +84,7 @@ class Calibration:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the ranks are uniform; None if they are not uniform only for draws that are not independent."""
+        """Whether the ranks are uniform; None if uniformity fails only for quantities whose draws are not independent."""
         failed = self.p_values <= self.threshold
         if not failed.any():
             return True
@@ -93,7 +93,7 @@ class Calibration:
 
 @dataclass(frozen=True, eq=False)
 class JointTest:
-    """Location and spread of functions of parameters and labels after transitions, minus before, in standard errors."""
+    """Change of location and spread of functions of parameters and labels by transitions, in standard errors."""
 
     names: list[str]
     z_scores: Float[np.ndarray, " quantity"]
@@ -234,7 +234,7 @@ def joint_test(
     if job.sampler in WITH_REPLICAS:
         raise BayesattnError(
             f"sampler must draw from its last draw alone for the joint test, got {job.sampler!r}, whose replicas remember"
-            " the labels before; calibration.calibrate ranks its draws"
+            " earlier labels; use calibration.calibrate instead"
         )
     tuning_key, start_key, fresh_key = jax.random.split(
         stream(seed, "joint test", fingerprint(model), job.sampler, job.parameterisation), 3
@@ -316,13 +316,13 @@ def quantity_names(model: NetworkPosterior) -> list[str]:
 
 
 def _with_heads_kept(model: NetworkPosterior, settings: PlainDict) -> PlainDict:
-    """Settings of a job that keeps queries and keys if they are sampled, of which quantities are functions."""
+    """Settings of a job, which keeps queries and keys if they are sampled, because ranked quantities depend on them."""
     kept = {"keep": ("order_parameter", "prediction", "queries_keys")}
     return settings if has_fixed_attention(model) else kept | settings
 
 
 def narrow_model(temperature: float = 0.01) -> Model:
-    """NetworkPosterior narrower than its number of paths, with one path that hardly affects the labels.
+    """Model of a network narrower than its number of paths, with one path that hardly affects the labels.
 
     Two heads at width 1 make U singular. The first head averages over all tokens, which are nearly centred, so its path
     inputs are a hundredth the size of the second head's. The labels do not determine the sign of the weak path relative to

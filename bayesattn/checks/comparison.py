@@ -1,7 +1,7 @@
 """Comparison of draws with theory for families of quantities: tests of each and of all jointly, and confidence bounds.
 
-A difference counts only beyond the order in 1/N that the theory leaves out and beyond Monte Carlo error, with a correction
-for the number of quantities.
+A difference counts only if it exceeds the order in 1/N that the theory leaves out plus the Monte Carlo error, corrected for
+the number of quantities.
 """
 
 from dataclasses import dataclass
@@ -89,7 +89,7 @@ def joint_p_of(entries: Compared, draws: Float[np.ndarray, "draw entry"]) -> flo
 
 
 def next_order(first: Real, relative_variance: Real) -> Real:
-    """Relative size of the order in 1/N after a relative first-order change, first (first + relative_variance).
+    """Relative size of the next order in 1/N, first (first + relative_variance), given the first-order change `first`.
 
     A mean over fluctuations of U is a series in this change and in their relative variance: each term is smaller than the
     previous one by about one of the two factors. The square of the variance alone is not a term, since without data the

@@ -125,9 +125,9 @@ class Diagnostics(Described):
             )
         if self.pareto_k > MOST_PARETO_K:
             notes.append(
-                f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: draws so rare that"
-                " none is there may decide means of U^2 and variances of U, whose Monte Carlo errors come out too small;"
-                " draw more, or state quantiles"
+                f"the tails of U^2 are heavy: Pareto k is {self.pareto_k:.2f}, above {MOST_PARETO_K}: values too rare"
+                " to be among the draws may dominate means of U^2 and variances of U, so that their Monte Carlo errors are"
+                " too small; draw more, or state quantiles"
             )
         elsewhere = ", or use the collapsed parameterisation" if self.weight_space else ""
         if self.divergences:
@@ -248,7 +248,7 @@ def summary(draws: Draws) -> list[PlainDict]:
     Monte Carlo error, and "test_error" due to the size of the test set).
 
     Rows of U also contain the effective sample size of the tails ("tail_ess") and the shape of the tail of the square
-    ("pareto_k"), above 0.7 of which the mean of U^2 is unreliable.
+    ("pareto_k"). If it is above 0.7, the mean of U^2 is unreliable.
 
     Undefined numbers are None: R-hat of one chain, and all numbers except the mean for too few draws or for draws that do
     not vary. The argument and its errors are those of `diagnose`.

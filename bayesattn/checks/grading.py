@@ -1,4 +1,4 @@
-"""Grades: draws of a reference posterior held against its truth (docs/howto/grading.md)."""
+"""Grades: comparison of draws of a reference posterior with its truth (docs/howto/grading.md)."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,9 +30,9 @@ GRADES = RIGHT, BIASED, CANNOT_TELL = "right", "biased", "cannot tell"
 MARGIN = 0.2
 """Bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right."""
 MOST_REPEATS = 0.1
-"""Largest share of draws that occur in another chain too; within a chain, some samplers return to earlier states."""
+"""Largest share of draws that also occur in another chain. Within a chain, samplers may return to earlier states."""
 SMALLEST_SPREAD = 0.01
-"""Smallest ratio of standard deviations at which repeats are looked for: fits of one optimum repeat by rounding."""
+"""Smallest ratio of standard deviations at which repeats count: fits that reach one optimum repeat by rounding."""
 LENGTHS = 20
 """Number of lengths of the chains at which the squared bias is computed."""
 SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
@@ -42,14 +42,14 @@ SHARES = tuple(f"below {level:.0%}" for level in LEVELS)
 class Grade(Described):
     """Draws of a reference posterior, graded.
 
-    Two kinds of numbers are tested for each quantity, each against its Monte Carlo error and that of the truth: its mean,
-    and the shares of draws below the true quantiles, which show a wrong spread or shape. Heavy tails hardly affect the
-    shares, unlike the ratio of standard deviations, which is therefore only stated.
+    For each quantity, the mean and the shares of draws below the true quantiles are tested, within the Monte Carlo errors
+    of draws and truth. The shares show a wrong spread or shape. The ratio of standard deviations is stated but not tested,
+    because heavy tails affect it; they hardly affect the shares.
 
     Args:
         reference: the reference posterior.
         values: quantities of the draws.
-        gradients: number of gradients behind all draws, or None.
+        gradients: number of gradients computed for all draws, or None.
         margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
         level: largest probability that right draws are called biased, all tests together.
     """
@@ -76,7 +76,7 @@ class Grade(Described):
         found = moments(drawn)
         error = np.hypot(found["error"], truth.mean_error)
         shares = moments((drawn <= xr.DataArray(quantiles, dims=("quantity", "level"))).astype(float))
-        # The error of a share is that of right draws: its own error falls with the share, and there is none for 0 and 1.
+        # A share has the error of right draws. The error estimated from the share falls with it, and is missing at 0 and 1.
         ess = np.where(np.isnan(shares["ess"]), found["ess"][:, None], shares["ess"])
         own = np.sqrt(truth.below * (1 - truth.below) / ess)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -114,7 +114,7 @@ class Grade(Described):
         if fixed := int(np.sum(np.ptp(self.values, axis=(0, 1)) == 0)):
             return [f"{fixed} quantities never vary: these are points, not draws"]
         if table["sd ratio"].iloc[0] > SMALLEST_SPREAD and _repeated(self.values[..., 0]) > MOST_REPEATS:
-            return ["the same draws occur in several chains: hand over each chain once"]
+            return ["the same draws occur in several chains: pass each chain once"]
         return doubts_about("the quantities", len(self.values), table["rhat"].to_numpy(), table["ess"].to_numpy())
 
     @property
@@ -200,7 +200,7 @@ class Grade(Described):
 
 
 def _recorded(steps: xr.DataArray) -> int | None:
-    """Number of gradients of all draws, those between kept ones included; None where some were not recorded."""
+    """Number of gradients of all draws, including draws left out by thinning; None if some were not recorded."""
     if not np.isfinite(steps.values).all():
         return None
     numbers = steps["draw"].values if "draw" in steps.coords else np.arange(steps.sizes["draw"])
@@ -227,14 +227,14 @@ def _p_value(z: np.ndarray, ess: np.ndarray) -> np.ndarray:
 def grade(
     draws: Draws, name: str, *, gradients: int | None = None, margin: float = MARGIN, level: float = LEVEL
 ) -> Grade:
-    """Grade draws of a reference posterior: are they right or biased, or can they not tell?
+    """Grade draws of a reference posterior as "right", "biased" or "cannot tell".
 
     Args:
         draws: draws of `bayesattn.reference.load(name).model`: the result of `bayesattn.sample`, `from_numpyro` or
             `from_vectors`, a run, or its folder. They hold the order parameter and the prediction.
         name: name of the reference posterior, one of `bayesattn.reference.names()`.
-        gradients: number of gradients behind all draws of all chains together, for the squared bias at a given cost; by
-            default the sum of n_steps in sample_stats, times the thinning, which excludes the warm-up.
+        gradients: number of gradients computed for all draws of all chains, to state the squared bias at a given cost; by
+            default the sum of n_steps in sample_stats, times the thinning, without the warm-up.
         margin: bias of a mean, in posterior standard deviations, that must be excluded for draws to be called right.
         level: largest probability that right draws are called biased, all tests together; below 1.
 

@@ -48,8 +48,8 @@ def outputs_of(model: Model, by_batch: Float[np.ndarray, "batch row feature"]) -
 def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray, "batch row feature"]:
     """Readouts of the mean predictor over batches of consecutive draws of U, four batches per chain.
 
-    Of more than 1000 draws, 1000 evenly spaced ones are used, and the error estimated between batches is the error of
-    these.
+    If there are more than 1000 draws, 1000 evenly spaced draws are used, and the error estimated from the batches is that
+    of these 1000 draws.
 
     Args:
         model: the posterior.

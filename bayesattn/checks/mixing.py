@@ -17,7 +17,7 @@ FEWEST_DRAWS_FOR_TAILS = 400
 FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
 FEWEST_CHAINS = 2
-"""Smallest number of chains for R-hat: that of one chain, from its halves, does not show whether chains agree."""
+"""Smallest number of chains for R-hat. R-hat from the halves of one chain does not show whether chains agree."""
 FEWEST_RANKED_DRAWS, MOST_RANKED_DRAWS = 10, 400
 """Smallest and largest number of draws per chain whose ranks are compared."""
 ESS_ESTIMATES = 10
@@ -55,7 +55,7 @@ class Scalar:
 
     @cached_property
     def sizes(self) -> dict[str, tuple[np.ndarray, list[float]]]:
-        """Numbers of first draws, of all chains together, and their effective sample sizes, of "bulk" and of "tail"."""
+        """Numbers of draws in growing first parts of the chains, and effective sample sizes, for "bulk" and "tail"."""
         chains, draws = self.values.shape
         counts = np.unique(np.linspace(FEWEST_DRAWS, draws, ESS_ESTIMATES).astype(int))
         return {

@@ -26,7 +26,7 @@ def ecdf_band(simulations: int, draws: int, level: float = 0.05) -> tuple[np.nda
     """Simultaneous band of the ECDF of uniform ranks minus its mean, at ranks 0 .. L (Sailynoja, Burkner & Vehtari 2022)."""
     tails = _tails(simulations, draws)
     candidates = np.unique(tails)
-    # The probability that some tail is at most this small increases with the tail.
+    # The probability that some tail is at or below a candidate increases with the candidate.
     small = bisect_right(candidates, level, key=lambda tail: uniform_probability([tail], simulations, draws)[0])
     inside = tails > candidates[max(small - 1, 0)] * TIE_FACTOR
     counts = np.arange(simulations + 1)
@@ -45,7 +45,7 @@ def ecdf_difference(ranks: Int[np.ndarray, " simulation"], draws: int) -> Float[
 def uniform_probability(
     least_tails: Sequence[float] | Float[np.ndarray, " quantity"], simulations: int, draws: int
 ) -> Float[np.ndarray, " quantity"]:
-    """Probability that uniform ranks have a binomial tail at some rank 0 .. L - 1 at most as small as each of `least_tails`.
+    """Probability, for each of `least_tails`, that uniform ranks have a binomial tail no larger at some rank 0 .. L - 1.
 
     The result is exact up to rounding, even if it is tiny. The ECDF of uniform ranks is a Markov chain in the rank. The
     probabilities of the paths that leave the band are summed at the rank where they first leave it (after Sailynoja,
@@ -76,7 +76,7 @@ def chain_ecdfs(values: Float[np.ndarray, "chain draw"]) -> Float[np.ndarray, "c
 
 
 def chain_band(chains: int, draws: int) -> Float[np.ndarray, " place"]:
-    """Band within which `chain_ecdfs` of chains of independent draws of one distribution all stay, with probability 0.99.
+    """Band that contains `chain_ecdfs` of all chains with probability 0.99, for independent draws of one distribution.
 
     If all draws have one distribution, the ranks of a chain are a sample without replacement (Sailynoja, Burkner & Vehtari
     2022).
@@ -116,7 +116,7 @@ def effective_share(draws: Float[np.ndarray, "simulation draw quantity"]) -> Flo
     variograms = np.stack([np.zeros_like(within), *squares])
     time = np.ones_like(within)
     for _ in range(2):
-        # The variance within a chain is less than the variance by that of the chain's mean, which depends on the time.
+        # The variance within a chain is the variance minus that of its mean, which depends on the autocorrelation time.
         variance = within / (1 - np.minimum(time, count / 2) / count)
         pairs = np.sum(np.reshape(1 - variograms / (2 * variance), (-1, 2, len(within))), axis=1)
         positive = np.where(np.cumsum(pairs <= 0, axis=0) == 0, pairs, 0)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
 
 LEAST_ERRORS_IN_FIT = 3.0
-"""Monte Carlo errors that a deviation must reach to enter the fit: logarithms of noise are misleading."""
+"""Smallest deviation, in Monte Carlo errors, that enters the fit: logarithms of noise are misleading."""
 
 
 class Slope(NamedTuple):

@@ -82,10 +82,10 @@ def _least_bounded(validation: "Validation") -> tuple[Compared, int]:
 
 
 def _cause(validation: "Validation") -> str:
-    """Statement whether the next order in 1/N may explain why the theory does not hold, which would not refute it."""
+    """Statement whether the next order in 1/N may explain the difference, in which case the theory is not refuted."""
     first = float(np.max(np.abs(validation.expected) / size_of(validation.corrected)))
     off = float(max(np.max(np.abs(family.difference) / family.size) for family in validation.families))
-    text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: what is missing is"
+    text = f"this is the theory to first order in 1/N, which changes U by up to {percent(first)}: the missing part is"
     if off < first:
         return f"{text} less, which the next order can be; it would be a quarter or less at twice the width"
     return f"{text} more, {percent(off)}, which the next order of a series that converges is not"

@@ -29,7 +29,7 @@ class Candidate(NamedTuple):
     `theory.Evidence`. If K + T I is singular in float64, or if T is too low to compete, there is no evidence: evidence,
     error and method are None, and `failure` states the reason.
 
-    Accuracies are None without such examples; accuracies at finite width are also None without a saddle point.
+    Accuracies are None without validation or test examples. At finite width they are also None without a saddle point.
     """
 
     temperature: float
@@ -48,7 +48,7 @@ class Candidate(NamedTuple):
 def candidates(
     model: Model, temperatures: Sequence[float] = TEMPERATURES, seed: int = 0, particles: int | None = None
 ) -> list[Candidate]:
-    """Evidence and accuracy of a model at each of some temperatures.
+    """Evidence and accuracy of a model at each of several temperatures.
 
     Args:
         model: the model; its own temperature is not used.

@@ -74,7 +74,7 @@ class Validation(Described):
     """Comparison of the theory of one model with draws of its posterior.
 
     `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point and
-    `corrected` the theory to first order in 1/N. `expected` is the difference of the last two, the deviation from the saddle
+    `corrected` the theory to first order in 1/N. `expected` is `corrected` minus `saddle`, the deviation from the saddle
     point expected at finite width. `allowance` is the size of the next order, which the corrected theory leaves out; it
     depends on `relative_variance`, the theory's variance of each U_ij in units of U_ii U_jj.
 
@@ -146,7 +146,7 @@ class Validation(Described):
 
     @property
     def usable(self) -> bool:
-        """Whether the chains mixed well enough for a verdict, which one chain alone cannot show."""
+        """Whether the chains mixed well enough for a verdict; always False for a single chain."""
         return not doubts_about("U", self.diagnostics.chains, self.rhat, self.ess)
 
     @property
@@ -171,7 +171,7 @@ class Validation(Described):
 
     @property
     def bound(self) -> float:
-        """Largest confidence bound of a relative difference of U or the predictor, to within which the theory holds."""
+        """Largest confidence bound of a relative difference of U or the predictor; the theory holds to within it."""
         return float(max(np.max(family.bound) for family in self.families))
 
     @property
@@ -212,7 +212,7 @@ class Validation(Described):
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
     def visible(self) -> tuple[float, float]:
-        """Smallest relative difference that is a failure for every quantity: parts of allowance and Monte Carlo error."""
+        """Smallest relative difference that is a failure for every quantity, in two parts: allowance, Monte Carlo error."""
         families = self.families
         family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
         worst = int(np.argmax((family.allowance + family.noise) / family.size))

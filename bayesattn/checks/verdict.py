@@ -23,8 +23,8 @@ USABLE_RHAT = 1.02
 """Largest R-hat of usable draws.
 
 Draws worse than usable cannot decide whether the theory holds; draws between usable and good have a warning. R-hat is
-rank-normalised, the larger of bulk and folded R-hat. For ten entries of 4 x 100 independent draws it was above 1.01 in 65 %
-of 40 sets and above 1.02 in 12 %; for 4 x 250 draws in 8 % and in none.
+rank-normalised, the larger of bulk and folded R-hat. In 40 sets of 4 x 100 independent draws of ten entries, R-hat was above
+1.01 in 65 % of the sets and above 1.02 in 12 %. With 4 x 250 draws, it was above 1.01 in 8 % and above 1.02 in none.
 """
 DRAWS_PER_FREEDOM = 3
 """Effective sample size per degree of freedom of a Monte Carlo error: autocorrelations are estimated too."""

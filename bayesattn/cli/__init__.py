@@ -30,7 +30,7 @@ COMMANDS = {
     "theory": "Solve the theory: saddle point, correction, head scores.",
     "sample": "Draw from the posterior into a run on disk.",
     "runs": "List runs with progress and diagnostics.",
-    "sweep": "Bring many runs to their end.",
+    "sweep": "Complete many runs.",
     "validate": "Does the theory hold? Compare it with draws.",
     "calibrate": "Is each sampler right? Calibrate it by simulation.",
     "reference": "Posteriors whose truth is known: list, show, export.",
@@ -43,7 +43,7 @@ COMMANDS = {
     "report": "Write an HTML page about runs.",
     "init": "Write a model file to edit, or check one.",
 }
-"""Summary of each command, a function in a module of its name (_ for -), imported when called: NumPyro and JAX are slow."""
+"""Summary of each command. Its function, in a module of its name (_ for -), is imported on use: NumPyro and JAX are slow."""
 CHAINS_AT_A_TIME = 4
 """Usual number of chains sampled at a time, each on a core; linear algebra on all cores would make them wait."""
 OBJECTS_PER_COLLECTION = 50_000
@@ -94,7 +94,7 @@ def _options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Draw the exact posterior of attention networks and hold the theory against it."""
+    """Draw the exact posterior of attention networks and compare the theory with it."""
 
 
 def main() -> None:
@@ -155,7 +155,7 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return f"memory does not suffice: {str(error).splitlines()[0] if str(error) else 'nothing is left'}", BAD_INPUT
     if isinstance(error, BayesattnError | OSError | FloatingPointError):
         return as_options(str(error)), CANNOT_TELL if isinstance(error, FloatingPointError) else BAD_INPUT
-    hint = "please report it, with what the same command prints with --debug"
+    hint = "please report it, with the output of the same command with --debug"
     return f"internal error, {type(error).__name__}: {error}; this is a fault of bayesattn: {hint}", INTERNAL
 
 
@@ -197,7 +197,7 @@ class _Stop:
             raise KeyboardInterrupt(status)
         # A handler may interrupt another write, so these writes bypass Python's buffers.
         if self.asked == 2:
-            os.write(2, b"bayesattn: finishing what is under way; asked once more, it stops at once\n")
+            os.write(2, b"bayesattn: finishing the work in progress; a third signal stops it at once\n")
         else:
             os.write(2, b"bayesattn: stopped at once; what was recorded before is kept\n")
             os._exit(status)

@@ -14,7 +14,7 @@ from bayesattn.preferred_attention import compare_attention, most_probable_atten
 
 
 def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> None:
-    """Log evidence of the task's own heads, of uniform ones and of the most probable ones, at each width and temperature."""
+    """Print log evidences of the task's own, uniform and most probable heads, at each width and temperature."""
     with working("searching for the most probable attention", as_json):
         compared = [compare_attention(case, _candidates(case, seed), seed=seed) for case in cases]
     if as_json:
@@ -36,13 +36,13 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
     for comparison in compared:
         say(comparison.summary())
     if any(each.candidate == "most probable" for each in compared[0].rows):
-        say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) that was climbed to from a prior draw")
+        say("most probable: the maximum of log p(Y | Q, K) + log p(Q, K) found by ascent from a prior draw")
 
 
 def _candidates(case: AttentionModel, seed: int) -> dict[str, Any]:
-    """Heads of the task, if it has any, those that are most probable, and uniform ones."""
+    """Candidates by name: the task's own heads, if it has any, the most probable heads, and uniform heads."""
     prior, found = QueriesAndKeys.of(case), {}
-    if all((*case.query_variances, *case.key_variances)):  # Or all attention is uniform.
+    if all((*case.query_variances, *case.key_variances)):  # With a variance of 0, all attention is uniform.
         rng = np.random.default_rng(seed)
         start = heads_of(prior.named({name: jnp.asarray(rng.normal(size=shape)) for name, shape in prior.sites()}))
         found["most probable"] = most_probable_attention(case, start).queries_and_keys

@@ -39,10 +39,10 @@ from bayesattn.samplers import BIASED, SAMPLERS, WITH_REPLICAS
 CALIBRATED_SAMPLERS = [name for name in SAMPLERS if name not in WITH_REPLICAS]
 """Samplers for which both tests are available."""
 NARROW_SIMULATIONS = 100
-"""Largest number of simulations of the narrow network: chains stuck in one mode then have p = 1e-12."""
+"""Largest number of simulations of the narrow network; it is enough for p = 1e-12 if chains are stuck in one mode."""
 WHY_NARROW = (
-    "2 paths at width 1, one of which hardly shows in the labels: chains that keep to one part of the posterior look well"
-    " mixed there, and fail here"
+    "2 paths at width 1, one of which hardly affects the labels: chains that stay in one mode of the posterior look well"
+    " mixed, but fail this test"
 )
 Results = dict[str, tuple[calibration.Calibration, calibration.JointTest]]
 
@@ -63,7 +63,7 @@ def calibrate(
         int, typer.Option(min=calibration.FEWEST_DRAWS, help="Posterior draws that a simulated value is ranked among.")
     ] = 63,
     thin: Annotated[int, typer.Option(min=1, help="Transitions between these draws.")] = 5,
-    warmup: Annotated[int, typer.Option(min=1, help="Transitions before them.")] = 200,
+    warmup: Annotated[int, typer.Option(min=1, help="Transitions before the first draw.")] = 200,
     narrow: Annotated[
         bool, typer.Option(help="Whether a network narrower than its number of paths is calibrated too.")
     ] = True,
@@ -75,9 +75,9 @@ def calibrate(
 ) -> None:
     """Is each sampler right? Simulation-based calibration and a joint test; exit status 0 if all hold, 1 if one fails.
 
-    Labels are simulated from the prior, so the model gives architecture, path inputs and temperature. A right sampler fails
-    with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks are not
-    uniform, but the draws depend on each other; raise --thin.
+    Labels are simulated from the prior; only architecture, path inputs and temperature of the model are used. A right
+    sampler fails with a probability of 1 %, over all samplers, quantities and both networks together. Exit status 2: ranks
+    are not uniform, but the draws depend on each other; raise --thin.
 
     Example: bayesattn calibrate hidden_markov --width 10 --sampler hmc
     """
@@ -154,13 +154,13 @@ def _print(results: Results, title: str, thin: int) -> None:
     print_table(title, ranks)
     print_table("joint law of weights and labels", joint_law)
     ranked, joint = next(iter(results.values()))
-    say(f"least p: of {len(ranked.names)} quantities, to be above {ranked.threshold:.1g}")
-    say(f"z-score: the greatest of {len(joint.names)}, to be below {joint.threshold:.1f}")
+    say(f"least p: the smallest of {len(ranked.names)} quantities, which must be above {ranked.threshold:.1g}")
+    say(f"z-score: the greatest of {len(joint.names)}, which must be below {joint.threshold:.1f}")
     for name, (ranked, _) in results.items():
         if ranked.effective.min() < calibration.INDEPENDENT_SHARE:
             say(
-                f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the draws"
-                f" ranked among, below {100 * calibration.INDEPENDENT_SHARE:.0f} %: draws depend on each other;"
+                f"warning: {name}: the effective sample size is {100 * ranked.effective.min():.0f} % of the ranked"
+                f" draws, below {100 * calibration.INDEPENDENT_SHARE:.0f} %: draws depend on each other;"
                 f" raise --thin above {thin}",
                 style="yellow",
             )

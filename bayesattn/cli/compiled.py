@@ -38,9 +38,9 @@ def compile_quickly(level: int = 1) -> None:
     """Reduce the optimisation by XLA, before the first compilation, for commands that compile more than they run.
 
     XLA then compiles in less than half of the time, to the same functions up to rounding; at level 0 it compiles even
-    faster, to slower functions. Each program is compiled by one thread, which needs four fifths of the CPU time of many
-    threads, since other processes compile too. Other versions of jaxlib, which may not have these settings, and settings
-    of the user are left unchanged.
+    faster, to slower functions. One thread compiles each program: it needs four fifths of the CPU time of many threads,
+    and other processes compile too. The user's own settings are kept. Other versions of jaxlib are left unchanged, because
+    they may not have these settings.
     """
     if version("jaxlib").startswith("0.10."):
         os.environ.setdefault(

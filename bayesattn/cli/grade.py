@@ -34,10 +34,10 @@ def grade(
         str, typer.Argument(metavar="NAME", help="Name of a reference posterior, as `reference list` has it.")
     ],
     gradients: Annotated[
-        int | None, typer.Option(help="Gradients behind all draws; by default what the run recorded, without warm-up.")
+        int | None, typer.Option(help="Gradients of all draws; by default those the run recorded, without warm-up.")
     ] = None,
     margin: Annotated[
-        float, typer.Option(help="Bias in standard deviations that must be excluded to be right.")
+        float, typer.Option(help="Bias, in standard deviations, that right draws must exclude.")
     ] = MARGIN,
     figure: FigureFile = None,
     overwrite: Overwrite = False,

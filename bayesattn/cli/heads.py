@@ -54,7 +54,7 @@ def heads(
     width: Width = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
-    least: Annotated[int, typer.Option(help="k of P(k least): the head is among the k heads of least score.")] = 3,
+    least: Annotated[int, typer.Option(help="k of P(k least), the probability of being among the k lowest.")] = 3,
     remove: Annotated[bool, typer.Option("--remove", help="Remove heads one by one, by evidence (theory).")] = False,
     exact: Annotated[
         bool, typer.Option("--exact", help="Sample the network without each head, in place of the theory's losses.")
@@ -66,12 +66,12 @@ def heads(
     draws: Draws = 1000,
     seed: Seed = 0,
     figure: FigureFile = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace what stands at --figure.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file at --figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Which heads matter, and how sure is that? Scores by draws of U, and what is lost without each head.
+    """Which heads matter, and how sure is that? Scores from draws of U, and losses without each head.
 
-    MODEL may also be the folder of a run. The same command goes on where it was stopped.
+    MODEL may also be the folder of a run. After an interruption, the same command resumes.
 
     Example: bayesattn heads hidden_markov --width 10 --remove
     """
@@ -107,13 +107,13 @@ def heads(
 
 
 def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.Run | None]:
-    """Model, the folder of its run, and the run itself if that is what was given."""
+    """Model, folder of its run, and the run itself if `model` is the folder of a run."""
     if Path(model).is_dir() and runs.is_run(model):
         run = runs.Run(model)
         if not isinstance(run.model, NetworkPosterior):
             raise BayesattnError(f"{model} must be a run of a network, got one of a {type(run.model).__name__}")
         if refused := [option for option, value in given.items() if value is not None]:
-            raise BayesattnError(f"{refused[0]} is for models, got it with {model}, a run, which has its own")
+            raise BayesattnError(f"{refused[0]} is only for models, got it with the run {model}, which has its own")
         return run.model, Path(model), run
     width, temperature, data_seed, out = given.values()
     [case] = models(model, None if width is None else [width], temperature, data_seed)
@@ -127,7 +127,7 @@ def _opened(model: str, given: PlainDict) -> tuple[NetworkPosterior, Path, runs.
 def _lost(
     drawn: "xr.DataTree", case: NetworkPosterior, exact: bool, remove: bool, quiet: bool, seed: int
 ) -> tuple[Losses | None, Removal | None]:
-    """Losses without each head, if the theory or sampling can tell them, and the order of removal, if it is asked for."""
+    """Losses without each head, if theory or sampling can compute them, and the order of removal, if requested."""
     if not isinstance(case, Model) or not case.likelihood.conjugate:
         return None, None
     with working("networks without a head", quiet) as bar:

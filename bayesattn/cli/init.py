@@ -38,7 +38,7 @@ def init(
 
 
 def _check(name: str | Path) -> None:
-    """Print the model of a file or of a ready model's name, with heads untrained that would have to be trained."""
+    """Print the model of a file, or the ready model of a name. Heads that need training stay untrained."""
     from bayesattn.models.load import load_model, must_train
     from bayesattn.models.memory import bytes_needed
 

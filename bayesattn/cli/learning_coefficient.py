@@ -49,10 +49,10 @@ def learning_coefficient(
     draws: Draws = 1000,
     seed: Seed = 0,
     figure: FigureFile = None,
-    overwrite: Annotated[bool, typer.Option(help="Replace what stands at --figure.")] = False,
+    overwrite: Annotated[bool, typer.Option(help="Replace an existing file at --figure.")] = False,
     as_json: Json = False,
 ) -> None:
-    """The learning coefficient at several temperatures, its limit and multiplicity. The same command goes on.
+    """The learning coefficient at several temperatures, its limit and multiplicity. The same command resumes.
 
     Exit status 0 if the temperatures determine the limit, 2 if not.
 

@@ -54,8 +54,8 @@ Warmup = Annotated[int, typer.Option(help="Adaptation steps of each chain, disca
 Draws = Annotated[int, typer.Option(help="Draws kept of each chain.")]
 ShowAll = Annotated[bool, typer.Option("--all", help="Print every entry of U.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, and nothing else, to standard output.")]
-Overwrite = Annotated[bool, typer.Option(help="Replace what stands at --out, or at --figure.")]
-OverwriteOut = Annotated[bool, typer.Option(help="Replace what stands at --out.")]
+Overwrite = Annotated[bool, typer.Option(help="Replace existing files at --out and --figure.")]
+OverwriteOut = Annotated[bool, typer.Option(help="Replace an existing file at --out.")]
 FigureFile = Annotated[
     Path | None,
     typer.Option("--figure", help="Write the figure to this file too: PNG, PDF or SVG by its ending."),

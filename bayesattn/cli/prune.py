@@ -63,7 +63,7 @@ def prune(
 ) -> None:
     """Do head scores tell which heads can go? Remove heads of the trained network and of the posterior's mean predictor.
 
-    The temperature is the one of greatest evidence where the model has validation examples, unless --temperature is given.
+    If the model has validation examples, the temperature of greatest evidence is used, unless --temperature is given.
 
     Example: bayesattn prune one_shot_digits --width 10 --data-seed 0
     """

@@ -81,8 +81,8 @@ def _list(as_json: bool) -> None:
         )
     print_table("reference posteriors", table)
     say(
-        "routes differ by: largest difference of the two routes to the truth in their errors, over all quantities, and what"
-        " chance explains"
+        "routes differ by: largest difference between the two routes to the truth, in standard errors, over all quantities,"
+        " and the largest that chance explains"
     )
 
 

@@ -28,9 +28,9 @@ STYLES |= {"interrupted": "yellow", "failed": "red", "unreadable": "red"}
 def runs(
     folder: Annotated[Path, typer.Argument(help="A run, or a folder that holds runs.")],
     watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again every --interval seconds until all is done.")
+        bool, typer.Option("--watch", help="Refresh the list every --interval seconds until all runs end.")
     ] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between looks.")] = 2.0,
+    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between refreshes.")] = 2.0,
     netcdf: Annotated[Path | None, typer.Option(help="Export the run's draws to this NetCDF file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -94,7 +94,7 @@ def _page(folder: Path, rows: list[PlainDict]) -> Group:
                 f"{row['run']}: interrupted; the command that started it resumes it"
             )
     for warnings in advice.values():
-        more = f" (and {len(warnings) - 1} more runs alike)" if len(warnings) > 1 else ""
+        more = f" (and {len(warnings) - 1} more runs like it)" if len(warnings) > 1 else ""
         notes.append(Text(warnings[0] + more, style="yellow"))
     if any(row.get("diagnostics") for row in rows):
         notes.insert(0, Text(f"R-hat and ESS: the worst of {WATCHED_QUANTITIES}"))

@@ -57,7 +57,7 @@ ENTRIES_OF_LEAST_ESS = 3
 
 def sample(
     model: ModelName,
-    out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; a run that stands there is resumed.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run, a Zarr store; an existing run is resumed.")],
     width: Width = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
@@ -74,7 +74,7 @@ def sample(
             " two; the others can be large."
         ),
     ] = None,
-    thin: Annotated[int, typer.Option(help="Keep every so many draws; must divide --draws.")] = 1,
+    thin: Annotated[int, typer.Option(help="Keep only every THIN-th draw; must divide --draws.")] = 1,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="Option of the sampler, such as max_tree_depth=8.")
     ] = None,
@@ -83,21 +83,21 @@ def sample(
         typer.Option(help="Stop when every entry of U has this effective sample size, of bulk and tails."),
     ] = None,
     max_seconds: Annotated[
-        float | None, typer.Option(help="Begin no further block of draws after this time; the same command goes on.")
+        float | None, typer.Option(help="Begin no further block of draws after this time; the same command resumes.")
     ] = None,
-    threads: Annotated[int, typer.Option(min=0, help="Most chains at a time; 0 for one a core.")] = 0,
+    threads: Annotated[int, typer.Option(min=0, help="Largest number of chains at a time; 0 for one per core.")] = 0,
     overwrite: Annotated[
-        bool, typer.Option(help="Replace the run that stands at --out, which stays until the new one is complete.")
+        bool, typer.Option(help="Replace the run at --out; the old run is kept until the new one is complete.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would cost, by some seconds of it, and stop.")
+        bool, typer.Option("--dry-run", help="Estimate the cost from some seconds of sampling, and stop.")
     ] = False,
     show_all: ShowAll = False,
     as_json: Json = False,
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
-    More --draws continue a complete run. Exit status 2: bad input, or draws that are not finite.
+    A complete run continues if --draws is larger. Exit status 2: bad input, or draws that are not finite.
 
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """

@@ -108,7 +108,7 @@ MOST_DIAGONAL_ENTRIES = 20
 
 
 def say_paths(names: Sequence[str], numbers: Collection[int]) -> None:
-    """Print the names of the paths with these numbers, which stand in tables."""
+    """Print the names of the paths with these numbers; tables show only the numbers."""
     chosen = [f"{number}: {name}" for number, name in enumerate(names, 1) if number in numbers]
     say("paths: " + ", ".join(each.replace(" ", NO_BREAK_SPACE) for each in chosen))
 

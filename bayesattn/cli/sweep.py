@@ -37,12 +37,12 @@ def sweep(
         Path | None, typer.Option(help="Folder of the runs and the table; by default out/ and the file's name.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Worker processes here; by default one a core, or one a GPU.")
+        int | None, typer.Option(min=1, help="Local worker processes; by default one per core, or one per GPU.")
     ] = None,
     scheduler: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="A running Dask scheduler to use instead.")
     ] = None,
-    tls_ca: Annotated[Path | None, typer.Option(help="Certificate of who signed those of a tls:// scheduler.")] = None,
+    tls_ca: Annotated[Path | None, typer.Option(help="CA certificate of a tls:// scheduler.")] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Own certificate, for a tls:// scheduler.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Key of the own certificate.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Chains that a run draws at a time.")] = None,
@@ -54,9 +54,10 @@ def sweep(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Bring many runs to their end. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
+    """Complete many runs. Finished ones are skipped, interrupted ones resumed, failed ones recorded.
 
-    A sweep file is trusted like code, for it may name files and batch jobs; so is a scheduler, which runs what it is sent.
+    A sweep file is trusted like code, because it may name files and batch jobs. A scheduler is trusted too, because it runs
+    what it is sent.
 
     Example: bayesattn sweep sweep.toml --dry-run
     """
@@ -126,4 +127,4 @@ def _print_estimates(plan: "Sweep", workers: int, threads: int, as_json: bool) -
         " on disk"
     )
     if untrained := sum(row.training for row in rows):
-        say(f"{untrained} runs need a network that is trained first, which takes its time; `bayesattn train` shows it")
+        say(f"{untrained} runs first train a network, which takes additional time; `bayesattn train` shows it")

@@ -35,23 +35,23 @@ def theory(
     temperature: Temperatures = None,
     data_seed: DataSeed = None,
     evidence: Annotated[
-        bool, typer.Option("--evidence", help="Also log p(Y), to choose width and temperature by.")
+        bool, typer.Option("--evidence", help="Also compute log p(Y), to choose width and temperature.")
     ] = False,
     seed: Seed = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what it would cost, by timing one gradient, and stop.")
+        bool, typer.Option("--dry-run", help="Estimate the cost by timing one gradient, and stop.")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Solve the theory: saddle point, its finite-width correction, head scores; with --evidence, log p(Y).
 
-    For a model that samples queries and keys: which of several attentions its posterior prefers at each width.
+    For a model that samples queries and keys, it shows which of several attentions the posterior prefers at each width.
 
     Example: bayesattn theory hidden_markov --width 10 --width 100 --evidence
     """
     seed_number("--seed", seed)
     if dry_run and evidence:
-        raise BayesattnError("--dry-run tells nothing of --evidence, whose cost is not known before")
+        raise BayesattnError("--dry-run cannot estimate the cost of --evidence, which is not known in advance")
     cases = [case for hot in temperature or [None] for case in models(model, width, hot, data_seed)]
     if not has_fixed_attention(cases[0]):
         if dry_run:
@@ -201,4 +201,4 @@ def _print_evidence(rows: list[PlainDict]) -> None:
     screen.print()
     print_table("log evidence, log p(Y | N, T)", table)
     if not all(row["evidence"]["reliable"] for row in rows):
-        say("?: not reliable, the error understates itself", style="yellow")
+        say("?: not reliable, the stated error is too small", style="yellow")

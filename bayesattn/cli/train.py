@@ -18,12 +18,12 @@ def train(
     steps: Annotated[int | None, typer.Option(min=1, help="Gradient steps, instead of the model's.")] = None,
     compact: Annotated[
         bool,
-        typer.Option("--compact", help="Keep queries and keys in half precision, and of all else what prune needs."),
+        typer.Option("--compact", help="Keep queries and keys in half precision, plus only what prune needs."),
     ] = False,
 ) -> None:
     """Train the network of a one-shot task; [task] attention = FILE then uses its queries and keys.
 
-    The same command goes on with training that was interrupted.
+    The same command resumes interrupted training.
 
     Example: bayesattn train one_shot_digits --out heads.safetensors
     """

@@ -61,7 +61,7 @@ ANSWERS = {
     validation.CANNOT_TELL: ("The draws cannot tell", "yellow"),
 }
 MOST_DIFFERING_ENTRIES, FARTHEST_ENTRIES = 10, 3
-"""Numbers of off-diagonal entries of U shown: of those that differ, and of those with the largest |z| in any case."""
+"""Numbers of off-diagonal entries of U shown: entries that differ, and entries with the largest |z|, always shown."""
 OUTCOMES = {"higher": "better", "lower": "worse", "cannot tell": "unclear"}
 
 
@@ -74,7 +74,7 @@ def validate(
         list[int] | None, typer.Option(help="Width at which the theory alone is solved; may be given several times.")
     ] = None,
     sampler: Annotated[
-        Sampler | None, typer.Option(help="By default the model's, nuts unless it says otherwise.")
+        Sampler | None, typer.Option(help="By default the sampler of the model file, or nuts if it names none.")
     ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,
@@ -291,7 +291,7 @@ def _print_curve(curve: dict[int, list[Candidate]], choose: bool, model: Model, 
     print_table(f"Theory: {how}", table)
     say("±: of log p(Y), its error; of accuracies, by the size of the validation or test set")
     if not all(by_evidence(tried).reliable for tried in curve.values()):
-        say("?: not reliable, the error understates itself", style="yellow")
+        say("?: not reliable, the stated error is too small", style="yellow")
     for width, tried in curve.items():
         if equal := rivals(tried):
             alike = ", ".join(f"{candidate.temperature:g}" for candidate in (by_evidence(tried), *equal))

@@ -1,4 +1,4 @@
-"""Complete studies, one call and one result each, behind `bayesattn validate`, `prune` and `calibrate`.
+"""Studies behind `bayesattn validate`, `prune` and `calibrate`: one function call runs a study and returns its result.
 
 Each result has a figure and plain values for JSON.
 """

@@ -24,7 +24,7 @@ def checked_network(name: str, value: Checked) -> NetworkPosterior:
 
 
 def with_watched_examples(model: Model) -> Model:
-    """Model of the same posterior, whose only test examples are those whose predictions are diagnosed.
+    """Model of the same posterior that keeps only the test examples whose predictions are diagnosed.
 
     All comparisons use draws of U, so the other test examples are not needed.
     """

@@ -91,7 +91,7 @@ def calibrate(
     """Simulation-based calibration and a joint test of each sampler on each network.
 
     Args:
-        networks: a model, whose labels are not used, and the number of data sets to simulate, by name.
+        networks: pairs by name: a model, whose labels are not used, and the number of data sets to simulate.
         samplers: names in `bayesattn.samplers.SAMPLERS`, except samplers with replicas, for which there is no joint test.
         draws: number of draws among which a simulated value is ranked.
         thin: transitions between these draws.

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NEXT_ORDER, SLOPE_ERRORS = -2, 3.0
-"""Exponent in the width of the order after the first, and standard errors by which a slope may be above it."""
+"""Exponent of the width in the second order, and number of standard errors by which a slope may exceed it."""
 Curve = dict[int, list[Candidate]]
 """Candidates of the theory at several temperatures, by width."""
 
@@ -132,7 +132,7 @@ def validate(
 
     Args:
         model: the model; its own width is not used.
-        widths: widths, each of all layers, at which the posterior is sampled.
+        widths: widths at which the posterior is sampled; all layers have the same width.
         choose_temperature: use at each width the temperature with the largest evidence instead of the model's.
         theory_widths: further widths at which the theory alone is solved.
         also_on: models, by name, on whose test examples the accuracy is computed too.
