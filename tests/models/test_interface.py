@@ -183,7 +183,7 @@ def test_sites_of_another_model_and_single_precision_are_refused():
 
 
 def test_draws_are_awaited_before_another_program_runs(monkeypatch):
-    # NumPyro's ESS on hidden_markov, and the preparation that followed, waited for each other for ever.
+    # Two chains of NumPyro's SA at a time waited for each other for ever: programs that factorise batches must not overlap.
     model, ready = tiny_model(heads=(2,)), []
     size, prepare = model.log_density("collapsed").size, Collapsed.prepare
     monkeypatch.setattr(Collapsed, "prepare", lambda model: ready.append(vectors.is_ready()) or prepare(model))
