@@ -25,6 +25,7 @@ from bayesattn.checks.predicted import predicted
 from bayesattn.checks.pruning import require_prunable
 from bayesattn.checks.ranks import least_tail, uniform_probability
 from bayesattn.checks.validation import VERDICTS
+from bayesattn.cli import screen
 from bayesattn.cli.compiled import keep_compiled
 from bayesattn.cli.prune import _mean
 from bayesattn.cli.validate import FARTHEST_ENTRIES, MOST_DIFFERING_ENTRIES, _entries_shown, _print_entries
@@ -72,6 +73,18 @@ QUICK = ("--warmup", "60", "--draws", "150")
 def run(command, tmp_path):
     (tmp_path / "small.toml").write_text(SMALL)
     return command
+
+
+def test_no_cell_of_a_table_is_cut(monkeypatch, capsys):
+    cells = ["1000", "4,2", "-0.00442", "-0.00448", "-0.00399 ± 0.00034", "+1.3", "1.000", "10498", "3132"]
+    for more in ([], ["12345678"] * 3):
+        table = screen.new_table(*[f"heading {n}" if n > 7 else "N" for n, _ in enumerate(cells + more)])
+        table.add_row(*cells, *more)
+        monkeypatch.setattr(screen.screen, "width", 80)
+        screen.print_table("U", table)
+        _, _, row = capsys.readouterr().out.splitlines()
+        assert row.split() == " ".join(cells + more).split()
+        assert (len(row.rstrip()) > 80) == bool(more)
 
 
 def test_theory(run):

@@ -207,7 +207,10 @@ def from_cache(
         try:
             found = cache[name, layer]
         except (KeyError, IndexError, TypeError):
-            raise BayesattnError(f"cache must hold {(name, layer)!r}, got none") from None
+            raise BayesattnError(
+                f"cache must hold {(name, layer)!r}, got none: from_cache reads cache[{name!r}, {layer}], as an"
+                " ActivationCache has it; patterns, resid_pre and resid_post of each layer are needed"
+            ) from None
         axes = ("examples", "heads", "tokens", "tokens") if name == "pattern" else ("examples", "tokens", "features")
         return real_array(f"cache[{name!r}, {layer}]", found, axes)
 

@@ -96,6 +96,8 @@ def heads(
         print_json(_content(case, found, paths, losses, removal, least))
     else:
         _print(case, found, paths, losses, removal, least, exact)
+        for warning in run.diagnose().warnings():
+            say(f"warning: {warning}", style="yellow")
         say_where(f"run in {folder}")
     if figure is not None:
         from bayesattn.plots import heads_figure, save
@@ -181,7 +183,9 @@ def _print(
         shares = (f"{found.probability_least[at]:.2f}", f"{among[at]:.2f}")
         table.add_row(_head(name), with_error(found.scores[at], found.sd[at]), interval, *shares)
     print_table(f"Heads of {case.name}, {case.size}, T = {cell(case.temperature, 'g')}", table)
-    say("score: weight in U relative to the head of most weight, posterior mean ± sd; head: layer, from 1, and name")
+    say("score: weight in U relative to the greatest, posterior mean ± sd; head: layer (from 1, as read) and name")
+    if found.note:
+        say(found.note, style="yellow")
     if losses is not None:
         _print_losses(losses, exact)
     _print_paths(paths)

@@ -41,11 +41,13 @@ def _check(name: str | Path) -> None:
     """Print the model of a file, or the ready model of a name. Heads that need training stay untrained."""
     from bayesattn.models.load import load_model, must_train
     from bayesattn.models.memory import bytes_needed
+    from bayesattn.models.registry import parameterisations_of
 
     untrained = must_train(name)
     model = load_model(name, trained=False)
     say_where(repr(model))
-    sizes = ", ".join(f"{bytes_needed(model, form) / 2**20:.3g} MiB {form}" for form in ("collapsed", "path"))
+    forms = [form for form in ("collapsed", "path", "token") if form in parameterisations_of(model)][:2]
+    sizes = ", ".join(f"{bytes_needed(model, form) / 2**20:.3g} MiB {form}" for form in forms)
     say_where(f"memory of one chain, at the least: {sizes}")
     if untrained:
         say("heads: not trained yet; the first command that draws or solves trains them")

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
 HOLDS, FAILS, CANNOT_TELL = 0, 1, 2
 """Exit statuses of commands with a verdict; bad input has status 2 too, with a line on standard error."""
 
+GAPS, NARROW_GAPS = (0, 2, 0, 0), (0, 1, 0, 0)
+"""Padding of a table's cells, and that of a table too wide for the screen."""
+MOST_COLUMNS = 10_000
+"""Width of a screen that no table fills."""
 UNBREAKABLE_SPACES, NO_BREAK_SPACE = re.compile(r" (?=[±%])|(?<=±) "), "\N{NO-BREAK SPACE}"
 
 
@@ -78,7 +83,7 @@ def training_bar(shown: Bars, description: str) -> Callable[["Progress"], None]:
 
 def new_table(*headings: str, text: Collection[str] = ()) -> Table:
     """Table whose numbers never wrap; the text columns named in `text` wrap on a narrow screen."""
-    table = Table(box=None, padding=(0, 2, 0, 0))
+    table = Table(box=None, padding=GAPS)
     for heading in headings:
         words = heading in text
         table.add_column(heading, justify="left" if words else "right", no_wrap=not words, overflow="fold")
@@ -86,9 +91,17 @@ def new_table(*headings: str, text: Collection[str] = ()) -> Table:
 
 
 def print_table(title: str, table: Table) -> None:
-    """Print a title above a table; the title may be wider than the table."""
+    """Print a title above a table. No cell is cut: a table too wide for the screen has narrower gaps, then longer lines."""
+    unlimited = screen.options.update(max_width=MOST_COLUMNS)
+    for column in table.columns:
+        if column.no_wrap:
+            column.min_width = max(cell_len(str(text)) for text in (column.header, *column.cells))
+    if table.__rich_measure__(screen, unlimited).minimum > screen.width:
+        table.padding = NARROW_GAPS
+        least = table.__rich_measure__(screen, unlimited).minimum
+        table.width = least if least > screen.width else None
     screen.print(title, style="italic")
-    screen.print(table)
+    screen.print(table, crop=False)
 
 
 def say(text: str, style: str | None = None) -> None:

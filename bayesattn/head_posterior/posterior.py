@@ -30,6 +30,10 @@ from bayesattn.theory.saddle_point import solve
 if TYPE_CHECKING:
     import pandas as pd
 
+EXCHANGEABLE = (
+    "heads of a layer are exchangeable when queries and keys are sampled: their exact scores are equal, and what differs is"
+    " Monte Carlo error or the start of a chain; compare layers or groups instead"
+)
 INTERVAL_PROBABILITY = 0.94
 """Posterior probability of the intervals, as in the package's figures."""
 NEGLIGIBLE_CORRELATION = 0.1
@@ -40,7 +44,7 @@ SEARCHED_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Heads(Described):
-    """Posterior of scores: how much each head matters, relative to the head that matters most in the same draw.
+    """Posterior of scores: weight of each head in U, relative to the largest score of the same draw, skips included.
 
     All arrays have one entry per head, first layer first; `names` are (layer, name), with layers counted from 1. The
     scores can also be those of paths or of groups of heads, by name. A skip connection is not a head.
@@ -68,6 +72,12 @@ class Heads(Described):
     probability_least: Float[np.ndarray, " head"]
     drawn: Float[np.ndarray, "chain draw head"]
     _source: tuple[Draws, NetworkPosterior, Checked, list[str]]
+
+    @property
+    def note(self) -> str:
+        """Caution about the scores of single heads and paths whose queries and keys are sampled; else empty."""
+        _, model, of, _ = self._source
+        return EXCHANGEABLE if isinstance(of, str) and not isinstance(model, Model) else ""
 
     @cached_property
     def losses(self) -> Losses:
@@ -131,7 +141,7 @@ class Heads(Described):
         return f"Heads: posterior of {len(self.names)} scores", {
             "most": said(most),
             "least": f"{said(least)}, the least of all with probability {self.probability_least[least]:.2f}",
-        }
+        } | ({"note": self.note} if self.note else {})
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -15,7 +15,7 @@ from bayesattn.kernels.path_inputs import OrderParameter, checked_path_inputs, i
 def kernel(
     order_parameter: Checked, path_inputs: Checked, other_path_inputs: Checked, arch: Architecture
 ) -> Float[Array, "label other_label"]:
-    """K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu (THEORY section 3).
+    """Kernel `K(U)_{mu nu} = s_0^2 / (N_0 Pi) sum_{pi pi'} U^{pi pi'} xi^pi_mu . xi^pi'_nu` (THEORY section 2).
 
     In a network with skips, Pi in this prefactor is the product of the heads (THEORY section 8). JAX can trace and
     differentiate the kernel in all three arrays.

@@ -71,7 +71,7 @@ def require_usable(likelihood: Likelihood, labels: np.ndarray) -> None:
     if shape != labels.shape[:1]:
         raise BayesattnError(
             f"log_prob of likelihood {type(likelihood).__name__} must have a number for each example, shape"
-            f" {labels.shape[:1]}, got {shape}: sum over outputs"
+            f" {labels.shape[:1]}, got {shape}: sum over outputs, not over examples"
         )
 
 

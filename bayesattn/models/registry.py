@@ -23,10 +23,14 @@ CENTRAL = ("order_parameter", "latent")
 """Primary variable of each kind of posterior, for which the bias of a sampler is estimated."""
 
 
+def parameterisations_of(model: Posterior) -> dict[str, type[Parameterisation]]:
+    """Classes of a posterior's parameterisations by name."""
+    return PARAMETERISATIONS[next(kind for kind in PARAMETERISATIONS if isinstance(model, kind))]
+
+
 def parameterisation_of(model: Posterior, name: str) -> type[Parameterisation]:
     """Class of a posterior's parameterisation by name; for any other name, raises ValueError with the known names."""
-    kinds = PARAMETERISATIONS[next(kind for kind in PARAMETERISATIONS if isinstance(model, kind))]
-    kind = type(model).__name__
+    kinds, kind = parameterisations_of(model), type(model).__name__
     return kinds[one_of(f"parameterisation of {'an' if kind[0] in 'AEIOU' else 'a'} {kind}", name, kinds)]
 
 

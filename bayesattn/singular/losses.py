@@ -11,8 +11,11 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.model import Model
 from bayesattn.models.trees import CHAIN_AXES
-from bayesattn.singular.best_fit import best_fit_of
+from bayesattn.singular.best_fit import best_fit_of, regression
 from bayesattn.singular.coefficient import reduced
+
+LEAST_MEAN_ERRORS = 5
+"""Monte Carlo errors by which a mean of losses may fall below the least possible one."""
 
 
 class Estimate(NamedTuple):
@@ -36,7 +39,8 @@ def learning_coefficient_of(losses: Checked, model: Model, *, best_fit: float | 
         seed: seed of the search for S*.
 
     Raises:
-        ValueError: losses of another shape, negative ones, fewer than four draws; a model without Gaussian labels.
+        ValueError: losses of another shape, negative ones, fewer than four draws, or a mean that no weights reach; a model
+            without Gaussian labels.
     """
     require_kind("model", model, Model)
     model.require_gaussian()
@@ -50,6 +54,12 @@ def learning_coefficient_of(losses: Checked, model: Model, *, best_fit: float | 
     least = best_fit_of(smaller, best_fit, residual=residual, seed=seed)
     found = moments(xr.DataArray(array / (2 * model.temperature), dims=CHAIN_AXES))
     error = float(np.nan_to_num(found["error"]))
+    reached = residual + (regression(smaller) if np.any(smaller.labels) else 0.0)
+    if array.mean() < reached * (1 - 1e-9) - LEAST_MEAN_ERRORS * 2 * model.temperature * error:
+        raise BayesattnError(
+            f"losses must have a mean of at least {reached:.6g}, the least sum of squares of any linear function of the path"
+            f" inputs, got {array.mean():.6g}: a loss is the sum over all examples, so 2 P L_n of a mean loss L_n"
+        )
     least = least.held_against(float(array.min()), 2 * model.temperature * error)
     found["mean"] = found["mean"] - least.square / (2 * model.temperature)
     return Estimate(*(float(found[name]) for name in ("mean", "error", "ess", "rhat")))

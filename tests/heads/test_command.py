@@ -74,7 +74,7 @@ def test_what_cannot_be_is_refused_before_anything_is_drawn(command, model_file,
     assert command("heads", model_file, *FEW)[0] == 0
     code, _, err = command("heads", "out/heads-mine", "--width", 7)
     assert code == 2
-    assert "--width is for models" in err
+    assert "--width is only for models" in err
 
 
 def test_exact_losses_are_sampled(command, model_file):

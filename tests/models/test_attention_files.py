@@ -61,6 +61,11 @@ def test_a_wrong_table_is_told_in_one_sentence(file, old, new, message):
         ba.load_model(file)
 
 
+def test_a_file_is_checked(file, command):
+    status, _, err = command("init", "--check", str(file))
+    assert (status, err) == (0, "")
+
+
 def test_no_network_is_trained_for_heads_that_are_sampled(tmp_path):
     path = tmp_path / "shots.toml"
     path.write_text(

@@ -146,7 +146,9 @@ def test_groups_and_the_model_of_draws(draws, model):
     prior = tree["prior"]["order_parameter"].values[0]
     diagonal = np.einsum("dpp->dp", prior)
     assert np.abs(diagonal.mean(0) - 1).max() < 5 * (diagonal.std(0) / np.sqrt(200)).max()
-    scores = ba.heads(draws)  # Of heads that nothing tells apart.
+    scores = ba.heads(draws)
+    assert "heads of a layer are exchangeable" in scores.note
+    assert "exchangeable" in repr(scores)
     assert np.diff(scores.scores)[0] == pytest.approx(0, abs=4 * np.hypot(*scores.error))
 
 

@@ -193,6 +193,14 @@ def test_draws_are_awaited_before_another_program_runs(monkeypatch):
     assert ready == [True]
 
 
+@pytest.mark.parametrize("key", [jax.random.key(0), jax.random.PRNGKey(0)], ids=["key", "words"])
+def test_predictive_draws_collapsed_coordinates_from_the_prior(key):
+    model = tiny_model(heads=(2,))
+    drawn = Predictive(model.numpyro("collapsed"), num_samples=2000)(key)["order_parameter"]
+    limit = np.asarray(ba.theory.gp_order_parameter(model.architecture))  # also the prior mean at any width
+    assert np.all(np.abs(drawn.mean(0) - limit) < ERRORS * drawn.std(0) / np.sqrt(2000))
+
+
 SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": np.zeros((2, 3, 4))}
 
 
