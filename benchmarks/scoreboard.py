@@ -257,7 +257,7 @@ Gradients are those for an expected squared error of 0.01, and of 0.0001, poster
 chains together, without warm-up; *never*: the mean of a quantity has a larger bias. A bias too small to be found with these
 draws is not counted: a cost for 0.0001 is what Monte Carlo errors alone demand. Fits (SVI, Laplace) cost their optimisation.
 Methods without gradients count evaluations of the log density, ensembles one for each walker and step, of which slice
-sampling needs several. Samplers without a Metropolis correction (ULA, SGLD, mclmc, underdamped) run a second chain of half
+sampling needs several. Samplers without a Metropolis correction (ULA, SGLD, mclmc) run a second chain of half
 the step to measure their bias, two thirds of their gradients; a minibatch counts as a gradient. Where the verdict is ?,
 costs follow from Monte Carlo errors that may be too small.
 

@@ -32,7 +32,7 @@ def print_attentions(cases: list[AttentionModel], seed: int, as_json: bool) -> N
             below = "" if each.difference == 0 else with_error(-each.difference, each.difference_error)
             cells = (str(each.width), f"{case.temperature:g}", with_error(each.log_evidence, each.error), below)
             table.add_row(each.candidate, *cells)
-    print_table(f"{cases[0].name}: which attention the posterior prefers", table)
+    print_table(f"{cases[0].name}: log evidence of several attentions", table)
     for comparison in compared:
         say(comparison.summary())
     if any(each.candidate == "most probable" for each in compared[0].rows):
