@@ -36,6 +36,8 @@ SGLD_STEPS = 10
 """Steps per draw of SGLD; its preset of 4,000 would take hours."""
 MOST_COORDINATES_OF_SA = 100
 """Most coordinates for NumPyro's SA, which moves twice as many points: a step at 111 coordinates takes 0.1 s."""
+MOST_WEIGHTS_OF_LAPLACE = 5000
+"""Most weights for Laplace's method: a Hessian of 20,400 weights, which JAX needs several times, takes 3.1 GiB."""
 SVI_STEPS, SVI_DRAWS = 5000, 4000
 MEMBERS, MEMBER_STEPS = 50, 3000
 TARGETS = (1e-2, 1e-4)
@@ -131,6 +133,9 @@ def blackjax_nuts(reference: Reference) -> Drawn:
 
 def variational(reference: Reference, guide: Any, parameterisation: str = "path") -> Drawn:
     """SVI with a guide of NumPyro's; draws are independent."""
+    size = reference.model.log_density(parameterisation).size
+    if guide is guides.AutoLaplaceApproximation and size > MOST_WEIGHTS_OF_LAPLACE:
+        raise ValueError(f"the Hessian of {size:,} weights does not fit into 20 GiB as JAX computes it")
     program = reference.model.numpyro(parameterisation)
     fitted = guide(program)
     svi = numpyro.infer.SVI(program, fitted, numpyro.optim.Adam(5e-3), numpyro.infer.Trace_ELBO())
