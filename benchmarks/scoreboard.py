@@ -250,8 +250,7 @@ its preset or its library's default has it, on each [reference posterior](howto/
 uv run python benchmarks/scoreboard.py --table docs/scoreboard.md
 ```
 
-makes this page, and goes on where it was stopped; all cells together took {minutes:.0f} minutes of one process. Blank
-cells of verdicts have not been run yet.
+makes this page, and resumes after an interruption; the {cells} cells took {minutes:.0f} minutes of one process.{missing}
 
 - ✓ right: no mean can be off by {margin:g} posterior standard deviations, and nothing differs from the truth.
 - ✗ biased: a mean, or the share of draws below a true quantile, differs by more than chance explains; at most one
@@ -312,6 +311,8 @@ def page(results: list[dict[str, Any]]) -> str:
             warmup=WARMUP,
             draws=DRAWS,
             minutes=minutes,
+            cells=len(results),
+            missing=" Blank cells have not been run yet." if len(results) < len(names) * len(methods) else "",
             margin=MARGIN,
             svi=SVI_STEPS,
             members=CHAINS * 4 * MEMBERS,
