@@ -218,8 +218,8 @@ uv run python benchmarks/learning_coefficients.py --page docs/llc.md
 
 makes this page; {cases} of 12 cases are here and took {minutes:.0f} minutes of one process. There are three networks
 with labels 0, n normal examples, T = log n, that is nβ = n / log n, and a Gaussian prior of precision γ around the
-best weights w* = 0. This prior is the localisation of the published estimator, so exact value and estimates are of one and the same
-posterior: the local coefficient at w* = 0, the most singular point, and with this prior the global one. Trained
+best weights w* = 0. This prior is the localisation of the published estimator, so exact value and estimates are of one
+and the same posterior: the local coefficient at w* = 0, the most singular point, and with this prior the global one. Trained
 weights elsewhere have no exact value here. At γ = 100 the prior confines weights to 0.1, and at n = 1,000 the data
 hardly count: the exact value is that of the prior.
 
