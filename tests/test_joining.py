@@ -147,9 +147,9 @@ def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     by_hmc.attrs = {ATTRIBUTE: b.attrs[ATTRIBUTE].replace("nuts", "hmc")}
     unknown.attrs = {}
     for draws, message in (
-        ([a, colder], r"draws\[1\] must be of the model that draws\[0\] are of, .* temperature = 0.1, not 0.5"),
-        ([a, b, wider], r"draws\[2\] must be of the model .* widths = \[6, 6\], not \[3, 4\]"),
-        ([a, latent[0]], r"draws\[1\] must be of the model .* kind = LatentModel, not Model"),
+        ([a, colder], r"draws\[1\] must be of the same model as draws\[0\], .* temperature = 0.1, not 0.5"),
+        ([a, b, wider], r"draws\[2\] must be of the same model .* widths = \[6, 6\], not \[3, 4\]"),
+        ([a, latent[0]], r"draws\[1\] must be of the same model .* kind = LatentModel, not Model"),
         ([a, a], "draws must be of other seeds, .* both of seed 0, chain 0"),
         ([unknown, a], "draws must be of other seeds, got the same draws twice"),
         ([a, b.isel(draw=slice(50))], "60 entries along draw, as draws.0. have, got 50: cut the longer ones first"),
@@ -344,7 +344,7 @@ def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
             "run must have draws to show, got one that has none",
         ),
         (lambda: plots.run_figure(3), "draws must be the result of bayesattn.sample, a Run or a run's folder, got 3"),
-        (lambda: plots.run_figure(bare, ["energy"]), "'energy' only where .* the sampler has no energy"),
+        (lambda: plots.run_figure(bare, ["energy"]), "'energy' only if .* the sampler has no energy"),
         (lambda: plots.validation_figure([]), "validations must hold at least one, got none"),
         (lambda: plots.validation_figure(3), "draws must be the result of bayesattn.sample, .* got 3"),
         (lambda: plots.validation_figure(latent[0]), "draws must be of a network, .* got those of a LatentModel"),

@@ -321,7 +321,7 @@ def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
         "prediction": "the model has no test inputs",
     }
     assert "Energy" not in [axes.get_title() for axes in plots.run_figure(run).axes]
-    with pytest.raises(ValueError, match=r"'prediction' only where .* the model has no test inputs"):
+    with pytest.raises(ValueError, match=r"'prediction' only if .* the model has no test inputs"):
         plots.run_figure(run, ["prediction"])
 
 
@@ -329,7 +329,7 @@ def test_one_chain_has_no_ranks(tmp_path):
     model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
     run = runs.sample(model, tmp_path / "one", parameterisation="latent", **JOB | {"chains": 1})
     assert lacking(run.draws())["rank"] == "one chain has no others to be ranked among"
-    with pytest.raises(ValueError, match=r"'rank' only where .* one chain has no others"):
+    with pytest.raises(ValueError, match=r"'rank' only if .* one chain has no others"):
         plots.run_figure(run, ["rank"])
 
 

@@ -229,7 +229,7 @@ def test_alternatives_name_what_is_shown():
     assert words["trace"][1] == "Traces of log posterior, U[$x$]. R-hat is 1."
     assert "log posterior" not in words["U"][1]
     assert "interval of its diagonal entries" in words["U"][1]
-    assert "the latent z as a matrix" in figures.captions("", diagnosis, latent=True)["U"][1]
+    assert "the latent z as a heat map" in figures.captions("", diagnosis, latent=True)["U"][1]
 
 
 def luminance(color):
