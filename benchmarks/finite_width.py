@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import bayesattn as ba
+from bayesattn.checks import study
 
 WIDTHS = [10, 30, 100, 300, 1000]
 
@@ -16,7 +17,7 @@ WIDTHS = [10, 30, 100, 300, 1000]
 def main(file: str) -> None:
     """Draws posteriors at five widths and writes the figure."""
     model = ba.load_model("hidden_markov")
-    found = ba.study.validate(model, WIDTHS, chains=4, warmup=200, draws=1000, seed=0).validations
+    found = study.validate(model, WIDTHS, chains=4, warmup=200, draws=1000, seed=0).validations
     accuracies = [each.accuracy for each in found]
     curve = np.geomspace(WIDTHS[0], WIDTHS[-1], 25).astype(int)
     solved = [ba.theory.solve(model.replace(width=int(width))) for width in curve]
