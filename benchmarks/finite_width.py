@@ -18,7 +18,7 @@ def main(file: str) -> None:
     """Draws posteriors at five widths and writes the figure."""
     model = ba.load_model("hidden_markov")
     found = study.validate(model, WIDTHS, chains=4, warmup=200, draws=1000, seed=0).validations
-    accuracies = [each.accuracy for each in found]
+    accuracies = [each.accuracy for each in found if each.accuracy is not None]
     curve = np.geomspace(WIDTHS[0], WIDTHS[-1], 25).astype(int)
     solved = [ba.theory.solve(model.replace(width=int(width))) for width in curve]
     means = [ba.theory.predict(each.order_parameter, model).mean for each in solved]
