@@ -48,7 +48,13 @@ class Pruned:
 
     def dispensable(self, order: str) -> int:
         """Number of heads that can be removed, in this order, before more than two points of accuracy are lost."""
-        return int(np.argmax(np.append(self.accuracies[order] < self.accuracy - MOST_ACCURACY_LOST, True))) - 1
+        return dispensable(self.accuracies[order], self.accuracy)
+
+
+def dispensable(accuracies: Float[np.ndarray, " removed"], whole: float) -> int:
+    """Number of heads that can go before more than `MOST_ACCURACY_LOST` of the whole network's accuracy is lost."""
+    lost = whole - accuracies > MOST_ACCURACY_LOST + 1e-9  # Exactly two points are no more than two points.
+    return int(np.argmax(np.append(lost, True))) - 1
 
 
 def trained_readout(weights: PlainMapping, arch: Architecture) -> Readout:

@@ -15,7 +15,7 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
-from bayesattn.checks.pruning import MOST_ACCURACY_LOST
+from bayesattn.checks.pruning import MOST_ACCURACY_LOST, dispensable
 from bayesattn.head_posterior.losses import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.head_posterior.units import units_of
 from bayesattn.model import Model
@@ -60,8 +60,7 @@ class Removal(Described):
         """Number of heads that can go before accuracy falls by more than two points; raises ValueError without accuracy."""
         if not np.isfinite(self.accuracy[0]):
             raise BayesattnError("dispensable needs test labels that are classes, got a removal without accuracy")
-        lost = self.accuracy[0] - self.accuracy > MOST_ACCURACY_LOST
-        return int(np.argmax(np.append(lost, True))) - 1
+        return dispensable(self.accuracy, float(self.accuracy[0]))
 
     def summary(self) -> "pd.DataFrame":
         """One row for each removal, after one for the whole network."""
@@ -83,7 +82,8 @@ class Removal(Described):
                 f"{self.accuracy[0]:.3f} ± {self.accuracy_error[0]:.2g} with all; {self.dispensable} of"
                 f" {len(self.names)} can go before more than {100 * MOST_ACCURACY_LOST:.0f} points are lost"
             )
-        return f"Removal of {len(self.names)} heads, by evidence", rows
+        kind = "head" if len(self.levels) > 1 else self.levels[0]
+        return f"Removal of {len(self.names)} {kind}s, by evidence", rows
 
 
 @with_own_settings
