@@ -41,31 +41,34 @@ def _dataset_property(name: str, description: str) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False, init=False)
 class Model(NetworkPosterior):
-    """Posterior p(weights | labels) of a network with fixed attention: Gibbs at temperature T (THEORY section 1).
+    """Posterior p(weights | labels) of a network with fixed attention (THEORY section 1).
+
+    With the Gaussian likelihood, the density is proportional to the prior times exp(-loss / T), where the loss is half
+    the sum of squared errors.
 
     Args:
         dataset: training, test and validation examples (`bayesattn.Dataset`); or its fields by name, such as
             path_inputs, labels and test_path_inputs.
         architecture: heads, widths, prior variances.
-        temperature: T of the Gaussian likelihood, `likelihood=bayesattn.Gaussian(T)`, if no other likelihood is given.
+        temperature: T, shorthand for `likelihood=bayesattn.Gaussian(T)`; omit it if `likelihood` is given.
         likelihood: distribution of the labels given the outputs: `bayesattn.Gaussian(T)`, `bayesattn.Categorical(T)`,
             or another `bayesattn.Likelihood`. Samplers accept all of them; the theory requires the Gaussian one.
         head_names: names of the heads of each layer; path names are composed of them.
         path_groups: groups of path indices by name; the GP limit of each group alone is computed for comparison.
         tokens: training tokens, needed only by the token parameterisation; set by `Model.from_tokens`.
         name: name shown in tables.
-        task: origin of the data, as a [task] of a model file; recorded only.
+        task: content of the [task] table of a model file; stored, but it does not change the posterior.
 
     Raises:
         ValueError: shapes that do not fit, entries that are not finite real numbers, a temperature that is not above 0,
-            names that cannot be printed; with the Gaussian likelihood, equal inputs with different labels, if T is lost
-            in rounding.
+            names that cannot be printed; with the Gaussian likelihood, two equal inputs that have different labels, if T
+            is too small to be seen beside their kernel in float64.
 
-    Arrays are copied: later changes of the arrays, or of their table or file, do not affect the model. The arrays of a
-    model are read-only.
+    Arrays are copied, so changing the originals later has no effect. The arrays of a model are read-only.
 
-    A warning is issued for labels 0 and 1, for class numbers (0, 1, 2, ..), and for labels whose size is far from what
-    the prior expects.
+    With the Gaussian likelihood, a warning is issued if the labels of one output take just two values that do not have
+    opposite signs (such as 0 and 1), if they look like class numbers (0, 1, 2, ..), and if the size of training labels is
+    far from what the prior expects.
     """
 
     parameterisations: ClassVar[tuple[str, ...]] = ("token", "path", "collapsed")
@@ -117,7 +120,7 @@ class Model(NetworkPosterior):
         self._check({*MODEL_FIELDS, *DATASET_FIELDS})
 
     def _check(self, changed: Set[str]) -> None:
-        """Check that the changed fields fit the others."""
+        """Validate the changed fields, replace some by their normal form, and warn of doubtful labels."""
         put, arch, data = partial(object.__setattr__, self), self.architecture, self.dataset
         architecture_changed = "architecture" in changed
         for part in ("", "test_", "validation_"):
@@ -160,7 +163,7 @@ class Model(NetworkPosterior):
     compressed = _dataset_property("compressed", "Training examples in compressed form; None if they are plain.")
 
     def _check_labels(self) -> None:
-        """Raise ValueError if labels do not suit the likelihood."""
+        """Raise ValueError if the likelihood refuses the labels, or a compressed dataset (only the Gaussian accepts it)."""
         if self.compressed is not None and not self.likelihood.conjugate:
             raise BayesattnError(
                 "likelihood must be bayesattn.Gaussian for a compressed dataset, which holds no single examples, got"
@@ -199,10 +202,22 @@ class Model(NetworkPosterior):
         name: str = "model",
         skips: Checked = (),
     ) -> "Model":
-        """Posterior of a network that reads a task's dataset; all parameterisations can sample it.
+        """Posterior of a network that reads a task's dataset.
 
-        With readout "all", labels have one row per token that is not padding, and there is no token parameterisation.
-        Path groups are those of the dataset, without the paths that skips add. The dataset's arrays are copied.
+        All parameterisations can sample it, except the token parameterisation if the readout is "all"; labels then have
+        one row per token that is not padding. Path groups are those of the dataset, without the paths that skips add. The
+        dataset's arrays are copied.
+
+        Args:
+            data: tokens, labels and attention of a task.
+            widths: hidden widths, as for `bayesattn.Architecture`.
+            variances: prior variances, as for `bayesattn.Architecture`.
+            temperature: T of the Gaussian likelihood.
+            name: name shown in tables.
+            skips: strengths of the skip connections, as for `bayesattn.Architecture`.
+
+        Raises:
+            ValueError: head names that do not fit the attention heads; as for `bayesattn.Architecture` and `Model`.
         """
         shape = (tuple(map(len, data.head_names)), widths, variances, skips)
         arch = Architecture(*shape, outputs=max(1, len(data.output_names)))
@@ -260,25 +275,26 @@ class Model(NetworkPosterior):
     @property
     @with_own_settings
     def kernels(self) -> GaussianProcess:
-        """Gaussian process of the path inputs and labels, from which K(U) is computed, whatever the likelihood.
+        """Gaussian process of the training set; likelihoods that are not Gaussian do not use its density of labels.
 
-        Models made by `replace` share it while path inputs, paths, s_0 and form of the kernel stay the same.
+        `replace` reuses the kernel, unless the path inputs, the paths, the outputs, s_0 or the form of the kernel change.
         """
         kernels = self._kernels_of_inputs.with_labels(jnp.asarray(self.labels))
         return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @cached_property
     def _kernels_of_inputs(self) -> GaussianProcess:
+        """Gaussian process at T = 1, computed once for all models that share it; `kernels` sets labels and temperature."""
         if (origin := vars(self).get("_origin")) is not None:
             return origin._kernels_of_inputs
         residual = None if self.compressed is None else self.compressed.residual
-        # The cached kernels outlive any trace in which they are first computed.
+        # Evaluated outside any JAX trace, because a tracer in the cache would leak.
         with jax.ensure_compile_time_eval():
             return gaussian_process(self.path_inputs, self.labels, self.architecture, 1.0, residual=residual)
 
     @property
     def _form(self) -> tuple[str, bool]:
-        """Form of the Gaussian process, and whether it stores products of features."""
+        """Form of the Gaussian process and whether it stores products of features; if changed, kernels are not reused."""
         examples, _, features = self.path_inputs.shape
         sizes = (examples, features, self.architecture)
         return cheapest_form(*sizes), by_products(*sizes)

@@ -45,7 +45,7 @@ def failures(validation: "Validation") -> list[str]:
 
 
 def doubts(validation: "Validation") -> list[str]:
-    """Reasons why the draws cannot tell, one sentence each; empty if the theory holds or does not hold."""
+    """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
     if unmixed := doubts_about("U", validation.diagnostics.chains, validation.rhat, validation.ess):
         return unmixed
     if validation.verdict != CANNOT_TELL:

@@ -1,10 +1,10 @@
 """Validation of the theory against draws: deviations, Monte Carlo errors, expected finite-width deviations, and verdict.
 
-The theory *does not hold* if draws differ from it by more than the terms that it leaves out, tested at a family-wise level:
-each entry of U, all entries jointly, and the mean predictor along relevant directions. The theory *holds* if the confidence
-bound of every difference is within a margin. This is a test of equivalence (Schuirmann 1987). It needs no correction for the
-number of differences, because all must pass (Berger 1982), and too few draws cannot pass it. Otherwise the draws
-*cannot tell*.
+Chains that did not mix, or that have too few draws, *cannot tell*. Otherwise, the theory *does not hold* if draws differ
+from it by more than the terms that it leaves out, tested at a family-wise level: each entry of U, all entries jointly, and
+the mean predictor along relevant directions. If no test fails, the theory *holds* if the confidence bound of every
+difference is within a margin. This is a test of equivalence (Schuirmann 1987). It needs no correction for the number of
+differences, because all must pass (Berger 1982). If a bound exceeds the margin, the draws *cannot tell*.
 """
 
 import dataclasses
@@ -66,7 +66,7 @@ __all__ = [
 
 
 MIXING = ("rhat", "ess", "tail_ess", "pareto_k")
-"""Numbers of `bayesattn.checks.mixing.moments` that a validation has for each entry of U."""
+"""Mixing diagnostics that a validation has for each entry of U, by their keys in `bayesattn.checks.mixing.moments`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -74,9 +74,9 @@ class Validation(Described):
     """Comparison of the theory of one model with draws of its posterior.
 
     `order_parameter` is the mean of U over the draws, `error` its Monte Carlo standard error, `saddle` the saddle point and
-    `corrected` the theory to first order in 1/N. `expected` is `corrected` minus `saddle`, the deviation from the saddle
-    point expected at finite width. `allowance` is the size of the next order, which the corrected theory leaves out; it
-    depends on `relative_variance`, the theory's variance of each U_ij in units of U_ii U_jj.
+    `corrected` the theory to first order in 1/N. `expected` is the first-order correction, `corrected` minus `saddle`.
+    `allowance` is the size of the next order, which the corrected theory leaves out; it depends on `relative_variance`, the
+    theory's variance of each U_ij in units of U_ii U_jj.
 
     `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`), one per batch of consecutive draws
     (4 batches per chain); their scatter gives the Monte Carlo error. They are None without test examples. `accuracy` is
@@ -92,8 +92,8 @@ class Validation(Described):
     to hold, and `level` the probability of rejecting a correct theory.
 
     `relative_deviation` and `relative_remaining` are the deviations from the saddle point and from the corrected theory,
-    projected on (corrected - saddle), divided by |saddle|. `relative_error` is the Monte Carlo error of both. They are
-    linear in the draws and therefore unbiased, unlike a norm.
+    projected on (corrected - saddle), divided by |saddle|. `relative_error` is the Monte Carlo error of both. Both
+    deviations are linear in the draws and therefore unbiased, unlike a norm.
     """
 
     model: Model
@@ -125,7 +125,7 @@ class Validation(Described):
 
     @property
     def expected(self) -> Matrix:
-        """Deviation from the saddle point expected at this width, of order 1/N."""
+        """First-order correction: corrected theory minus saddle point, of order 1/N."""
         return self.corrected - self.saddle
 
     @property
@@ -171,7 +171,10 @@ class Validation(Described):
 
     @property
     def bound(self) -> float:
-        """Largest confidence bound of a relative difference of U or the predictor; the theory holds to within it."""
+        """Upper confidence bound on the largest relative difference of U or the predictor.
+
+        The theory holds if it is at most the margin, the chains mixed and no test fails.
+        """
         return float(max(np.max(family.bound) for family in self.families))
 
     @property
@@ -190,7 +193,7 @@ class Validation(Described):
 
     @property
     def decided_by(self) -> str:
-        """Larger part of the smallest difference that would have been a failure: "allowance" or "Monte Carlo error"."""
+        """What limits sensitivity: "allowance" or "Monte Carlo error", the larger part of the difference in `visible`."""
         allowance, noise = self.visible()
         return "allowance" if allowance > noise else "Monte Carlo error"
 
@@ -199,7 +202,7 @@ class Validation(Described):
         return statements.failures(self)
 
     def doubts(self) -> list[str]:
-        """Reasons why the draws cannot tell, one sentence each; empty if the theory holds or does not hold."""
+        """Reasons why the draws cannot tell, one sentence each; empty unless the verdict is "cannot tell"."""
         return statements.doubts(self)
 
     def statement(self) -> str:
@@ -212,7 +215,10 @@ class Validation(Described):
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
     def visible(self) -> tuple[float, float]:
-        """Smallest relative difference that is a failure for every quantity, in two parts: allowance, Monte Carlo error."""
+        """Relative difference that would be flagged in whichever quantity it occurs, as (allowance, Monte Carlo error).
+
+        The sum of both is this difference.
+        """
         families = self.families
         family = max(families, key=lambda compared: np.max((compared.allowance + compared.noise) / compared.size))
         worst = int(np.argmax((family.allowance + family.noise) / family.size))
@@ -223,8 +229,8 @@ class Validation(Described):
         """Table of U on and below the diagonal, a row for each entry.
 
         Columns: `saddle` (theory at the saddle point), `corrected` (to first order in 1/N), `draws` (their mean), `error`
-        (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (difference in errors, without allowance
-        for what the theory leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry
+        (its Monte Carlo error), `difference` (draws minus corrected theory), `z` (the difference in units of its Monte
+        Carlo error, without allowance for what the theory leaves out), `rhat`, `ess`, `tail_ess` and `pareto_k` of the entry
         (`bayesattn.diagnostics.summary`), and `agrees` (whether theory and draws agree in this entry).
         """
         import pandas as pd
@@ -296,8 +302,8 @@ def validate(
 
     Raises:
         ValueError: draws without order parameters, or known to be of another model (the message states the difference);
-            joined trees of several models, of several lengths, or with the same draws twice; a margin not above 0, a level
-            not between 0 and 1.
+            joined trees that mix models, have chains of different lengths, or contain the same draws twice; a margin not
+            above 0, a level not between 0 and 1.
         NotConverged: the theory's solver failed.
     """
     margin, level = positive("margin", margin), positive("level", level)

@@ -1,7 +1,7 @@
-"""Pruning with inference: heads are removed one by one, and the posterior of all other values is computed again.
+"""Pruning with inference: heads are removed one by one, and the posterior of the remaining heads is computed again.
 
-There is no gradient training: the theory gives log evidence and predictions without each head in closed form, at its
-saddle point. Each step removes the head whose removal leaves the largest log evidence.
+No network is trained: for each reduced network the theory's saddle point is solved, and log evidence and predictions
+follow from it. Each step removes the head whose removal leaves the largest log evidence.
 """
 
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MOST_TRIED = 16
-"""Number of heads up to which each removal tries all of them."""
+"""With at most this many heads, every step tries every remaining head."""
 
 
 class _Trial(NamedTuple):
@@ -41,11 +41,11 @@ class Removal(Described):
 
     Args:
         names: heads, paths or groups in the order in which they were removed.
-        evidence: log p(Y) to leading order, relative to the whole network, before any is removed and after each.
+        evidence: log p(Y) to leading order minus that of the whole network; the first entry is 0.
         accuracy: accuracy of the mean predictor on the test examples; NaN without test labels.
-        accuracy_error: its binomial standard error.
+        accuracy_error: its standard error over test examples.
         log_score: mean log predictive density of the test labels.
-        levels: names of the columns of `names`.
+        levels: what each part of a name is: ["layer", "head"] for heads, whose names are tuples; else ["path"] or ["group"].
     """
 
     names: list[Any]
@@ -88,10 +88,11 @@ class Removal(Described):
 
 @with_own_settings
 def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None) -> Removal:
-    """Remove heads greedily by evidence, with the posterior of all other values computed again after each removal.
+    """Remove heads greedily by evidence; after each removal, the posterior of the remaining heads is computed again.
 
-    With up to 16 heads, each removal tries all that are left. With more, it tries again only heads whose last known
-    loss is below the least loss known at this step (Minoux 1978): a head's loss seldom falls when others are removed.
+    With up to 16 heads, each step tries every remaining head. With more, losses from earlier steps serve as lower bounds
+    (lazy greedy, Minoux 1978). The order can then differ from that of the full search, because a head's loss sometimes
+    falls when others are removed.
 
     Args:
         model: the posterior, with Gaussian labels; accuracies need test examples with labels.
@@ -99,7 +100,8 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
         most: number of heads to remove, by default all.
 
     Raises:
-        ValueError: another kind of model or likelihood; as for `bayesattn.heads`.
+        ValueError: a model that is not a `bayesattn.Model` with Gaussian labels, an `of` that `bayesattn.heads` would
+            refuse, a `most` that is not a number from 1 to the number of heads.
         NotConverged: a saddle point was not found.
     """
     require_kind("model", model, Model)

@@ -2,11 +2,12 @@
 
 Given U, the network is a Gaussian process. One object gives theory and samplers everything they need from the training
 data. It has three exact forms, which differ only in cost: `ByPairs`, `ByFeatures` and `InFeatureSpace`
-(`bayesattn.kernels.choice` picks the cheapest). With m outputs, Y has one row per (example, output) pair and F one row
-per (path, output) pair: the density is that of one output on P m examples with Pi m path inputs (THEORY section 8).
+(`bayesattn.kernels.choice` picks the cheapest). With m outputs, F has one row per (path, output) pair. Y is stored in
+shape (P, m); in formulas it is one vector of P m rows, one per (example, output) pair. The density is that of one output
+on P m examples with Pi m path inputs (THEORY section 8).
 
-Methods whose names end in "of" take U itself, any symmetric matrix for which K(U) + T I is positive definite. Gradients
-in U are symmetric: they are gradients along symmetric changes.
+Methods whose names end in "of" take U itself, a symmetric matrix. All but `kernel_of` also require that K(U) + T I is
+positive definite. Gradients with respect to U are symmetric matrices, because U may change only symmetrically.
 """
 
 from abc import ABC, abstractmethod
@@ -42,7 +43,13 @@ class ResidualExamples(NamedTuple):
 
 
 class Whitened(NamedTuple):
-    """With A = K(U) + T I = L L^T: L, L^{-1} times some columns, and L^{-1} Y."""
+    """Columns and labels whitened by the Cholesky factor L of K(U) + T I = L L^T.
+
+    Args:
+        cholesky: L.
+        columns: L^{-1} times the columns.
+        labels: L^{-1} Y.
+    """
 
     cholesky: Float[Array, "label label"]
     columns: Float[Array, "label column"]
@@ -50,7 +57,14 @@ class Whitened(NamedTuple):
 
 
 class Solved(NamedTuple):
-    """With A = K(U) + T I = L L^T and X the scaled path inputs of each label: L, L^{-1} X, L^{-1} Y, and X^T A^{-1} Y."""
+    """Scaled path inputs X and labels Y, whitened by the Cholesky factor L of K(U) + T I = L L^T.
+
+    Args:
+        cholesky: L.
+        features: L^{-1} X, where X has one row per label.
+        labels: L^{-1} Y.
+        weighted: X^T (K(U) + T I)^{-1} Y.
+    """
 
     cholesky: Float[Array, "label label"]
     features: Float[Array, "label feature row"]
@@ -81,7 +95,7 @@ class GaussianProcess(ABC):
 
     @abstractmethod
     def kernel_of(self, order_parameter: OrderParameter) -> Float[Array, "label label"]:
-        """K(U) for any symmetric U; if U is nearly singular, a factor keeps more digits."""
+        """K(U) at a symmetric U; if U is nearly singular, `kernel` of a factor keeps more digits."""
 
     @abstractmethod
     def _energy(self, factor: Factor) -> Float[Array, ""]:
@@ -89,14 +103,14 @@ class GaussianProcess(ABC):
 
     @abstractmethod
     def _energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """Energy for any symmetric U, without residual examples."""
+        """Energy at a symmetric U with K(U) + T I positive definite, without residual examples."""
 
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
         return self._energy(factor) + self.residual_energy
 
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """Energy for any symmetric U."""
+        """Energy at a symmetric U with K(U) + T I positive definite."""
         return self._energy_of(order_parameter) + self.residual_energy
 
     def log_density(self, factor: Factor) -> Float[Array, ""]:
@@ -104,7 +118,7 @@ class GaussianProcess(ABC):
         return -(self.energy(factor) + self.constant) / 2
 
     def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
-        """Log density for any symmetric U."""
+        """Log density at a symmetric U with K(U) + T I positive definite."""
         return -(self.energy_of(order_parameter) + self.constant) / 2
 
     @property
@@ -136,6 +150,7 @@ class GaussianProcess(ABC):
 
     @property
     def _residual_labels(self) -> int | Int[Array, ""]:
+        """Number of labels of the residual examples."""
         return 0 if self.residual is None else self.residual.examples * self.outputs
 
     def at(self, temperature: Number) -> "GaussianProcess":
@@ -147,15 +162,18 @@ class GaussianProcess(ABC):
         return replace(self, labels=jnp.reshape(labels, self.labels.shape))
 
     def by_example(self, values: Float[Array, " *labels"]) -> Float[Array, " *example_and_output"]:
-        """Values of all labels, of shape (P', m) or (P' m,), in user-facing shape: (P',), or (P', m) for several outputs."""
+        """Values of P' examples, any number, in user-facing shape: (P',), or (P', m) for several outputs.
+
+        The values given have shape (P', m) or (P' m,).
+        """
         return without_single_output(values.reshape(-1, self.outputs))
 
     def mixed(self, factor: Factor) -> Float[Array, "label mixed_column"]:
-        """A with A A^T = K(U): f is A times the standard normal entries of Z, feature by feature."""
+        """X F, for which (X F)(X F)^T = K(U); the outputs are f = (X F) vec(Z), where vec flattens Z feature by feature."""
         return mixed(self.features, factor, self.outputs)
 
     def pulled(self, coefficients: Float[Array, " label"]) -> Float[Array, "row feature"]:
-        """X^T times one number per label."""
+        """X^T c for a vector c with one entry per label."""
         by_output = jnp.tensordot(coefficients.reshape(self.labels.shape).T, self.features, 1)
         return jnp.moveaxis(by_output, 2, 0).reshape(-1, self.features.shape[1])
 
@@ -173,12 +191,18 @@ class GaussianProcess(ABC):
         return Solved(lower, columns.reshape(features.shape), labels, (columns.T @ labels).reshape(features.shape[1:]))
 
     def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "row feature"]:
-        """U X^T (K + T I)^{-1} Y, whose product with scaled path inputs is the mean of f there (THEORY section 5)."""
+        """Readout of the posterior mean, U X^T (K + T I)^{-1} Y (THEORY section 5).
+
+        Its product with scaled path inputs gives the mean of f there.
+        """
         lower = cholesky(self.kernel_of(order_parameter), self.temperature)
         return order_parameter @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), self.flat_labels))
 
     def projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
-        """Posterior mean of Z, standard normal a priori, given Y = X . (F Z) + noise, from the smaller matrix."""
+        """Posterior mean of Z, standard normal a priori, given labels = X . (F Z) + noise.
+
+        It solves with the smaller of two matrices: (X F)^T (X F) + T I or K(U) + T I.
+        """
         if smaller_by_features(factor.shape[1], self.features.shape[1], self.labels.size):
             lower = cholesky(self._latent_gram(factor), self.temperature)
             pulled = (factor.T @ self.pulled(labels)).T.reshape(-1)
@@ -187,7 +211,7 @@ class GaussianProcess(ABC):
         return factor.T @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), labels))
 
     def _latent_gram(self, factor: Factor) -> Float[Array, "latent latent"]:
-        """A^T A."""
+        """(X F)^T (X F), the Gram matrix of the columns of X F."""
         return gram(self.mixed(factor).T)
 
     def sample_projection(
@@ -195,7 +219,8 @@ class GaussianProcess(ABC):
     ) -> Float[Array, "column feature"]:
         """Exact draw of Z given Y = X . (F Z) + noise; `prior` is a prior draw of Z, if there is one.
 
-        Z is the part of V_0 / s_0 that affects the network: Q_1^T V_0 / s_0, with Q_1 the frame of the path vectors.
+        Z = Q_1^T V_0 / s_0 is the part of V_0 that affects the network; Q_1 is the frame of the path vectors (THEORY
+        section 3, Weights).
         Matheron's rule: a prior draw, moved by its covariance with the labels times (K + T I)^{-1} (labels - drawn labels).
         """
         prior_key, noise_key = jax.random.split(key)
@@ -210,12 +235,12 @@ class GaussianProcess(ABC):
     def noisy(
         self, key: Key[Array, ""], factor: Factor, projection: Float[Array, "column feature"]
     ) -> Float[Array, "example output"]:
-        """f of a projection on the training examples, plus noise of variance T."""
+        """Simulated labels: the outputs f on the training examples for a given Z, plus noise of variance T."""
         output = outputs_of(self.features, factor @ projection, self.outputs)
         noise = jax.random.normal(key, (self.labels.size,)).reshape(self.labels.shape)
         return output + jnp.sqrt(self.temperature) * noise
 
 
 def smaller_by_features(columns: int, features: int, labels: int) -> bool:
-    """Whether A^T A + T I is smaller than A A^T + T I, for factors with this number of columns."""
+    """Whether the system with one row per (feature, column of F) is smaller than the one with one row per label."""
     return columns * features < labels

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MOST_PATHS_DRAWN = 4
 """Largest number of paths, and of pairs of paths, whose U is drawn against width."""
 MOST_EIGENVECTORS_ON_LINEAR_AXIS = 10
-"""Largest number of eigenvectors for which their axis is linear."""
+"""With more eigenvectors than this, their axis is logarithmic."""
 
 
 def _why_unaligned(model: Model) -> str:
@@ -46,14 +46,16 @@ def validation_figure(
     """Validation at several widths on one page: accuracy, U against width, U at the smallest width, and alignment.
 
     Without test labels, or if all labels are 0, the panels that need them are omitted, and the title says so. Instead of
-    validations, give draws, runs or folders; they are first compared with the theory of their model, all at one level.
+    validations, you may give draws, runs or folders. They are first compared with the theory of their model, each at level
+    0.01 divided by the number of arguments, so that 0.01 holds for all together.
 
     Args:
         validations: validations or draws, one or several.
-        curve: theory at these and further widths, from `bayesattn.checks.temperature.candidates`.
+        curve: candidates from `bayesattn.checks.temperature.candidates`, by width; may include widths without draws.
 
     Raises:
-        ValueError: an empty sequence, or another argument; draws that are not of a network.
+        ValueError: no validations, an argument that is neither a validation nor draws, draws that are not of a network
+            with fixed attention.
         RunError: a folder that is not a readable run.
         NotConverged: a solver of the theory failed.
     """
@@ -101,7 +103,8 @@ def _validated(validations: Checked) -> list[Validation]:
 def accuracy(axes: Axes, validations: Sequence[Validation], curve: Mapping[int, Sequence[Candidate]]) -> None:
     """Draw the accuracy of the mean predictor against width: theory, draws with both errors, and GP limits.
 
-    With a curve, the theory's line covers all widths of the curve, and the GP limit is at a temperature of its own.
+    With a curve, the theory's line covers all widths of the curve, and the GP limit of all paths uses the temperature that
+    its own evidence prefers.
     """
     colors = palette()
     shares = [v.accuracy for v in validations if v.accuracy is not None]
@@ -195,7 +198,10 @@ def _against_width(
     labels: Sequence[str],
     lines: np.ndarray | None = None,
 ) -> str:
-    """Draw the columns of largest `sizes`, one row per width; returns a note for the title on how many are drawn."""
+    """Draw the columns with the largest `sizes` against width; arrays have one row per width.
+
+    Returns a note for the title on how many are drawn; empty if all are.
+    """
     widths = np.array([v.width for v in validations], float)
     greatest = np.sort(np.argsort(-sizes, kind="stable")[:MOST_PATHS_DRAWN])
     for number, (entry, color) in enumerate(zip(greatest, palette(), strict=False)):
@@ -210,6 +216,7 @@ def _against_width(
 
 
 def _by_path(axes: Axes, validation: Validation) -> None:
+    """Draw the diagonal of U relative to the saddle point at one width, by path."""
     colors, names = palette(), validation.model.row_names
     saddle, corrected, draws, error = (
         np.diag(matrix)

@@ -1,9 +1,9 @@
 """Zarr store and checkpoints of a run: their formats, creation, extension and verification.
 
 A run is one Zarr store (format 3) with ArviZ's groups. Its arrays are allocated in advance, with NaN for missing draws.
-A chunk holds many blocks of draws. Writing a block rewrites its chunks, which are on disk before the checkpoint that
-counts the block. A block that was written but not checkpointed is drawn again, bit for bit. Zarr gives every chunk a
-checksum. A checkpoint is an .npz file without pickles, with the checksums of the zip format.
+A chunk holds many blocks of draws. Writing a block rewrites the chunks that it lies in. Only when they are on disk is the
+checkpoint written that counts the block. A block that was written but not checkpointed is drawn again, bit for bit. Zarr
+gives every chunk a checksum. A checkpoint is an .npz file without pickles, with the checksums of the zip format.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class DurableStore(LocalStore):
 
 
 def checkpoint_file(path: Path, chains: Chains) -> Path:
-    """Checkpoint file of chains that advance together; for no chains, the file of arrays computed before sampling."""
+    """Checkpoint file of chains that advance together.
+
+    With an empty tuple: the file of arrays computed once before sampling.
+    """
     return path / FOLDER / (f"chain-{'-'.join(map(str, chains))}.npz" if chains else "prepared.npz")
 
 
@@ -86,7 +89,7 @@ def read_root(path: Path) -> tuple[PlainDict, Metadata]:
         raise RunError(f"{path} is damaged: its zarr.json cannot be read: {error.strerror}") from None
     try:
         about = root["attributes"][ATTRIBUTE]
-        # A string, which NetCDF can store too; early formats wrote a dictionary.
+        # Now a JSON string, because NetCDF cannot store a dictionary, which early formats wrote.
         about = dict(json.loads(about) if isinstance(about, str) else about)
         maker = about.get("environment", {}).get("bayesattn", "of another version")
     except (AttributeError, KeyError, TypeError, ValueError):
@@ -120,6 +123,7 @@ def metadata_of(path: Path) -> Metadata:
 
 
 def _consolidated(metadata: Metadata) -> PlainDict:
+    """Metadata of groups and arrays in the form of Zarr's consolidated metadata."""
     return {"kind": "inline", "must_understand": False, "metadata": metadata}
 
 

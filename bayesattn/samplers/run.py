@@ -2,8 +2,8 @@
 
 NumPyro's `MCMC.run` compiles anew at each call; here all blocks and chains share one compiled function
 (`bayesattn.samplers.program`). The state passed from block to block contains the random key and everything that a kernel
-adapts, so a chain continued from a state is bit-identical to one that never stopped. A `Recorder` stores draws and
-states: in memory here, in a Zarr store in `bayesattn.runs`.
+adapts, so a chain continued from a state is bit-identical to one that never stopped. A `Recorder`
+(`bayesattn.samplers.blocks`) stores draws and states: in memory here, in a Zarr store in `bayesattn.runs`.
 """
 
 import json
@@ -57,11 +57,11 @@ def sample(
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
-        draws: draws of each chain after warm-up; the largest number, with `target_ess` or `max_seconds`.
+        draws: draws of each chain after warm-up; with `target_ess` or `max_seconds`, at most this many.
         seed: same seed, same draws.
-        target_ess: stop when every entry of U (or of the latent) has this effective sample size, of the bulk and of the
-            tails. It is checked after 100 kept draws of each chain, and again after each increase by a quarter. A warning
-            states the effective sample size if all draws do not reach the target.
+        target_ess: stop when the bulk and tail effective sample sizes of every entry of U (or of the latent) reach this
+            value. They are checked after 100 kept draws of each chain, and again after each increase by a quarter. If the
+            target is not reached by the last draw, a warning states the effective sample size.
         max_seconds: begin no further block of draws after this time, compilation included; a warning states the number of
             draws.
         on_interrupt: "raise" KeyboardInterrupt, or "return" the draws that all chains have by then, with a warning.
@@ -75,9 +75,9 @@ def sample(
         sample_stats under ArviZ's names, observed_data, constant_data. A sampler that is biased by its step size adds
         step_size_bias["order_parameter"], whose mean is an estimate of the bias of U. For a LatentModel the groups contain
         posterior["latent"] (chain, draw, value_feature, feature) and step_size_bias["latent"] instead. The tree's attribute
-        "bayesattn", a JSON text, describes the model and the settings, for all functions that take draws. If sampling
-        stops early, the tree contains the first draws of each chain, the same number for all, bit-identical to the first
-        draws of a longer run.
+        "bayesattn", a JSON text, describes the model and the settings, so that functions that take draws can read both
+        from the tree. If sampling stops early, the tree contains the first draws of each chain, the same number for all,
+        bit-identical to the first draws of a longer run.
 
     Raises:
         ValueError: an unknown sampler, parameterisation or option, counts below 1, a model that the parameterisation

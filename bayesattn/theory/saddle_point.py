@@ -27,7 +27,7 @@ from bayesattn.theory.problem import Problem, problem_of, with_derivatives
 GRADIENT_TOLERANCE = 1e-8
 """Largest relative gradient of a solution that counts as converged."""
 ROUGH_GRADIENT_TOLERANCE = 1e-3
-"""Largest relative gradient of a point at which another search begins."""
+"""Tolerance of `rough_saddle_point` with many coordinates; the result then only starts another search."""
 LARGE_LABEL_RATIO = 1e3
 """Ratio of the labels' size to the size that the prior expects, above which labels are a likely cause of failure."""
 MOST_COORDINATES_FOR_HESSIAN = 1000
@@ -35,7 +35,7 @@ MOST_COORDINATES_FOR_HESSIAN = 1000
 NUMBERS_SHOWN = 4
 """Most numbers that the text of a saddle point shows."""
 SMALLEST_GRADIENT_SCALE = 1e-3
-"""Smallest gradient (in coordinates of unit prior curvature) of an energy that changes the prior noticeably."""
+"""Floor of the denominator of the relative gradient: an energy with a smaller gradient hardly changes the prior."""
 
 
 class SaddlePoint(NamedTuple):
@@ -43,8 +43,8 @@ class SaddlePoint(NamedTuple):
 
     `order_parameter` is U = U_1, `order_parameters` are U_1, .., U_L, and `scalar_order_parameter` is U_a, a number, or
     a matrix for several outputs. `gradient_norm` is relative: the largest entry of the action's gradient, divided
-    by the largest entry of the energy's gradient. (At the minimum, the gradients of energy and entropy cancel.) Both are
-    in Bartlett coordinates in which the entropy has unit curvature.
+    by the largest entry of the energy's gradient. (At the minimum, the gradients of energy and entropy cancel.) Both
+    gradients are in whitened coordinates (`bayesattn.theory.bartlett.unwhiten`).
     `point` is the minimum in the coordinates of `bayesattn.theory.bartlett`.
     """
 
@@ -86,6 +86,7 @@ def _row_name(row: int, outputs: int) -> str:
 
 
 def _shortened(values: Checked) -> str:
+    """First few numbers as text, with dots if there are more."""
     return ", ".join(f"{value:.6g}" for value in values[:NUMBERS_SHOWN]) + (
         ", .." if len(values) > NUMBERS_SHOWN else ""
     )
@@ -122,13 +123,14 @@ def solve(
     Args:
         model: the posterior, a `bayesattn.Model` with Gaussian labels.
         arch: another network, or several networks with the same heads, solved in one call; by default the model's.
-        temperature: another T, or one T per network; several T may go with one network; by default the model's.
-        max_steps: most Newton steps.
+        temperature: one T for all networks, or a list with one per network. With one network, a list solves it at each T.
+            By default the model's.
+        max_steps: most Newton steps. With more than 1000 coordinates, L-BFGS is used, and ten of its steps count as one.
         throw: whether to raise NotConverged on failure; otherwise `.converged` is False.
 
     Raises:
-        ValueError: not a model, or a model of classes; networks with different heads, a temperature that is not above 0
-            or that JAX traces.
+        ValueError: not a model, or a model whose likelihood is not Gaussian; networks with different heads, a temperature
+            that is not above 0 or that JAX traces.
         NotConverged: the relative gradient stayed above 1e-8.
     """
     require_gaussian_model(model)
@@ -165,14 +167,14 @@ def solve(
 def saddle_point(
     likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
-    """`solve` of one network at the likelihood's own temperature."""
+    """`solve` of one network, given the Gaussian process of the training set as `likelihood`, at the process's own T."""
     return _solved(likelihood, [arch], [likelihood.temperature], max_steps, throw)[0]
 
 
 def rough_saddle_point(
     likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
-    """`saddle_point`; with many coordinates, only as precise as a start of another search must be."""
+    """`saddle_point` of a Gaussian process; with many coordinates, only precise enough to start another search."""
     shapes = layer_shapes(arch, full=True)
     if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
         return saddle_point(likelihood, arch, max_steps, throw)
@@ -192,7 +194,7 @@ def _solved(
     max_steps: int,
     throw: bool,
 ) -> list[SaddlePoint]:
-    """Solution of each network, one after the other by one program; in a batch, all would wait for the slowest."""
+    """Solve each network in turn with the same compiled program; `vmap` would make all run as long as the slowest."""
     likelihood = compressed(likelihood, networks[0])
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN else _solve_large
@@ -234,7 +236,10 @@ def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
 
 @jax.custom_jvp
 def _exponential_remainder(x: Array) -> Array:
-    """exp(x) - 1 - x, with a derivative that is precise near 0, where the entropy is flat at large width."""
+    """exp(x) - 1 - x, with a derivative that is precise near 0, where x lies at large width.
+
+    JAX would differentiate it to exp(x) - 1, which cancels near 0; here the derivative is expm1(x).
+    """
     return jnp.expm1(x) - x
 
 
@@ -244,8 +249,10 @@ def _exponential_remainder_jvp(primals, tangents):
 
 
 def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
-    # In Bartlett coordinates the entropy of THEORY section 4 is a sum over entries of C = B / sqrt(N):
+    """Entropy term of the action at a point w of whitened coordinates (THEORY section 4)."""
+    # In Bartlett coordinates it is a sum over entries of C = B / sqrt(N):
     # sum_l N_l (|C_l|^2 - 2 sum_i log C_ii - dim_l log s_l^2), the readout being layer L + 1.
+    # In w, C_ii^2 = exp(x) with x = w_ii / sqrt(N), so N (C_ii^2 - 2 log C_ii) = N (exp(x) - x); and N C_ij^2 = w_ij^2 / 2.
     total = jnp.zeros(())
     for shape, width, variance, (diagonal, below) in zip(
         shapes, widths, variances[1:], split(whitened, shapes), strict=True
@@ -256,6 +263,7 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
 
 
 def _energy(whitened, problem: Problem, shapes) -> Float[Array, ""]:
+    """Energy of the labels at a point of whitened coordinates."""
     return problem.likelihood.energy(problem.factor(unwhiten(whitened, shapes, problem.widths), shapes))
 
 
@@ -266,6 +274,8 @@ def whitened_action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
 
 @partial(jax.jit, static_argnames="shapes")
 def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
+    """Saddle point by Newton's method, from the GP limit."""
+
     def factor(whitened):
         return problem.factor(unwhiten(whitened, shapes, problem.widths), shapes)
 
@@ -279,9 +289,10 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
 
 
 def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERANCE / 10) -> SaddlePoint:
-    """Saddle point without the curvature in all pairs of entries of U, whose number grows as Pi^4."""
+    """Saddle point by L-BFGS and, at its end, Newton steps by conjugate gradients; the Hessian would need Pi^4 numbers."""
     point, taken = np.zeros(sum(shape.size for shape in shapes)), 0
-    # Twice at most: the tolerance is relative to the slope at the start, which may be far larger than at the end.
+    # A second search starts where the first ended, because the tolerance of the first was relative to the slope at its
+    # start, which may be far larger.
     for _ in range(2):
         end = minimum_by_gradients(whitened_action, (problem,), shapes, point, max_steps, tolerance)
         point, taken = end.point, taken + end.iterations
@@ -296,7 +307,7 @@ def _solve_large(problem: Problem, shapes, max_steps, tolerance=GRADIENT_TOLERAN
 
 
 def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoint:
-    """Saddle point at a point of whitened coordinates, whose largest slope is `gradient`."""
+    """Result from a point in whitened coordinates and `gradient`, the largest entry of the action's gradient there."""
     slope = jax.grad(_energy)(best, problem, shapes)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)), SMALLEST_GRADIENT_SCALE)
     point = unwhiten(best, shapes, problem.widths)

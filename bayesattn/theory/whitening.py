@@ -1,4 +1,7 @@
-"""Coordinates in which a posterior is nearly standard normal: point = centre + S^{1/2} z."""
+"""Coordinates z in which a posterior is nearly standard normal: point = centre + S^{1/2} z.
+
+S approximates the covariance of the posterior, and S^{1/2} is any matrix with S^{1/2} (S^{1/2})^T = S.
+"""
 
 from typing import NamedTuple
 
@@ -9,13 +12,16 @@ from bayesattn.theory.problem import Point
 
 
 class Whitening(NamedTuple):
-    """S^{1/2} as columns that span S, or as one scale per coordinate, modified along a few directions if there are any.
+    """Affine map between z and a point.
+
+    Either `scale` is a matrix, or it is a vector, and z is first multiplied by `shrinks` along `directions`, if there are
+    any.
 
     Args:
         centre: the point of z = 0.
-        scale: S^{1/2} of shape (n, n), or one scale per coordinate, of shape (n,).
-        directions: k orthonormal columns of shape (n, k), with one scale per coordinate.
-        shrinks: factors of shape (k,), by which z is multiplied along the directions.
+        scale: S^{1/2} of shape (n, n), or a vector of shape (n,) with one scale per coordinate.
+        directions: k orthonormal columns, shape (n, k); only if `scale` is a vector.
+        shrinks: factors of shape (k,), one per direction.
     """
 
     centre: Point
@@ -43,6 +49,7 @@ class Whitening(NamedTuple):
         return jnp.sum(jnp.log(self.scale)) + along
 
     def _along(self, vector: Point, factors) -> Point:
+        """Vector multiplied by `factors` along the directions, and unchanged across them."""
         if self.directions is None:
             return vector
         return vector + self.directions @ ((factors - 1) * (self.directions.T @ vector))
