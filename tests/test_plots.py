@@ -73,7 +73,13 @@ def validation(width=10, paths=2, tested=True, aligned=20):
     shares = Accuracy(0.9, 0.9, 0.9, 0.01, 0.8, {"good path": 0.85}, 100, {"all paths": gain}, {"all paths": gain})
     eigenvectors = [rng.uniform(size=aligned) for _ in range(3)]
     return SimpleNamespace(
-        model=SimpleNamespace(name="model", temperature=0.1, row_names=[f"{LONG[0]} -> {p}" for p in range(paths)]),
+        model=SimpleNamespace(
+            name="model",
+            temperature=0.1,
+            row_names=[f"{LONG[0]} -> {p}" for p in range(paths)],
+            labels=np.zeros(3),
+            compressed=None,
+        ),
         width=width,
         saddle=saddle,
         corrected=saddle * (1 + 1 / width),
@@ -97,6 +103,20 @@ def comparison(trained=True, heads=(4, 4), seed=0):
     }
     model = SimpleNamespace(name="one_shot", architecture=arch)
     return pruning.Comparison(model, {"theory": scores, "draws": scores}, networks)
+
+
+@pytest.mark.parametrize(
+    ("labels", "compressed", "why"),
+    [
+        (np.zeros(3), None, "all labels are 0"),
+        (np.ones(2001), None, "more than 2000 labels"),
+        (np.ones(3), object(), "the dataset holds no single examples"),
+    ],
+)
+def test_a_figure_says_why_there_is_no_alignment(labels, compressed, why):
+    without = validation(tested=False, aligned=0)
+    without.model.labels, without.model.compressed = labels, compressed
+    assert f"no alignment: {why}" in plots.validation_figure([without]).get_suptitle()
 
 
 def calibrated(count):
