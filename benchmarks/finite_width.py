@@ -10,6 +10,7 @@ import numpy as np
 
 import bayesattn as ba
 from bayesattn.checks import study
+from bayesattn.plots.style import palette
 
 WIDTHS = [10, 30, 100, 300, 1000]
 
@@ -23,19 +24,22 @@ def main(file: str) -> None:
     solved = [ba.theory.solve(model.replace(width=int(width))) for width in curve]
     means = [ba.theory.predict(each.order_parameter, model).mean for each in solved]
     theory = [np.mean(np.sign(mean) == model.test_labels) for mean in means]
+    colors = palette()
     plt.rcParams.update({"font.size": 13})
     figure, (left, right) = plt.subplots(1, 2, figsize=(8.4, 3.9), layout="constrained")
-    left.plot(curve, 100 * np.array(theory), color="#0072B2", label="theory (saddle point)")
+    left.plot(curve, 100 * np.array(theory), color=colors.blue, label="theory (saddle point)")
     errors = [100 * each.test_error for each in accuracies]
-    left.errorbar(WIDTHS, [100 * each.draws for each in accuracies], errors, fmt="o", color="#D55E00", label="draws")
-    left.axhline(100 * accuracies[0].gp, color="#666666", linestyle="--", label="infinite width (GP limit)")
+    left.errorbar(
+        WIDTHS, [100 * each.draws for each in accuracies], errors, fmt="o", color=colors.orange, label="draws"
+    )
+    left.axhline(100 * accuracies[0].gp, color=colors.grey, linestyle="--", label="infinite width (GP limit)")
     left.set(ylabel="test accuracy (%)", title="Narrow networks are better", ylim=(80.5, 97.5))
-    right.plot(curve, [each.order_parameter[0, 0] for each in solved], color="#0072B2", label="theory: saddle point")
+    right.plot(curve, [each.order_parameter[0, 0] for each in solved], color=colors.blue, label="theory: saddle point")
     corrected = [each.corrected[0, 0] for each in found]
-    right.plot(WIDTHS, corrected, "x", ms=10, mew=2, color="#009E73", label="theory: first order in 1/N")
+    right.plot(WIDTHS, corrected, "x", ms=10, mew=2, color=colors.green, label="theory: first order in 1/N")
     entries, errors = [each.order_parameter[0, 0] for each in found], [each.error[0, 0] for each in found]
-    right.errorbar(WIDTHS, entries, errors, fmt="o", ms=4, color="#D55E00", label="draws", zorder=3)
-    right.axhline(1, color="#666666", linestyle="--", label="infinite width (GP limit)")
+    right.errorbar(WIDTHS, entries, errors, fmt="o", ms=4, color=colors.orange, label="draws", zorder=3)
+    right.axhline(1, color=colors.grey, linestyle="--", label="infinite width (GP limit)")
     right.set(ylabel="order parameter of this path", title="The right path gains weight", yscale="log")
     right.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10"])
     for axes, place in ((left, "lower left"), (right, "upper right")):

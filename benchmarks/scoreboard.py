@@ -133,8 +133,10 @@ def blackjax_nuts(reference: Reference) -> Drawn:
 
 def variational(reference: Reference, guide: Any, parameterisation: str = "path") -> Drawn:
     """SVI with a guide of NumPyro's; draws are independent."""
-    size = reference.model.log_density(parameterisation).size
-    if guide is guides.AutoLaplaceApproximation and size > MOST_WEIGHTS_OF_LAPLACE:
+    if (
+        guide is guides.AutoLaplaceApproximation
+        and (size := reference.model.log_density(parameterisation).size) > MOST_WEIGHTS_OF_LAPLACE
+    ):
         raise ValueError(f"the Hessian of {size:,} weights does not fit into 20 GiB as JAX computes it")
     program = reference.model.numpyro(parameterisation)
     fitted = guide(program)

@@ -85,9 +85,8 @@ def test_dispensable_heads_end_where_two_points_are_lost():
     found = pruning.Pruned(0.9, np.zeros(4), orders)
     assert found.dispensable("late") == 2
     assert found.dispensable("never") == 4
-    assert (
-        pruning.dispensable(np.array([0.98, 0.96, 0.959]), 0.98) == 1
-    )  # 0.98 - 0.96 is more than 0.02 by rounding alone
+    # 0.98 - 0.96 is more than 0.02 by rounding alone.
+    assert pruning.dispensable(np.array([0.98, 0.96, 0.959]), 0.98) == 1
 
 
 def test_bad_input_is_named(model, weights):

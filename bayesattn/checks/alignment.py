@@ -65,6 +65,15 @@ class Alignment:
 
 
 @with_own_settings
+def why_unaligned(labels: Checked, compressed: bool) -> str:
+    """Reason why a kernel gets no alignment with the labels of a dataset, or of a compressed one; empty if it gets one."""
+    if compressed:
+        return "the dataset holds no single examples"
+    if np.size(labels) > MOST_ALIGNED_LABELS:
+        return f"more than {MOST_ALIGNED_LABELS} labels"
+    return "" if np.any(labels) else "all labels are 0"
+
+
 def alignment_over_draws(
     model: Model,
     saddle: Float[np.ndarray | Array, "path path"],
@@ -86,7 +95,7 @@ def alignment_over_draws(
         ValueError: draws of another model.
     """
     labels, likelihood = model.labels.ravel(), gaussian_density(model)
-    if model.compressed is not None or len(labels) > MOST_ALIGNED_LABELS or not np.any(labels):
+    if why_unaligned(labels, model.compressed is not None):
         return None
 
     def aligned(kernel: Checked) -> np.ndarray:

@@ -38,7 +38,7 @@ from bayesattn.cli.screen import (
     working,
 )
 from bayesattn.head_posterior import Heads, Losses, Removal, predicted_losses
-from bayesattn.models import Model
+from bayesattn.model import has_fixed_attention
 from bayesattn.network_posterior import NetworkPosterior
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def heads(
     positive_integer("--least", least)
     given = {"--width": width, "--temperature": temperature, "--data-seed": data_seed, "--out": out}
     case, folder, run = _opened(model, given)
-    possible = isinstance(case, Model) and case.likelihood.conjugate
+    possible = has_fixed_attention(case) and case.likelihood.conjugate
     if not possible and (exact or remove):
         raise BayesattnError(
             "--exact and --remove need a network with fixed attention and Gaussian labels, got"
@@ -130,7 +130,7 @@ def _lost(
     drawn: "xr.DataTree", case: NetworkPosterior, exact: bool, remove: bool, quiet: bool, seed: int
 ) -> tuple[Losses | None, Removal | None]:
     """Losses without each head, if theory or sampling can compute them, and the order of removal, if requested."""
-    if not isinstance(case, Model) or not case.likelihood.conjugate:
+    if not has_fixed_attention(case) or not case.likelihood.conjugate:
         return None, None
     with working("networks without a head", quiet) as bar:
         if exact:

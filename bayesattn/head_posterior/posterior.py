@@ -21,6 +21,7 @@ from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
 from bayesattn.head_posterior.losses import Losses, head_losses, indexed
 from bayesattn.head_posterior.units import units_of
+from bayesattn.model import has_fixed_attention
 from bayesattn.models import Model
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.network_posterior import NetworkPosterior
@@ -77,7 +78,7 @@ class Heads(Described):
     def note(self) -> str:
         """Caution about the scores of single heads and paths whose queries and keys are sampled; else empty."""
         _, model, of, _ = self._source
-        return EXCHANGEABLE if isinstance(of, str) and not isinstance(model, Model) else ""
+        return EXCHANGEABLE if isinstance(of, str) and not has_fixed_attention(model) else ""
 
     @cached_property
     def losses(self) -> Losses:

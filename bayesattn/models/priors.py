@@ -26,9 +26,8 @@ class BartlettPrior(dist.Distribution):
         """Draws from the prior."""
         assert key is not None
         if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-            key = jax.random.wrap_key_data(
-                key
-            )  # NumPyro's Predictive and `jax.random.PRNGKey` give the words of a key.
+            # The words of a key, as NumPyro's Predictive and `jax.random.PRNGKey` give them.
+            key = jax.random.wrap_key_data(key)
         keys = jax.random.split(key, sample_shape) if sample_shape else key
         draw = partial(bartlett.sample_prior, shapes=self.shapes, widths=self.widths)
         return jnp.vectorize(lambda k: self.whitening.whitened(draw(k)), signature="()->(n)")(keys)

@@ -16,7 +16,7 @@ from bayesattn._util.checks import Checked
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import rounded, with_error
-from bayesattn.checks.alignment import MOST_ALIGNED_LABELS, Alignment
+from bayesattn.checks.alignment import Alignment, why_unaligned
 from bayesattn.checks.predicted import size_of
 from bayesattn.checks.temperature import Candidate, by_evidence, by_gp_evidence
 from bayesattn.models.trees import Draws, opened_with_fixed_attention
@@ -24,19 +24,11 @@ from bayesattn.plots.style import heat_map, legend_below, name_ticks, palette, s
 
 if TYPE_CHECKING:
     from bayesattn.checks.validation import Validation
-    from bayesattn.model import Model
 
 MOST_PATHS_DRAWN = 4
 """Largest number of paths, and of pairs of paths, whose U is drawn against width."""
 MOST_EIGENVECTORS_ON_LINEAR_AXIS = 10
 """With more eigenvectors than this, their axis is logarithmic."""
-
-
-def _why_unaligned(model: Model) -> str:
-    """Reason why the kernel of a model has no alignment with its labels."""
-    if model.compressed is not None:
-        return "the dataset holds no single examples"
-    return f"more than {MOST_ALIGNED_LABELS} labels" if np.any(model.labels) else "all labels are 0"
 
 
 def validation_figure(
@@ -73,7 +65,7 @@ def validation_figure(
     if smallest.alignment is not None:
         panels.append(partial(alignment, aligned=smallest.alignment, width=smallest.width))
     else:
-        title += f"\nno alignment: {_why_unaligned(model)}"
+        title += f"\nno alignment: {why_unaligned(model.labels, model.compressed is not None)}"
     figure = plt.figure(figsize=(max(13, 4.4 * len(panels)), 9.5), layout="constrained")
     figure.suptitle(title, fontsize=13)
     above, below = figure.subfigures(2, 1, height_ratios=(1.15, 1))

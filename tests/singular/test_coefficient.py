@@ -25,9 +25,7 @@ SHORT = {"chains": 2, "warmup": 300, "draws": 500}
 
 def test_mean_losses_are_not_taken_for_sums():
     rng = np.random.default_rng(0)
-    model = network((1,), (3, 3), 2, labels=np.zeros(2)).replace(
-        path_inputs=rng.normal(size=(30, 1, 2)), labels=rng.normal(size=30)
-    )
+    model = network((1,), (3, 3), 2).replace(path_inputs=rng.normal(size=(30, 1, 2)), labels=rng.normal(size=30))
     squares = rng.chisquare(5, (2, 50)) / 30
     with pytest.raises(ba.BayesattnError, match="losses must have a mean of at least"):
         learning_coefficient_of(squares, model)
