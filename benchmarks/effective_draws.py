@@ -1,6 +1,7 @@
 """Effective sample size of U per second: collapsed NUTS against weight-space NUTS, path level and token level, in one run.
 
-Run with `uv run python benchmarks/effective_draws.py`; it takes about five minutes.
+Run with `uv run python benchmarks/effective_draws.py`; it takes about five minutes. `--attention` makes the table of a model
+whose queries and keys are sampled too, in about twenty minutes.
 
 A token chain and a path chain follow the same law, since both compute the same function; they differ in the cost of a
 leapfrog step. So the effective sample size for each step is taken from path chains, and seconds for each step from chains
@@ -14,11 +15,16 @@ import time
 from typing import Any
 
 import arviz_stats
+import blackjax
+import jax
 import numpy as np
+import xarray as xr
 
 import bayesattn as ba
 
 CHAINS = 2
+USABLE_RHAT = 1.05
+"""Largest R-hat at which a rate is shown."""
 STEPS_A_DRAW = 31
 """Of the chains that only measure the cost of a leapfrog step: full trees of depth 5."""
 
@@ -28,7 +34,7 @@ def least_effective(tree) -> float:
     return float(arviz_stats.ess(tree["posterior"].to_dataset()["order_parameter"]).values.min())
 
 
-def timed_sample(model: ba.Model, *, warmup: int, draws: int, **run):
+def timed_sample(model: ba.Model | ba.AttentionModel, *, warmup: int, draws: int, **run):
     """Draws and seconds, the second time around so that everything is compiled."""
     for count in (2, draws):
         start = time.perf_counter()
@@ -37,7 +43,7 @@ def timed_sample(model: ba.Model, *, warmup: int, draws: int, **run):
     return tree, seconds
 
 
-def seconds_a_step(model: ba.Model, parameterisation: str, draws: int) -> float:
+def seconds_a_step(model: ba.Model | ba.AttentionModel, parameterisation: str, draws: int) -> float:
     """Wall time over the leapfrog steps of all chains together."""
     fixed = {"adapt_step_size": False, "adapt_mass_matrix": False, "step_size": 1e-5, "max_tree_depth": 5}
     tree, seconds = timed_sample(model, parameterisation=parameterisation, warmup=0, draws=draws, options=fixed)
@@ -61,6 +67,61 @@ def row(model: ba.Model, width: int, path_run: dict[str, Any], token_draws: int)
     return f"| {width} | {' | '.join(cells)} |"
 
 
+def identifiable(tree) -> xr.Dataset:
+    """Quantities that do not change if heads of a layer change places: predictions, tr U, and its paths' shares, sorted."""
+    draws = tree["posterior"].to_dataset()
+    own = np.einsum("cdpp->cdp", draws["order_parameter"].values)
+    total = xr.DataArray(own.sum(-1), dims=("chain", "draw"))
+    shares = xr.DataArray(np.sort(own, axis=-1), dims=("chain", "draw", "place")) / total
+    return xr.Dataset({"prediction": draws["prediction"], "total": total, "shares": shares[..., :-1]})
+
+
+def with_low_rank_metric(model: ba.AttentionModel, warmup: int):
+    """BlackJAX's NUTS with a low-rank metric, adapted on one chain."""
+    density, keys = model.log_density("collapsed"), jax.random.split(jax.random.key(0))
+    adaptation = blackjax.window_adaptation_low_rank(blackjax.nuts, density.function)
+    (_, parameters), _ = adaptation.run(keys[0], density.initial(keys[1]), num_steps=warmup)
+    nuts = blackjax.nuts(density.function, **parameters)
+    return nuts.init, nuts.step
+
+
+def with_attention() -> None:
+    """Print the table of a model whose queries and keys are sampled too."""
+    task = ba.tasks.HiddenMarkov(examples=30, test_examples=20, tokens=6, dimension=6, noise_orthogonal=0.3)
+    data = task.dataset()
+    print("| N | sampler | effective draws a second | a 1000 gradients | R-hat |\n| --- | --- | --- | --- | --- |")
+    for width in (10, 100):
+        model = ba.AttentionModel(
+            inputs=data.inputs,
+            labels=data.labels,
+            test_inputs=data.test_inputs,
+            heads=(2, 2),
+            widths=(width,) * 3,
+            key_width=4,
+            query_variance=0.3,
+            key_variance=0.3,
+            temperature=0.1,
+        )
+        cost = {name: seconds_a_step(model, name, 20) for name in model.parameterisations}
+        runs = {
+            "token NUTS": ("token", lambda: "nuts", {"warmup": 300, "draws": 300 if width == 10 else 100}),
+            "collapsed NUTS": ("collapsed", lambda: "nuts", {"warmup": 500, "draws": 2000}),
+            "collapsed, low-rank metric": (
+                "collapsed",
+                lambda model=model: with_low_rank_metric(model, 1000),
+                {"warmup": 100, "draws": 2000},
+            ),
+        }
+        for title, (parameterisation, sampler, run) in runs.items():
+            tree = ba.sample(model, sampler(), parameterisation, chains=2 * CHAINS, seed=1, progress=False, **run)
+            found = identifiable(tree)
+            least = min(float(each.min()) for each in arviz_stats.ess(found).values())
+            rhat = max(float(each.max()) for each in arviz_stats.rhat(found).values())
+            a_step = least / float(tree["sample_stats"].to_dataset()["n_steps"].sum())
+            rates = f"{a_step / cost[parameterisation]:.3g} | {1000 * a_step:.3g}" if rhat <= USABLE_RHAT else "- | -"
+            print(f"| {width} | {title} | {rates} | {rhat:.3f} |", flush=True)
+
+
 def cost_of_width(width: int) -> None:
     """Print milliseconds a draw and peak memory of collapsed NUTS at one width; run in a process of its own."""
     model = ba.load_model("hidden_markov", width=width)
@@ -77,6 +138,9 @@ def cost_of_width(width: int) -> None:
 
 def main() -> None:
     """Print both tables."""
+    if "--attention" in sys.argv[1:]:
+        with_attention()
+        return
     # First: a process starts with the peak memory of the one that started it.
     print(
         "Collapsed NUTS, one chain\n\n| N | ms a draw | peak MiB | leapfrog steps a draw |\n| --- | --- | --- | --- |"
@@ -94,4 +158,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    cost_of_width(int(sys.argv[1])) if len(sys.argv) > 1 else main()
+    cost_of_width(int(sys.argv[1])) if sys.argv[1:] and sys.argv[1].isdigit() else main()

@@ -86,6 +86,7 @@ def test_page_says_what_was_run_and_found(page):
         "effective sample size of bulk and tails",
         "predictions on the test examples",
         "Head scores: how much each head matters",
+        "evidence lost (nats)",
         "Strongest correlations of paths in U",
         "no two paths are correlated by more than 0.1 at the saddle point.",
         "theory against draws at N = 3",

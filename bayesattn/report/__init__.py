@@ -17,7 +17,7 @@ from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import digest, fingerprint
 from bayesattn._util.settings import with_own_settings
 from bayesattn.checks.validation import LEVEL, Predicted, predicted, validate
-from bayesattn.head_posterior import combining_width
+from bayesattn.head_posterior import Losses, combining_width, predicted_losses
 from bayesattn.joining import SETTINGS_THAT_MAY_DIFFER, concat
 from bayesattn.model import Model
 from bayesattn.network_posterior import is_network
@@ -30,6 +30,7 @@ from bayesattn.report.tables import (
     Verdict,
     correlations_table,
     draws_table,
+    has_heads_table,
     heads_table,
     theory_table,
 )
@@ -174,9 +175,7 @@ def _theory(run: Run, posterior: str) -> Predicted:
         saddle, corrected, relative_variance = map(np.array, matrices)
         return Predicted(saddle, corrected, relative_variance, arrays)
 
-    return run.remembered(
-        "theory", compute, restore, {"of": posterior, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
-    )
+    return run.remembered("theory", compute, restore, _about(posterior))
 
 
 def _combining(run: Run, known: dict[str, str]) -> str:
@@ -195,9 +194,34 @@ def _combining(run: Run, known: dict[str, str]) -> str:
         return f"{start} no two paths are correlated by more than {found.correlation:g} at the saddle point."
 
     if of_all_widths not in known:
-        about = {"of": of_all_widths, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
-        known[of_all_widths] = run.remembered("combining_width", compute, str, about)
+        known[of_all_widths] = run.remembered("combining_width", compute, str, _about(of_all_widths))
     return known[of_all_widths]
+
+
+def _losses(run: Run, draws: xr.DataTree) -> Losses | None:
+    """What is lost without each head by the theory, stored with the run; None without a theory."""
+    model: Posterior = run.model
+    if not (_has_theory(model) and has_heads_table(model, draws)):
+        return None
+
+    def compute() -> PlainDict | None:
+        try:
+            return {name: np.asarray(value).tolist() for name, value in vars(predicted_losses(model)).items()}
+        except NotConverged:
+            return None
+
+    def restore(stored: PlainDict | None) -> Losses | None:
+        if stored is None:
+            return None
+        names, levels = map(tuple, stored.pop("names")), stored.pop("levels")
+        return Losses(names=[*names], levels=levels, **{name: np.array(values) for name, values in stored.items()})
+
+    return run.remembered("losses", compute, restore, _about(_posterior(model)))
+
+
+def _about(posterior: str) -> PlainDict:
+    """Conditions under which a result of the theory that is stored with a run stays valid."""
+    return {"of": posterior, "by": f"{THEORY_VERSION}, jax {jax.__version__}"}
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
@@ -241,6 +265,11 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
             figures.append(figure)
     verdict, holds, rows = found
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
+    losses = _losses(run, draws)
+    if losses is not None:
+        by_heads += (
+            "; lost without the head, the others inferred again, by the theory (± one error over test examples)"
+        )
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())
@@ -252,7 +281,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
         verdict=verdict,
         holds=holds,
         rows=rows,
-        tables={by_heads: heads_table(run.model, draws), by_paths: correlations_table(run.model, draws)},
+        tables={by_heads: heads_table(run.model, draws, losses), by_paths: correlations_table(run.model, draws)},
         combining=combining,
         figures=figures,
         provenance={

@@ -1,6 +1,7 @@
 """Verdict and tables of one run: theory against draws, head scores and correlations of paths."""
 
 from functools import singledispatch
+from typing import TypeGuard
 
 import numpy as np
 import xarray as xr
@@ -10,7 +11,7 @@ from bayesattn._util.text import UNKNOWN, cell, rounded, with_error
 from bayesattn.checks.mixing import moments
 from bayesattn.checks.validation import Validation
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, latent_verdict
-from bayesattn.head_posterior import Heads, PathCorrelations, heads, path_correlations
+from bayesattn.head_posterior import Heads, Losses, PathCorrelations, heads, path_correlations
 from bayesattn.model import has_fixed_attention
 from bayesattn.models import LatentModel
 from bayesattn.network_posterior import NetworkPosterior, is_network
@@ -122,9 +123,14 @@ def _agrees(agrees: bool, error: float) -> str:
     return ("yes" if agrees else "no") if np.isfinite(error) else UNKNOWN
 
 
-def heads_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
-    """Posterior of each head's score; no rows without draws of U, or for a single head."""
-    if not is_network(model) or "order_parameter" not in draws["posterior"] or sum(model.architecture.heads) < 2:
+def has_heads_table(model: Posterior, draws: xr.DataTree) -> TypeGuard[NetworkPosterior]:
+    """Whether draws hold U, of a network of more than one head."""
+    return is_network(model) and "order_parameter" in draws["posterior"] and sum(model.architecture.heads) > 1
+
+
+def heads_table(model: Posterior, draws: xr.DataTree, losses: Losses | None = None) -> list[Row]:
+    """Posterior of each head's score, and what is lost without it, if known; no rows without draws of U, or of one head."""
+    if not has_heads_table(model, draws):
         return []
     posterior = heads(draws, model)
     return [
@@ -133,9 +139,20 @@ def heads_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
             "score": with_error(posterior.scores[head], posterior.error[head]),
             **_spread(posterior, head),
             "P(least)": f"{posterior.probability_least[head]:.2f}",
+            **({} if losses is None else _lost(losses, head)),
         }
         for head, (layer, name) in enumerate(posterior.names)
     ]
+
+
+def _lost(losses: Losses, head: int) -> Row:
+    """Losses without a head by the theory; those on test examples only if there are labels of classes, or labels."""
+    row = {"evidence lost (nats)": f"{losses.evidence[head]:.1f}"}
+    if np.isfinite(losses.accuracy[head]):
+        row["accuracy lost (%)"] = with_error(100 * losses.accuracy[head], 100 * losses.accuracy_error[head])
+    if np.isfinite(losses.log_score[head]):
+        row["log score lost (nats)"] = with_error(losses.log_score[head], losses.log_score_error[head])
+    return row
 
 
 def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
