@@ -1,7 +1,8 @@
 """Predictions from draws, and ArviZ groups of likelihoods, replicated labels and prior draws.
 
 Given U, the network's outputs are Gaussian, with moments in closed form (THEORY section 5). This holds for every
-parameterisation, so draws of U are sufficient.
+parameterisation, so draws of U are sufficient. Only networks whose attention reads hidden states or whose values are
+nonlinear need draws of all weights.
 """
 
 import json
@@ -28,7 +29,7 @@ from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.origin import described_in
-from bayesattn.models.trees import Draws, in_order_of_rows, opened_with_network, order_parameters_in
+from bayesattn.models.trees import DRAW_VARIABLES, Draws, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory import bartlett
@@ -122,7 +123,8 @@ def predict(
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`. If queries and keys are sampled too,
-            token sequences of shape (example, T, N_0); the draws must then hold queries and keys (keep "queries_keys").
+            token sequences of shape (example, T, N_0); the draws must then hold queries and keys (keep "queries_keys"),
+            and with hidden attention or nonlinear values all weights (keep "weights" too).
         mask: shape (example, T), True for tokens and False for padding; for token sequences only.
         keep_draws: whether to return a draw of f for each draw of U, which takes memory.
         thin: use every thin-th draw of U, the last one of each `thin` draws.
@@ -148,8 +150,7 @@ def predict(
         require_memory("draws of f", needed, "raise thin, or predict fewer inputs at a time")
     flat = _flat(drawn)
     keys = jax.random.split(stream(seed, "new predictions", fingerprint(model)), chains * count) if keep_draws else None
-    # Entries per input: its kernels with the labels, and its features times U.
-    entries = max(arch.outputs * chains * count, model.labels.size, model.architecture.paths * model.features)
+    entries = max(arch.outputs * chains * count, conditional.entries(inputs))
     size = max(1, min(len(inputs), BLOCK_ENTRIES // entries))
 
     def predicted(block: Checked) -> PosteriorPrediction:
@@ -273,9 +274,10 @@ def _variables(
         raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
+            kept = "queries_keys" if name.startswith(("queries_", "keys_")) else "weights"
+            advice = "" if name in DRAW_VARIABLES else f": keep {kept!r}"
             raise BayesattnError(
-                f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without"
-                + (": keep 'queries_keys'" if name.startswith(("queries_", "keys_")) else "")
+                f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without{advice}"
             )
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values

@@ -49,6 +49,10 @@ class Conditional(Protocol):
         """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         ...
 
+    def entries(self, inputs: Any, /) -> int:
+        """Number of entries that each input adds to the largest array of `outputs`."""
+        ...
+
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log density of all labels together."""
         ...
@@ -145,6 +149,10 @@ class GivenOrderParameter(eqx.Module):
         drawn = outputs_of(features, factor @ self.kernels.sample_projection(key, factor), self.kernels.outputs)
         return moments.mean, moments.variance, self.kernels.by_example(drawn)
 
+    def entries(self, path_inputs: PathInputs) -> int:
+        """Number of entries that each input adds: its path inputs, or its kernels with the labels."""
+        return max(self.kernels.labels.size, path_inputs[0].size)
+
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | U)."""
         return self.kernels.log_density_of(draw["order_parameter"])
@@ -206,6 +214,10 @@ class GivenReadout(eqx.Module):
         outputs = self.kernels.by_example(outputs_of(features, draw["readout"], self.kernels.outputs))
         return outputs, jnp.zeros_like(outputs), None if key is None else outputs
 
+    def entries(self, path_inputs: PathInputs) -> int:
+        """Number of entries that each input adds: its path inputs."""
+        return path_inputs[0].size
+
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | f)."""
         return jnp.sum(self.likelihood.log_prob(self.outputs(draw, self.path_inputs)[0], self.labels))
@@ -229,12 +241,17 @@ class GivenReadout(eqx.Module):
 
     def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
         """Class probabilities averaged over draws of f; None if the likelihood has no classes."""
-        probabilities = _mean_probabilities(self.likelihood, jnp.asarray(mean.reshape(-1, *mean.shape[2:])))
-        return None if probabilities is None else np.asarray(probabilities)
+        return class_probabilities(self.likelihood, mean)
 
     def with_labels(self, labels: Labels) -> "GivenReadout":
         """Same conditional with other labels."""
         return replace(self, labels=labels)
+
+
+def class_probabilities(likelihood: Likelihood, outputs: np.ndarray) -> np.ndarray | None:
+    """Class probabilities averaged over draws of f, shape (chain, draw, ..); None if the likelihood has no classes."""
+    probabilities = _mean_probabilities(likelihood, jnp.asarray(outputs.reshape(-1, *outputs.shape[2:])))
+    return None if probabilities is None else np.asarray(probabilities)
 
 
 @jax.jit

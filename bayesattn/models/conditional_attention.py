@@ -1,27 +1,35 @@
-"""Outputs and labels given one draw of a posterior whose queries and keys are sampled too."""
+"""Outputs and labels given one draw of a posterior whose queries and keys are sampled too.
+
+If attention reads hidden states or values are nonlinear, U does not determine the law of the outputs; all weights do.
+"""
 
 from dataclasses import replace
 
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn import attention
 from bayesattn._util.checks import Checked
+from bayesattn._util.random import first_key
 from bayesattn.architecture import Architecture
 from bayesattn.attention_model import AttentionModel
-from bayesattn.likelihoods import Labels, Outputs
+from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.models.blocks import Blocks
 from bayesattn.models.conditional import (
+    Conditional,
     Draw,
     GivenOrderParameter,
     GivenReadout,
+    class_probabilities,
     conditional_of,
     has_two_classes,
     new_inputs,
 )
 from bayesattn.models.parameterisation import arrays_of
-from bayesattn.models.queries_keys import Sequences, heads_of
+from bayesattn.models.queries_keys import Sequences, heads_of, others
 from bayesattn.models.sampled_attention import CollapsedAttention
 
 
@@ -63,6 +71,12 @@ class GivenAttention(eqx.Module):
         """Mean and variance of f at sequences, and a draw of f if there is a key."""
         return self._at(draw).outputs(draw, sequences.path_inputs(heads_of(draw), self.posterior.skips), key)
 
+    def entries(self, sequences: Sequences) -> int:
+        """Number of entries that each sequence adds: attention, path inputs, or its kernels with the labels."""
+        _, features, paths = self.posterior.given_uniform.kernels.features.shape
+        tokens, heads = sequences.inputs.shape[1], max(shape[0] for shape in self.posterior.prior.shapes)
+        return max(heads * tokens**2, paths * features, self.posterior.given_uniform.kernels.labels.size)
+
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log density of all labels together."""
         return self._at(draw).log_likelihood(draw)
@@ -88,10 +102,76 @@ class GivenAttention(eqx.Module):
         return self
 
 
+class GivenWeights(eqx.Module):
+    """Outputs and labels given all weights, for networks whose outputs U does not determine.
+
+    Args:
+        posterior: posterior of the weights.
+        names: names of the weights, queries and keys.
+        classes: whether all labels are +1 or -1, so that f above 0 is a class, with the Gaussian likelihood.
+    """
+
+    posterior: Blocks
+    names: tuple[str, ...] = eqx.field(static=True)
+    classes: bool = eqx.field(static=True)
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """Variables of a draw that are used."""
+        return self.names
+
+    @property
+    def _likelihood(self) -> Likelihood:
+        return self.posterior.given_uniform.likelihood
+
+    def _function(self, draw: Draw, sequences: Sequences) -> Outputs:
+        return self.posterior.given_heads(heads_of(draw)).network(others(dict(draw)), sequences)[0]
+
+    def outputs(
+        self, draw: Draw, sequences: Sequences, key: Key[Array, ""] | None
+    ) -> tuple[Outputs, Outputs, Outputs | None]:
+        """Outputs f at sequences as mean, zero variance, and f again if there is a key."""
+        outputs = self._function(draw, sequences)
+        return outputs, jnp.zeros_like(outputs), None if key is None else outputs
+
+    def entries(self, sequences: Sequences) -> int:
+        """Number of entries that each sequence adds: attention and values of the heads of a layer."""
+        given, tokens = self.posterior.given_uniform, sequences.inputs.shape[1]
+        return max(given.heads) * tokens * max(tokens, *given.widths)
+
+    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
+        """Log density of each label, which given the weights does not depend on the other labels."""
+        outputs = self._function(draw, self.posterior.sequences)
+        return self._likelihood.log_prob(outputs, self.posterior.labels)
+
+    def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
+        """Log density of all labels together."""
+        return self.leave_one_out(draw).sum()
+
+    def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
+        """New draw of the labels on the training inputs."""
+        return self._likelihood.sample(key, self._function(draw, self.posterior.sequences))
+
+    def probabilities(self, mean: np.ndarray, variance: np.ndarray) -> np.ndarray | None:
+        """Class probabilities averaged over draws; None without classes."""
+        if self.classes:
+            return ((np.sign(mean) + 1) / 2).mean((0, 1))
+        return class_probabilities(self._likelihood, mean)
+
+    def with_labels(self, labels: Labels) -> "GivenWeights":
+        """Same conditional with other labels."""
+        return replace(self, posterior=self.posterior.with_labels(labels))
+
+    def compressed(self, arch: Architecture) -> "GivenWeights":
+        """The conditional itself: nothing of it grows with the square of the number of examples."""
+        return self
+
+
 @conditional_of.register(AttentionModel)
-def conditional_of_attention(model: AttentionModel) -> GivenAttention:
-    """Conditional distribution of outputs and labels given one draw; raises ValueError without path inputs."""
-    model.require_linear("what is computed from draws of U (for predictions, sample with the sequences as test_inputs)")
+def conditional_of_attention(model: AttentionModel) -> Conditional:
+    """Conditional distribution of outputs and labels given one draw."""
+    if not model.is_linear:
+        return conditional_of_blocks(model)
     posterior = CollapsedAttention.of(model)
     kernels, likelihood = posterior.given_uniform.kernels, arrays_of(model.likelihood)
     if not model.likelihood.conjugate:
@@ -99,3 +179,12 @@ def conditional_of_attention(model: AttentionModel) -> GivenAttention:
         return GivenAttention(posterior, GivenReadout(kernels, likelihood, zeros, jnp.asarray(model.labels)))
     variance = jnp.asarray(model.architecture.input_variance)
     return GivenAttention(posterior, GivenOrderParameter(kernels, likelihood, variance, has_two_classes(model.labels)))
+
+
+def conditional_of_blocks(model: AttentionModel) -> GivenWeights:
+    """Conditional distribution given all weights, for hidden attention or nonlinear values."""
+    posterior = Blocks.of(model)
+    assert isinstance(posterior, Blocks)
+    shapes = jax.eval_shape(lambda: posterior.weights_of(posterior.initial(first_key(0)), first_key(0)))
+    classes = model.likelihood.conjugate and has_two_classes(model.labels)
+    return GivenWeights(posterior, tuple(sorted(shapes)), classes)

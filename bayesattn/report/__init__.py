@@ -267,9 +267,7 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
     losses = _losses(run, draws)
     if losses is not None:
-        by_heads += (
-            "; lost without the head, the others inferred again, by the theory (± one error over test examples)"
-        )
+        by_heads += "; lost without the head, the others inferred again, by the theory (± one error over test examples)"
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())

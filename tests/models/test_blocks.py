@@ -326,3 +326,45 @@ def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
             error = np.sqrt(weight**2 @ (values**power - exact) ** 2)
             assert float(arviz_stats.ess(draws**power).min()) > 400
             assert z_score(draws**power, exact, error) < 4
+
+
+@pytest.mark.parametrize(
+    "likelihood", [{"temperature": 0.4}, {"likelihood": ba.StudentT(0.5, 4.0)}], ids=["Gaussian", "StudentT"]
+)
+def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights(likelihood):
+    """At the test inputs against the draws themselves; densities and labels against loops over the training inputs."""
+    one_layer = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_variance": 1.5, "key_variance": 0.6}
+    given = HIDDEN | one_layer | {"watched": ()}
+    model = attention_model(tokens=3, **given)
+    model = model.replace(labels=np.sign(model.labels), **likelihood)
+    keep = ("order_parameter", "prediction", "queries_keys", "weights")
+    settings = {"chains": 2, "warmup": 20, "draws": 8, "progress": False, "options": {"max_tree_depth": 3}}
+    tree = ba.sample(model, "nuts", "token", seed=1, keep=keep, **settings)
+    draws = tree["posterior"].to_dataset()
+    found = ba.predict(tree, model.test_inputs, keep_draws=True)
+    np.testing.assert_allclose(found.draws, draws["prediction"].values, rtol=1e-10)
+    np.testing.assert_allclose(found.mean, draws["prediction"].mean(("chain", "draw")), rtol=1e-10)
+    np.testing.assert_allclose(found.variance, draws["prediction"].var(("chain", "draw")), rtol=1e-9)
+    if "temperature" in likelihood:
+        np.testing.assert_allclose(found.probabilities, (draws["prediction"] > 0).mean(("chain", "draw")))
+    else:
+        assert found.probabilities is None
+    more = ba.with_groups(tree, "log_likelihood", "posterior_predictive")
+    outputs = np.array(
+        [
+            [
+                outputs_by_loops(
+                    model, {str(name): values.values[chain, draw] for name, values in draws.items()}, model.inputs
+                )
+                for draw in range(8)
+            ]
+            for chain in range(2)
+        ]
+    )
+    densities = stats.norm(outputs, 0.4**0.5) if "temperature" in likelihood else stats.t(4.0, outputs, 0.5)
+    np.testing.assert_allclose(more["log_likelihood"]["labels"], densities.logpdf(model.labels), rtol=1e-8)
+    assert more["posterior_predictive"]["labels"].shape == (2, 8, model.examples)
+    few = tree.copy()
+    few["posterior"] = few["posterior"].to_dataset().drop_vars("V_0")
+    with pytest.raises(ba.BayesattnError, match=r"must have posterior\['V_0'\], got draws without: keep 'weights'"):
+        ba.predict(few, model.test_inputs)
