@@ -14,9 +14,9 @@ trapezoidal, without the columns beyond N_l, and B_{l-1} has only H_{l-1} times 
 If a layer is narrow, two conventions keep the space of U connected. First, a diagonal entry with one degree of freedom
 (in the last column) is a standard normal and takes either sign. The density of its absolute value does not vanish at 0,
 where U is continuous up to a sign of the rest of the column, but the logarithm of its absolute value would end there.
-Second, rows have the order of a pivoted Cholesky factor of U_l at the saddle point, strong rows first. The rows of B_l
-may have any order, because its distribution does not depend on the order; but strong rows after a weak row would wind
-about an axis set by the weak row.
+Second, rows have the order of a pivoted Cholesky factor of U_l at the saddle point, strong rows first; a row is weak if
+it is small, or if the path inputs that it multiplies are very small. The rows of B_l may have any order, because its
+distribution does not depend on the order; but strong rows after a weak row would wind about an axis set by the weak row.
 """
 
 from collections.abc import Sequence
@@ -34,6 +34,8 @@ from bayesattn.kernels.path_inputs import Number
 
 AMPLE_DEGREES_OF_FREEDOM = 4
 """Least degrees of freedom for which a column of B hardly ever comes near 0; the order of rows then does not matter."""
+SMALL_INPUTS = 0.1
+"""Size of path inputs, relative to the largest, below which the rows that they are multiplied with are weak."""
 
 Point = Float[Array, " coordinate"]
 Order = Int[Array, " row_of_any_layer"] | None
@@ -203,6 +205,18 @@ def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, l
     return jnp.concatenate([jnp.pad(of_skip, ((0, 0), (0, shape.diagonal))), of_heads])
 
 
+def strengths_of_rows(features: Float[Array, "example feature path"], arch: Architecture) -> list[np.ndarray]:
+    """Root mean square of the path inputs that each row of U_1, .., U_L, U_a multiplies: 1 unless they are very small."""
+    norms = np.linalg.norm(features, axis=(0, 1))
+    small = norms < SMALL_INPUTS * norms.max()
+    rows = np.repeat(np.where(small, norms / max(norms.max(), np.finfo(float).tiny), 1.0), arch.outputs)
+    strengths = [rows]
+    for ways in arch.ways:
+        rows = np.sqrt(np.mean(rows.reshape(ways, -1) ** 2, axis=0))
+        strengths.append(rows)
+    return strengths
+
+
 def _nearest_frame(matrix: np.ndarray) -> np.ndarray:
     """Orthonormal rows nearest to those of a matrix."""
     left, _, right = np.linalg.svd(matrix, full_matrices=False)
@@ -216,11 +230,13 @@ def narrowed(
     widths: Float[Array, " layer"],
     variances: Float[Array, " layer_and_input"],
     skips: Skips = (),
+    strengths: Sequence[np.ndarray] = (),
 ) -> tuple[Float[Array, " kept_coordinate"], Order]:
     """Point in the shapes `fewer`, with fewer columns and U_l close to those of `point`, and the order of its rows.
 
     Layer by layer from the readout down, B_l keeps its largest singular directions, given the F_{l+1} computed above.
-    If a layer is narrow, rows have the order of a pivoted Cholesky factor.
+    If a layer is narrow, rows have the order of a pivoted Cholesky factor, weighted by the size of the path inputs that
+    each row multiplies, `strengths_of_rows`; by default all are of equal size.
     """
     factor, parts, orders = np.ones((1, 1)), [], []
     factors = jax.jit(cholesky_factors, static_argnames="shapes")(point, shapes, widths, variances, skips=skips)
@@ -231,7 +247,9 @@ def narrowed(
         bartlett = np.linalg.lstsq(mixing, targets[layer][-len(mixing) :], rcond=None)[0]
         # Columns of the layer above in terms of its kept columns.
         turned = _nearest_frame(np.linalg.lstsq(factor, targets[layer + 1], rcond=None)[0]) if shape.skip else None
-        lower, diagonal, order = _narrowed_layer(bartlett, turned, shape, narrow(fewer))
+        seen = np.ones(len(mixing)) if len(strengths) == 0 else strengths[layer][-len(mixing) :]
+        weights = np.sqrt(seen**2 @ mixing**2 / np.maximum(np.sum(mixing**2, axis=0), np.finfo(float).tiny))
+        lower, diagonal, order = _narrowed_layer(bartlett, turned, shape, narrow(fewer), weights)
         factor = np.asarray(_with_skip(jnp.asarray(mixing[:, order] @ lower), jnp.asarray(factor), shape, skips, layer))
         parts.insert(0, np.concatenate([np.log(diagonal[: shape.logs]), diagonal[shape.logs :], lower[shape.below]]))
         orders.insert(0, order)
@@ -239,12 +257,12 @@ def narrowed(
 
 
 def _narrowed_layer(
-    bartlett: np.ndarray, turned: np.ndarray | None, shape: LayerShape, pivoted: bool
+    bartlett: np.ndarray, turned: np.ndarray | None, shape: LayerShape, pivoted: bool, weights: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """B_l of `shape` close to `bartlett`, the diagonal of its triangular part, and the order of its rows.
 
     Its first columns are those of a skip, if there is one; `turned` expresses the columns of the layer above in terms
-    of its kept columns.
+    of its kept columns. `weights` of the rows count for their order alone.
     """
     copied = np.zeros((shape.rows, 0))
     if turned is not None:
@@ -254,7 +272,7 @@ def _narrowed_layer(
     left, singular, _ = np.linalg.svd(bartlett, full_matrices=False)
     # B B^T determines U, so its triangular factor can replace B.
     kept = (left * singular)[:, : shape.diagonal].T
-    *_, order = scipy.linalg.qr(kept, pivoting=True) if pivoted else (np.arange(shape.rows),)
+    *_, order = scipy.linalg.qr(kept * weights, pivoting=True) if pivoted else (np.arange(shape.rows),)
     lower = np.linalg.qr(kept[:, order])[1].T
     lower *= np.where(np.diag(lower) < 0, -1, 1)
     return np.concatenate([copied[order], lower], axis=1), np.diag(lower), order

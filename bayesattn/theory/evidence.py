@@ -29,7 +29,15 @@ from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.theory.annealing import MOVES, Annealed, Singular, anneal, bridge, prior_draws, spanning_of, systematic
 from bayesattn.theory.arguments import gaussian_density, refuse_traced
-from bayesattn.theory.bartlett import AMPLE_DEGREES_OF_FREEDOM, layer_shapes, mirrored, narrow, narrowed, stretched
+from bayesattn.theory.bartlett import (
+    AMPLE_DEGREES_OF_FREEDOM,
+    layer_shapes,
+    mirrored,
+    narrow,
+    narrowed,
+    strengths_of_rows,
+    stretched,
+)
 from bayesattn.theory.mixture import COMPONENT_COUNTS, DEGREES_OF_FREEDOM, Component, mixture, refitted
 from bayesattn.theory.mode import Basin, basins, find_mode, is_only_mode
 from bayesattn.theory.problem import Problem, Shapes, potential, problem_of, refuse_many
@@ -330,7 +338,7 @@ def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) ->
     saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
-    arrays = (problem.widths, problem.variances, problem.skips)
+    arrays = (problem.widths, problem.variances, problem.skips, strengths_of_rows(likelihood.features, arch))
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 

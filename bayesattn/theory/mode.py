@@ -15,7 +15,7 @@ from bayesattn.architecture import Architecture
 from bayesattn.kernels.choice import compressed
 from bayesattn.kernels.conditionals import is_singular
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, stretched, unwhiten
+from bayesattn.theory.bartlett import layer_shapes, mirrored, narrow, narrowed, strengths_of_rows, stretched, unwhiten
 from bayesattn.theory.minimise import (
     LBFGS_STEPS_PER_NEWTON_STEP,
     Found,
@@ -83,7 +83,8 @@ def find_mode(
         start = unwhiten(jnp.zeros(size), shapes, problem.widths)
     elif narrow(shapes) or len(start) != size:
         full = layer_shapes(arch, full=True)
-        start, order = narrowed(start, full, shapes, problem.widths, problem.variances, problem.skips)
+        strengths = strengths_of_rows(likelihood.features, arch)
+        start, order = narrowed(start, full, shapes, problem.widths, problem.variances, problem.skips, strengths)
         problem = problem._replace(order=order)
     if size > MOST_COORDINATES:
         mode = _mode_of_many(problem, start, shapes, max_steps)

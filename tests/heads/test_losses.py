@@ -10,7 +10,10 @@ from scipy import special, stats
 import bayesattn as ba
 from bayesattn.head_posterior.bridge import bridge
 from bayesattn.head_posterior.losses import at_saddle_point, predicted_losses, without_paths
+from bayesattn.samplers.smc import anneal
 from bayesattn.singular import without_head
+from bayesattn.theory.mode import find_mode
+from tests.heads.networks import NETWORKS
 
 TEMPERATURE = 0.3
 
@@ -70,6 +73,22 @@ def test_evidence_lost_is_that_of_prior_draws(model, draws):
     assert [*found.summary().index] == [(1, "1"), (1, "2"), (1, "3")]
 
 
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", NETWORKS)
+def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
+    """Log evidences of the whole network and of a smaller one, each by particles that move from its prior."""
+    model = NETWORKS[name]()
+    found = ba.head_losses(ba.sample(model, warmup=400, draws=1000, progress=False), length=400)
+    particles = {"islands": 16, "particles": 256}
+    whole = anneal(model, **particles)
+    for number, (layer, head) in enumerate(found.names):
+        place = [name for of_layer, name in found.names if of_layer == layer].index(head)
+        rest = anneal(without_head(model, layer, place), **particles, seed=1)
+        error = np.sqrt(whole.error**2 + rest.error**2 + found.evidence_error[number] ** 2)
+        assert error < 0.2
+        assert abs(found.evidence[number] - (whole.log_evidence - rest.log_evidence)) < 4 * error
+
+
 def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model, draws):
     """Of a model without the head's paths, by draws of its own."""
     heads = ba.heads(draws)
@@ -110,6 +129,14 @@ def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
     solved, other = ba.theory.solve(zeroed), ba.theory.solve(rest)
     np.testing.assert_allclose(solved.order_parameter[::2, ::2], other.order_parameter * 1.5, atol=1e-9)
     assert float(solved.order_parameter[1, 1]) == pytest.approx(float(other.scalar_order_parameter), rel=1e-9)
+
+
+def test_a_narrow_network_has_a_mode_when_a_head_sees_nothing():
+    """Rows of that head come last; if its large rows come first, the others turn about them, and modes form a ring."""
+    model, nothing = NETWORKS["splice"](), np.array([True, False] * 3)  # all paths through the first head of layer 2
+    blind = without_paths(model, nothing)
+    mode, _ = find_mode(blind.kernels, blind.architecture)
+    assert np.isfinite(mode.whitening.log_volume())
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
