@@ -3,7 +3,8 @@
 `uv run python benchmarks/learned_attention.py [--fast]` draws the posterior of all weights, queries and keys
 among them, at N = 10, 100, 1000 and 10^9, which is the limit of infinite width to nine digits, and holds it against
 networks with fixed heads: the hand-made ones of the task, random ones, and those of a network trained by gradients. It
-writes one JSON file for each cell, goes on with what is missing if run again, and prints a table. `--fast` takes a tiny
+writes one JSON file for each cell, goes on with what is missing if run again, and prints a table; `--figure FILE` draws
+what is there. `--fast` takes a tiny
 task, whose numbers mean nothing. The cells of fixed heads took 13 minutes in all on two busy
 cores; each of sampled heads takes most of an hour of one core.
 
@@ -26,12 +27,14 @@ from typing import Any
 
 import arviz_stats
 import jax
+import matplotlib.pyplot as plt
 import numpy as np
 import optax
 import xarray as xr
 
 import bayesattn as ba
 from bayesattn.checks.diagnostics import diagnose
+from bayesattn.plots.style import palette
 from bayesattn.samplers.smc import anneal
 from bayesattn.tasks import HiddenMarkov
 from bayesattn.theory.predictor import right
@@ -211,6 +214,28 @@ def table(cells: list[dict]) -> list[str]:
     return lines
 
 
+def draw(cells: list[dict], file: Path) -> None:
+    """Write the figure: evidence, accuracy and alignment of each kind of heads against the width."""
+    colors, titles = palette(), ("The evidence of attention", "What it predicts", "How it looks")
+    names = ("log evidence (nats)", "accuracy (%)", "alignment with the hand-made head")
+    styles = zip(HEADS, "s^Do", (colors.green, colors.grey, colors.purple, colors.orange), strict=True)
+    figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
+    for kind, marker, color in styles:
+        mine = [each for each in cells if each["heads"] == kind]
+        places = [min(each["width"], 10 * WIDTHS[-2]) for each in mine]
+        logs, errors = np.array([each["log_evidence"] for each in mine]).T
+        values = (logs, [100 * each["accuracy"] for each in mine], [each["alignment"] for each in mine])
+        for panel, value, error in zip(panels, values, (errors, None, None), strict=True):
+            panel.errorbar(places, value, error, fmt=f"{marker}-", ms=5, color=color, label=kind)
+    panels[2].axhline(cells[0]["prior_alignment"], color=colors.grey, ls="--", lw=1, label="prior")
+    for panel, title, name in zip(panels, titles, names, strict=True):
+        panel.set(xscale="log", xlabel="width N", ylabel=name, title=title)
+        panel.set_xticks([10, 100, 1000, 10000], ["10", "100", "1000", "∞"])
+        panel.minorticks_off()
+    panels[0].legend(fontsize=8, frameon=False)
+    figure.savefig(file, dpi=150)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -219,6 +244,7 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=HEADS, default=HEADS)
     parser.add_argument("--widths", nargs="*", type=int, default=WIDTHS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--figure", type=Path, help="draw the figure here")
     given = parser.parse_args()
     sizes: dict[str, Any] = (FAST if given.fast else FULL) | NOISE
     task = HiddenMarkov(**sizes)
@@ -229,6 +255,8 @@ def main() -> None:
             cells.append(cell(task, width, kind, given.seed, given.fast, folder))
             print(table(cells[-1:])[2], flush=True)
     print("\n".join(["", *table(cells)]))
+    if given.figure is not None:
+        draw(cells, given.figure)
 
 
 if __name__ == "__main__":
