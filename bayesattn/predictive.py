@@ -124,7 +124,7 @@ def predict(
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         new_path_inputs: xi of shape (example, Pi, N_0), from `bayesattn.attention`. If queries and keys are sampled too,
             token sequences of shape (example, T, N_0); the draws must then hold queries and keys (keep "queries_keys"),
-            and with hidden attention or nonlinear values all weights (keep "weights" too).
+            or with hidden attention or nonlinear values all weights (keep "weights"), besides U.
         mask: shape (example, T), True for tokens and False for padding; for token sequences only.
         keep_draws: whether to return a draw of f for each draw of U, which takes memory.
         thin: use every thin-th draw of U, the last one of each `thin` draws.
@@ -188,9 +188,10 @@ def with_groups(
       independent given U, so leave-one-out cross-validation (`arviz_stats.loo`, `arviz_stats.compare`) weights draws by
       this density, not by the density of each label alone (Buerkner, Gabry and Vehtari 2021). If the likelihood is not
       Gaussian, the density is log p(Y_i | f of all other examples, U), with f_i integrated out (Vehtari et al. 2016),
-      because log p(Y_i | f_i) would have far heavier tails. With `joint`, the group instead has log p(Y | U) of all
-      labels together (log p(Y | f) if the likelihood is not Gaussian), of shape (chain, draw), which
-      `arviz_stats.psense` scales.
+      because log p(Y_i | f_i) would have far heavier tails. With hidden attention or nonlinear values it is
+      log p(Y_i | weights), which has such tails: look at the Pareto k of leave-one-out. With `joint`, the group instead
+      has log p(Y | U) of all labels together (log p(Y | f) if the likelihood is not Gaussian), of shape (chain, draw),
+      which `arviz_stats.psense` scales.
     - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
       draws contain.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
@@ -274,11 +275,10 @@ def _variables(
         raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
-            kept = "queries_keys" if name.startswith(("queries_", "keys_")) else "weights"
+            kept = "weights" if "V_0" in names else "queries_keys"
             advice = "" if name in DRAW_VARIABLES else f": keep {kept!r}"
-            raise BayesattnError(
-                f"draws of a model with {model.likelihood!r} must have posterior[{name!r}], got draws without{advice}"
-            )
+            of = "hidden attention or nonlinear values" if "V_0" in names else repr(model.likelihood)
+            raise BayesattnError(f"draws of a model with {of} must have posterior[{name!r}], got draws without{advice}")
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values
     return variables

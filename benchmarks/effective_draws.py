@@ -79,7 +79,7 @@ def identifiable(tree) -> xr.Dataset:
 def with_low_rank_metric(model: ba.AttentionModel, warmup: int):
     """BlackJAX's NUTS with a low-rank metric, adapted on one chain."""
     density, keys = model.log_density("collapsed"), jax.random.split(jax.random.key(0))
-    adaptation = blackjax.window_adaptation_low_rank(blackjax.nuts, density.function)
+    adaptation: Any = blackjax.window_adaptation_low_rank(blackjax.nuts, density.function)
     (_, parameters), _ = adaptation.run(keys[0], density.initial(keys[1]), num_steps=warmup)
     nuts = blackjax.nuts(density.function, **parameters)
     return nuts.init, nuts.step

@@ -64,7 +64,7 @@ class Losses(Described):
         evidence: log p(Y) of the whole network, less that of the network without the head, in nats.
         evidence_error: its Monte Carlo standard error; NaN for the theory's leading order, which has none.
         accuracy: accuracy of the mean predictor on the test examples, less that without the head; NaN
-            without test labels, and for labels of one output that are not -1 and 1.
+            without test labels, and for labels that are neither -1 and 1 nor, of several outputs, a high one at the class.
         accuracy_error: its standard error over test examples, which both networks predict.
         log_score: mean log predictive density of the test labels, less that without the head, in nats.
         log_score_error: its standard error over test examples.
@@ -235,8 +235,10 @@ class Fit:
 
 
 def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
-    """Whether labels are -1 and 1, or have several outputs with the largest at the class."""
-    return labels.ndim == 2 or bool(np.all(np.abs(labels) == 1))
+    """Whether labels are -1 and 1, or of several outputs with one high value, at the class, and equal low ones."""
+    if labels.ndim == 1:
+        return bool(np.all(np.abs(labels) == 1))
+    return len(np.unique(labels)) == 2 and bool(np.all((labels == labels.max()).sum(1) == 1))
 
 
 def at_saddle_point(model: Model) -> Fit:

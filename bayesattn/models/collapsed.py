@@ -31,7 +31,7 @@ from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
 from bayesattn.theory import bartlett, cost
-from bayesattn.theory.mode import find_mode
+from bayesattn.theory.mode import FlatMode, find_mode
 from bayesattn.theory.problem import Problem, problem_of
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, NotConverged
 from bayesattn.theory.whitening import Whitening
@@ -53,6 +53,7 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
     Args:
         model: the posterior.
         whitening: "laplace", or "prior" (around the prior's mode). It affects the difficulty of sampling, not the posterior.
+            Without a Laplace approximation, because modes form a ring, whitening is by the prior.
             If the likelihood is not Gaussian, whitening is by the prior for order parameters and by Laplace's method for
             the outputs, if these have at most `latent_outputs.MOST_WHITENED_LATENTS` coordinates.
 
@@ -60,24 +61,33 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
         ValueError: another whitening.
     """
     one_of("whitening", whitening, ("laplace", "prior"))
+    order = {}
     if model.likelihood.conjugate and whitening == "laplace":
-        mode, problem = find_mode(model.kernels, model.architecture)
-        order = {} if problem.order is None else {"order": problem.order}
-        arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
-        return arrays | order
+        try:
+            mode, problem = find_mode(model.kernels, model.architecture)
+        except FlatMode as flat:
+            order = _order_of(flat.problem)
+        else:
+            arrays = {name: array for name, array in mode.whitening._asdict().items() if array is not None}
+            return arrays | _order_of(problem)
     shapes, widths = structure(model), jnp.array(model.architecture.widths, float)
     centre, scale = bartlett.stretched(shapes, widths)
     arrays = {"centre": centre, "scale": scale}
     if model.likelihood.conjugate:
-        return arrays
+        return arrays | order
     problem = problem_of(model.kernels, model.architecture)
     if bartlett.narrow(shapes):
         # A Gaussian likelihood ranks the paths in nearly the same order; only this order is taken from it.
         with suppress(NotConverged):
             problem = find_mode(model.kernels, model.architecture)[1]
-        arrays |= {} if problem.order is None else {"order": problem.order}
+        arrays |= _order_of(problem)
     outputs = latent_outputs.whitening_at(model.kernels, model.likelihood, problem.factor(centre, shapes))
     return arrays | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
+
+
+def _order_of(problem: Problem) -> dict[str, Array]:
+    """Order of rows of a posterior, if it has one."""
+    return {} if problem.order is None else {"order": problem.order}
 
 
 def compressed(model: Model) -> GaussianProcess:

@@ -201,14 +201,15 @@ def _combining(run: Run, known: dict[str, str]) -> str:
 def _losses(run: Run, draws: xr.DataTree) -> Losses | None:
     """What is lost without each head by the theory, stored with the run; None without a theory."""
     model: Posterior = run.model
-    if not (_has_theory(model) and has_heads_table(model, draws)):
+    if not (has_heads_table(model, draws) and _has_theory(model)):
         return None
 
     def compute() -> PlainDict | None:
         try:
-            return {name: np.asarray(value).tolist() for name, value in vars(predicted_losses(model)).items()}
-        except NotConverged:
+            found = vars(predicted_losses(model))
+        except (NotConverged, BayesattnError):  # the latter if labels contradict each other without a head
             return None
+        return {name: value.tolist() if isinstance(value, np.ndarray) else value for name, value in found.items()}
 
     def restore(stored: PlainDict | None) -> Losses | None:
         if stored is None:
@@ -267,7 +268,8 @@ def _section(name: str, title: str, run: Run, draws: xr.DataTree, found: Verdict
     by_heads = "Head scores: how much each head matters, relative to the most important one (± one Monte Carlo error)"
     losses = _losses(run, draws)
     if losses is not None:
-        by_heads += "; lost without the head, the others inferred again, by the theory (± one error over test examples)"
+        by_heads += "; lost without the head, the others inferred again, by the theory"
+        by_heads += " (± one error over test examples)" if np.isfinite(losses.log_score).any() else ""
     by_paths = "Strongest correlations of paths in U, 0 where paths do not combine (± one Monte Carlo error)"
     description = run.description
     environment = "\n".join(f"{name} = {value}" for name, value in description["environment"].items())

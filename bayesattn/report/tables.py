@@ -146,7 +146,7 @@ def heads_table(model: Posterior, draws: xr.DataTree, losses: Losses | None = No
 
 
 def _lost(losses: Losses, head: int) -> Row:
-    """Losses without a head by the theory; those on test examples only if there are labels of classes, or labels."""
+    """Losses without a head by the theory; those on test examples only if there are test labels, or labels of classes."""
     row = {"evidence lost (nats)": f"{losses.evidence[head]:.1f}"}
     if np.isfinite(losses.accuracy[head]):
         row["accuracy lost (%)"] = with_error(100 * losses.accuracy[head], 100 * losses.accuracy_error[head])

@@ -206,7 +206,7 @@ def _with_skip(of_heads: Array, above: Array, shape: LayerShape, skips: Skips, l
 
 
 def strengths_of_rows(features: Float[Array, "example feature path"], arch: Architecture) -> list[np.ndarray]:
-    """Root mean square of the path inputs that each row of U_1, .., U_L, U_a multiplies: 1 unless they are very small."""
+    """Root mean square of the path inputs that each row of U_1, .., U_L, U_a multiplies, as 1 unless they are very small."""
     norms = np.linalg.norm(features, axis=(0, 1))
     small = norms < SMALL_INPUTS * norms.max()
     rows = np.repeat(np.where(small, norms / max(norms.max(), np.finfo(float).tiny), 1.0), arch.outputs)

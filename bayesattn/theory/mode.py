@@ -49,6 +49,17 @@ PRIOR_CURVATURE = 0.5
 """Curvature of minus the log prior density in coordinates in which the entropy, twice this function, has curvature 1."""
 
 
+class FlatMode(NotConverged):
+    """The search ended where the curvature vanishes in some direction, as on a ring of modes of a narrow network.
+
+    The posterior is proper there, but has no Laplace approximation. `.problem` has the arrays of the posterior.
+    """
+
+    def __init__(self, message: str, solution: "Mode", problem: Problem):
+        super().__init__(message, solution)
+        self.problem = problem
+
+
 class Mode(NamedTuple):
     """Mode of the collapsed posterior and its Laplace covariance, V at the mode, and its relative gradient.
 
@@ -72,7 +83,7 @@ def find_mode(
 
     The search starts at `start`, such as the saddle point, without the columns that a narrow layer lacks, or at the GP
     limit. If a layer is narrow, it always starts at the saddle point, which determines the order of its rows. Raises
-    NotConverged if the mode was not found.
+    NotConverged if the mode was not found, FlatMode if it is not a single point.
     """
     likelihood = compressed(likelihood, arch)
     problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
@@ -97,6 +108,14 @@ def find_mode(
     widest = max(arch.widths)
     rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
     if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
+        flat = np.isfinite(mode.potential) and not np.isfinite(mode.whitening.log_volume())
+        if narrow(shapes) and flat and not is_singular(likelihood, problem.factor(mode.point, shapes)):
+            raise FlatMode(
+                "the mode of the collapsed posterior is not a single point: the posterior is flat in some direction there,"
+                " as that of a narrow network may be if a head sees nothing, and has no Laplace approximation",
+                mode,
+                problem,
+            )
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
             f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(likelihood, arch)}",

@@ -1,4 +1,4 @@
-"""Networks whose heads' losses two routes compute."""
+"""Networks in which the losses of heads are computed by two routes."""
 
 from collections.abc import Callable
 
@@ -8,7 +8,7 @@ import bayesattn as ba
 
 
 def two_layers(width: int = 5, skips: tuple[float, ...] = (), outputs: int = 1, temperature: float = 0.3) -> ba.Model:
-    """Two heads in each of two layers; the labels follow the path of the first heads, and weakly that of the last."""
+    """Two heads in each of two layers; the labels follow the first path, and weakly the last."""
     rng = np.random.default_rng(1)
     arch = ba.Architecture((2, 2), (width,) * 3, (1.0,) * 4, skips, outputs)
     inputs = rng.normal(size=(15, arch.paths, 3))

@@ -2,9 +2,11 @@
 
 import warnings
 
+import arviz_stats
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 from scipy import special, stats
 
 import bayesattn as ba
@@ -12,7 +14,7 @@ from bayesattn.head_posterior.bridge import bridge
 from bayesattn.head_posterior.losses import at_saddle_point, predicted_losses, without_paths
 from bayesattn.samplers.smc import anneal
 from bayesattn.singular import without_head
-from bayesattn.theory.mode import find_mode
+from bayesattn.theory.mode import FlatMode, find_mode
 from tests.heads.networks import NETWORKS
 
 TEMPERATURE = 0.3
@@ -137,6 +139,32 @@ def test_a_narrow_network_has_a_mode_when_a_head_sees_nothing():
     blind = without_paths(model, nothing)
     mode, _ = find_mode(blind.kernels, blind.architecture)
     assert np.isfinite(mode.whitening.log_volume())
+
+
+def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
+    """Its Laplace covariance is infinite; draws of the visible rows are those of the network without the head."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 6, 3))
+    labels = inputs[:, 0, 0] + 0.3 * inputs[:, -1, 1] + 0.2 * rng.normal(size=12)
+    arch = ba.Architecture((2, 3), (2, 2, 2), (1.0,) * 4)
+    model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
+    nothing = np.array([True, False, False] * 2)
+    blind = without_paths(model, nothing)
+    with pytest.raises(FlatMode, match="flat in some direction"):
+        find_mode(blind.kernels, arch)
+    settings = {"warmup": 400, "draws": 1500, "progress": False}
+    ring, rest = ba.sample(blind, **settings), ba.sample(without_head(model, 2, 0), **settings, seed=1)
+    visible = ring["posterior"]["order_parameter"].values[:, :, ~nothing][:, :, :, ~nothing]
+    found = [np.log(np.einsum("cdpp->cdp", each)) for each in (visible * 2 / 3, rest["posterior"]["order_parameter"])]
+    means, errors = zip(*(moments_of_paths(each) for each in found), strict=True)
+    assert np.max(np.abs(means[0] - means[1]) / np.hypot(*errors)) < 4
+    assert np.max(errors) < 0.1
+
+
+def moments_of_paths(values):
+    """Mean and Monte Carlo error over chains and draws of each path's number."""
+    array = xr.DataArray(values, dims=("chain", "draw", "path"))
+    return values.mean((0, 1)), arviz_stats.mcse(array).values
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
