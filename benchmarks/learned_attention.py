@@ -1,12 +1,11 @@
 """Which attention does the posterior choose? Hidden Markov chains with hand-made, random, trained and sampled heads.
 
-`uv run python benchmarks/learned_attention.py [--fast]` draws the posterior of all weights, queries and keys
-among them, at N = 10, 100, 1000 and 10^9, which is the limit of infinite width to nine digits, and holds it against
+`uv run python benchmarks/learned_attention.py [--fast] [--figure FILE]` draws the posterior of all weights, queries and
+keys among them, at N = 10, 100, 1000 and 10^9, which is the limit of infinite width to nine digits, and holds it against
 networks with fixed heads: the hand-made ones of the task, random ones, and those of a network trained by gradients. It
-writes one JSON file for each cell, goes on with what is missing if run again, and prints a table; `--figure FILE` draws
-what is there. `--fast` takes a tiny
-task, whose numbers mean nothing. The cells of fixed heads took 13 minutes in all on two busy
-cores; each of sampled heads takes most of an hour of one core.
+writes one JSON file for each cell, goes on with what is missing if run again, and prints a table. `--fast` takes a tiny
+task, whose numbers mean nothing. The cells of fixed heads took 13 minutes in all on two busy cores; each of sampled heads
+takes most of an hour of one core.
 
 - accuracy: of the mean predictor on the test sequences.
 - log evidence: log p(Y | heads) by `bayesattn.theory.evidence`; of sampled heads log p(Y), by tempered sequential Monte
@@ -44,8 +43,8 @@ HEADS = ("hand-made", "random", "trained", "sampled")
 TEMPERATURE, KEY_WIDTH, VARIANCE = 0.1, 4, 0.3
 """T, G, and the prior variance of the entries of queries and keys: logits then deviate by about 5.
 
-The matrix of the hand-made head has rank 13, so heads of key width 4 are not among those of the prior that equal it: cut to
-its four largest singular values, it has alignment 0.17.
+The matrix of the hand-made head has rank 13, so no head of key width 4 equals it: cut to its four largest
+singular values, it has alignment 0.17.
 """
 FULL = {"examples": 100, "test_examples": 400, "tokens": 12, "dimension": 16}
 FAST = {"examples": 10, "test_examples": 20, "tokens": 4, "dimension": 4}
@@ -225,7 +224,8 @@ def draw(cells: list[dict], file: Path) -> None:
     styles = zip(HEADS, "s^Do", (colors.green, colors.grey, colors.purple, colors.orange), strict=True)
     figure, panels = plt.subplots(1, 3, figsize=(10, 3.6), layout="constrained")
     for kind, marker, color in styles:
-        mine = [each for each in cells if each["heads"] == kind]
+        if not (mine := [each for each in cells if each["heads"] == kind]):
+            continue
         places = [min(each["width"], 10 * WIDTHS[-2]) for each in mine]
         logs, errors = np.array([each["log_evidence"] for each in mine]).T
         values = (logs, [100 * each["accuracy"] for each in mine], [each["alignment"] for each in mine])
