@@ -275,9 +275,10 @@ def _variables(
         raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
-            kept = "weights" if "V_0" in names else "queries_keys"
+            of, kept = repr(model.likelihood), "queries_keys"
+            if "V_0" in names:
+                of, kept = "hidden attention or nonlinear values", "weights"
             advice = "" if name in DRAW_VARIABLES else f": keep {kept!r}"
-            of = "hidden attention or nonlinear values" if "V_0" in names else repr(model.likelihood)
             raise BayesattnError(f"draws of a model with {of} must have posterior[{name!r}], got draws without{advice}")
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values

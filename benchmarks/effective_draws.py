@@ -107,16 +107,16 @@ def with_attention() -> None:
         )
         cost = {name: seconds_a_step(model, name, 20) for name in model.parameterisations}
         runs = {
-            "token NUTS": ("token", lambda: "nuts", TOKEN_RUNS[width]),
-            "collapsed NUTS": ("collapsed", lambda: "nuts", {"warmup": 400, "draws": 1000}),
+            "token NUTS": ("token", "nuts", TOKEN_RUNS[width]),
+            "collapsed NUTS": ("collapsed", "nuts", {"warmup": 400, "draws": 1000}),
             "collapsed, low-rank metric": (
                 "collapsed",
-                lambda model=model: with_low_rank_metric(model, 500),
+                with_low_rank_metric(model, 500),
                 {"warmup": 100, "draws": 1000},
             ),
         }
         for title, (parameterisation, sampler, run) in runs.items():
-            tree = ba.sample(model, sampler(), parameterisation, chains=2 * CHAINS, seed=1, progress=False, **run)
+            tree = ba.sample(model, sampler, parameterisation, chains=2 * CHAINS, seed=1, progress=False, **run)
             found = identifiable(tree)
             least = min(float(each.min()) for each in arviz_stats.ess(found).values())
             rhat = max(float(each.max()) for each in arviz_stats.rhat(found).values())

@@ -55,6 +55,22 @@ def page(tmp_path_factory):
     return report.report([folder / "N3<", folder / "latent"], folder / "report.html")
 
 
+def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(tmp_path):
+    """Without that head equal inputs have different labels, which T cannot explain: the page has no losses."""
+    inputs = np.random.default_rng(0).normal(size=(4, 2, 3))
+    inputs[1, 1] = inputs[0, 1]
+    model = ba.Model(
+        path_inputs=inputs,
+        labels=np.array([1.0, -1.0, 1.0, -1.0]),
+        architecture=ba.Architecture((2,), (4, 4), (1.0,) * 3),
+        temperature=1e-15,
+    )
+    runs.sample(model, tmp_path / "run", **JOB)
+    text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
+    assert "Head scores: how much each head matters" in text
+    assert "evidence lost (nats)" not in text
+
+
 def test_page_is_self_contained_and_well_formed(page):
     text = page.read_text()
     elements = Elements(text)

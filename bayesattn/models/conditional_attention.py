@@ -107,18 +107,13 @@ class GivenWeights(eqx.Module):
 
     Args:
         posterior: posterior of the weights.
-        names: names of the weights, queries and keys.
+        variables: names of the weights, queries and keys, the variables of a draw that are used.
         classes: whether all labels are +1 or -1, so that f above 0 is a class, with the Gaussian likelihood.
     """
 
     posterior: Blocks
-    names: tuple[str, ...] = eqx.field(static=True)
+    variables: tuple[str, ...] = eqx.field(static=True)
     classes: bool = eqx.field(static=True)
-
-    @property
-    def variables(self) -> tuple[str, ...]:
-        """Variables of a draw that are used."""
-        return self.names
 
     @property
     def _likelihood(self) -> Likelihood:

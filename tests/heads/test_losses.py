@@ -258,6 +258,24 @@ def test_labels_that_are_no_classes_have_no_accuracy(model):
     assert np.isfinite(found.log_score).all()
 
 
+def test_real_labels_of_several_outputs_have_no_accuracy():
+    """Labels of classes have one high value in each row."""
+    rng = np.random.default_rng(3)
+    inputs, arch = rng.normal(size=(20, 2, 3)), ba.Architecture((2,), (5, 5), (1.0,) * 3, outputs=2)
+    values = inputs[:, 0, :2]
+    classes = np.where(values == values.max(1, keepdims=True), 1.0, -1.0)
+    for labels, known in ((values, False), (classes, True)):
+        model = ba.Model(
+            path_inputs=inputs[:10],
+            labels=labels[:10],
+            test_path_inputs=inputs[10:],
+            test_labels=labels[10:],
+            architecture=arch,
+            temperature=0.3,
+        )
+        assert np.isfinite(predicted_losses(model).accuracy).all() == known
+
+
 def test_too_few_draws_for_a_bridge_are_refused(model, draws):
     with pytest.raises(ba.BayesattnError, match="length must be a whole number of at least 4, got 3"):
         ba.head_losses(draws, length=3)
