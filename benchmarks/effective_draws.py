@@ -6,7 +6,7 @@ whose queries and keys are sampled too, in about twenty minutes.
 A token chain and a path chain follow the same law, since both compute the same function; they differ in the cost of a
 leapfrog step. So the effective sample size for each step is taken from path chains, and seconds for each step from chains
 whose step is fixed. Weight-space warm-up is not counted, the collapsed one is. With `--attention` no warm-up is counted, and
-a leapfrog step is taken to cost as much with a low-rank metric as without.
+a leapfrog step is taken to cost as much with a low-rank metric, or of a tempered replica, as of the chain by NUTS.
 """
 
 import resource
@@ -114,6 +114,7 @@ def with_attention() -> None:
                 with_low_rank_metric(model, 500),
                 {"warmup": 100, "draws": 1000},
             ),
+            "collapsed, tempered": ("collapsed", "tempered", {"warmup": 200, "draws": 300}),
         }
         for title, (parameterisation, sampler, run) in runs.items():
             tree = ba.sample(model, sampler, parameterisation, chains=2 * CHAINS, seed=1, progress=False, **run)

@@ -45,14 +45,14 @@ CANNOT_TELL = "cannot tell"
 class Plan(NamedTuple):
     """What is sampled, and for how long."""
 
-    widths: tuple[int, ...] = (10, 30, 100)
+    widths: tuple[int, ...] = (3, 10, 30)
     strengths: tuple[float, ...] = (0.0, 0.5, 1.0)
     examples: int = 30
     test_examples: int = 200
     chains: int = 4
-    warmup: int = 500
-    draws: int = 1000
-    thin: int = 5
+    warmup: int = 300
+    draws: int = 400
+    thin: int = 2
 
 
 FAST = Plan((4,), (0.0, 1.0), examples=6, test_examples=10, chains=2, warmup=60, draws=60, thin=2)
@@ -267,11 +267,13 @@ HEADER = [
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--fast", action="store_true", help="tiny networks and few draws")
+    parser.add_argument("--widths", nargs="*", type=int, help="in place of those of the plan")
     parser.add_argument("--out", type=Path, default=Path("out") / "realistic_blocks")
     arguments = parser.parse_args()
     plan = FAST if arguments.fast else Plan()
     folder = arguments.out / "fast" if arguments.fast else arguments.out
-    cells = [Cell(on, alpha, width) for width in plan.widths for on in ("inputs", "hidden") for alpha in plan.strengths]
+    widths = arguments.widths or plan.widths
+    cells = [Cell(on, alpha, width) for width in widths for on in ("inputs", "hidden") for alpha in plan.strengths]
     rows = []
     for cell in cells:
         rows.append(row(result(cell, plan, folder)))

@@ -85,7 +85,8 @@ class Validation(Described):
 
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
-    mean predictor itself and the principal directions in which batches of draws differ; None without test examples.
+    mean predictor itself and the principal directions in which batches of draws differ; None without test examples, or
+    if all labels are 0.
 
     `rhat`, `ess`, `tail_ess` and `pareto_k` describe the draws of each entry, as in `bayesattn.diagnostics.summary`.
     `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which the theory is said
@@ -316,7 +317,8 @@ def validate(
     if mean_predictors is not None:
         by_batch = readout_batches(model, sampled.values)
         batches = outputs_of(model, by_batch)
-        directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
+        if np.any(mean_predictors["corrected"]):  # else labels are 0, and so is the mean predictor, by symmetry
+            directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
         if model.test_labels is not None:
             accuracy = accuracy_of(model, mean_predictors, batches)
     direction = corrected - saddle

@@ -16,8 +16,8 @@ from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, whitened_action
 
-NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 700, 60
-"""Assumed Newton steps of a search, gradients of a search without the Hessian, and gradients of a rough first search."""
+NEWTON_STEPS, LAST_NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 2, 700, 60
+"""Assumed Newton steps of a search and after one by gradients, gradients of such a search, and of a rough first search."""
 HESSIANS_PER_EXPANSION = 8
 """Number of Hessians that cost as much as the expansion to first order in 1/N."""
 COMPILATION_SECONDS = 8.0
@@ -58,8 +58,11 @@ def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
     """Cost of preparing collapsed chains, as rough as `cost`; its gradient is that of the chains."""
     shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
     gradient, hessian = seconds_of(likelihood, arch, shapes)
-    seconds = ROUGH_GRADIENTS * (gradient + (seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0))
-    seconds += GRADIENTS * gradient if too_many(shapes) else NEWTON_STEPS * hessian
+    seconds = ROUGH_GRADIENTS * seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0
+    if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
+        seconds += NEWTON_STEPS * hessian
+    else:
+        seconds += GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_NEWTON_STEPS * hessian)
     return _cost(likelihood, shapes, not too_many(shapes), gradient, seconds)
 
 

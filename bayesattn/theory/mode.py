@@ -29,7 +29,6 @@ from bayesattn.theory.problem import MOST_COORDINATES, Point, Problem, Shapes, l
 from bayesattn.theory.saddle_point import (
     GRADIENT_TOLERANCE,
     MOST_COORDINATES_FOR_HESSIAN,
-    ROUGH_GRADIENT_TOLERANCE,
     SMALLEST_GRADIENT_SCALE,
     NotConverged,
     likely_cause,
@@ -101,8 +100,9 @@ def find_mode(
         mode = _mode_of_many(problem, start, shapes, max_steps)
     else:
         if size > MOST_COORDINATES_FOR_HESSIAN:
+            # A Newton step takes as long as hundreds of gradients, so few are left for it.
             origin, stretch = stretched(shapes, problem.widths)
-            start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, ROUGH_GRADIENT_TOLERANCE).point
+            start = origin + stretch * _by_gradients(problem, start, shapes, max_steps, GRADIENT_TOLERANCE / 10).point
         mode = _mode(problem, start, shapes, max_steps)
     # Rounding of the gradient of a density with N degrees of freedom, in units of 1 / sqrt(N).
     widest = max(arch.widths)
