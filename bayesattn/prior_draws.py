@@ -39,7 +39,7 @@ def _prior_by_weights(keys, posterior: Parameterisation) -> dict[str, Array]:
 @partial(jax.jit, static_argnames="shapes")
 def _prior(keys, problem: Problem, likelihood: Likelihood, features, shapes) -> dict[str, Array]:
     """U, labels and, at scaled test inputs if given, f of networks drawn from the prior."""
-    kernels = problem.likelihood
+    kernels = problem.process
 
     def draw(key):
         point_key, projection_key, noise_key = jax.random.split(key, 3)

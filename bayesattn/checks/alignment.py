@@ -94,7 +94,7 @@ def alignment_over_draws(
     Raises:
         ValueError: draws of another model.
     """
-    labels, likelihood = model.labels.ravel(), gaussian_density(model)
+    labels, process = model.labels.ravel(), gaussian_density(model)
     if why_unaligned(labels, model.compressed is not None):
         return None
 
@@ -109,7 +109,7 @@ def alignment_over_draws(
     # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.
     with threadpool_limits(1, user_api="blas"):
         chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
-        values = [aligned(_kernel(likelihood, u)) for u in watched(chosen, "aligning kernels", "draws")]
+        values = [aligned(_kernel(process, u)) for u in watched(chosen, "aligning kernels", "draws")]
     alignments = xr.DataArray(np.reshape(values, (chains, len(kept), -1)), dims=("chain", "draw", "quantity"))
     mean, error = alignments.mean(("chain", "draw")).values, arviz_stats.mcse(alignments).values
     gp = aligned(gp_kernel(model))
@@ -132,5 +132,5 @@ def gp_kernel(model: Model, paths: Checked = None) -> Float[np.ndarray, "example
 
 
 @jax.jit
-def _kernel(likelihood: GaussianProcess, order_parameter: Checked) -> Float[Array, "label label"]:
-    return likelihood.kernel_of(order_parameter)
+def _kernel(process: GaussianProcess, order_parameter: Checked) -> Float[Array, "label label"]:
+    return process.kernel_of(order_parameter)

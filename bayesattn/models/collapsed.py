@@ -193,7 +193,7 @@ class Collapsed(Parameterisation):
     @property
     def kernels(self) -> GaussianProcess:
         """Kernels K(U) with the training data."""
-        return self.problem.likelihood
+        return self.problem.process
 
     def point(self, sites: Sites) -> Array:
         """Bartlett coordinates of a draw."""
@@ -282,7 +282,7 @@ class Collapsed(Parameterisation):
 
     def with_labels(self, labels: Array) -> "Collapsed":
         """Same posterior with other labels."""
-        return replace(self, problem=self.problem._replace(likelihood=self.kernels.with_labels(labels)))
+        return replace(self, problem=self.problem._replace(process=self.kernels.with_labels(labels)))
 
 
 class WithOutputs(Collapsed):

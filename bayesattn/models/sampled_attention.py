@@ -175,7 +175,7 @@ class CollapsedAttention(SampledAttention):
         xi = self.sequences.path_inputs(heads, self.skips)
         kernels = replace(given.kernels, features=scaled_features(xi, given.input_variance))
         return replace(
-            given, problem=given.problem._replace(likelihood=kernels), test_path_inputs=self._test_path_inputs(heads)
+            given, problem=given.problem._replace(process=kernels), test_path_inputs=self._test_path_inputs(heads)
         )
 
     def with_labels(self, labels: Array) -> "CollapsedAttention":

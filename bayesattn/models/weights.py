@@ -111,7 +111,7 @@ def weights_at(
     point: Array, mixed: Array | None, key: Key[Array, ""], problem: Problem, shapes: Shapes, widths: tuple[int, ...]
 ) -> Sites:
     """All weights for a point, given F Z in `mixed`; if `mixed` is None, Z is drawn given the labels."""
-    kernels, variances = problem.likelihood, problem.variances
+    kernels, variances = problem.process, problem.variances
     bartletts = bartlett.bartlett_factors(point, shapes, problem.order)
     readout_key, input_key, *layer_keys = jax.random.split(key, len(shapes) + 1)
     frame = _frame(readout_key, widths[-1], shapes[-1].columns)

@@ -107,16 +107,16 @@ def checked_layers(model: Checked, queries_and_keys: Checked) -> Layers:
 
 def evaluated(posterior: CollapsedAttention, arch: Architecture, layers: Layers, order: str) -> tuple[float, Layers]:
     """log p(Y | Q, K), and its gradient in the heads of each layer."""
-    likelihood = _problem(layers, posterior).likelihood
+    process = _problem(layers, posterior).process
     if order == "leading":
-        saddle, shapes = saddle_point(likelihood, arch), layer_shapes(arch, full=True)
+        saddle, shapes = saddle_point(process, arch), layer_shapes(arch, full=True)
         each = zip(arch.widths, shapes, arch.variances[1:], strict=True)
         least_entropy = sum(width * shape.rows * (1 - np.log(variance)) for width, shape, variance in each)
         value, gradient = _log_density(layers, posterior, saddle.point, shapes)
         return float(value - (saddle.entropy - least_entropy) / 2), gradient
     shapes = layer_shapes(arch)
     refuse_many("log p(Y | Q, K) by Laplace's method", shapes, "use order='leading', fewer heads or narrower layers")
-    mode, problem = find_mode(likelihood, arch)
+    mode, problem = find_mode(process, arch)
     value, gradient = _laplace(layers, posterior, mode.whitening, problem.order, shapes)
     return float(value + np.log(_images(mode.whitening, problem.order, shapes))), gradient
 
@@ -146,7 +146,7 @@ def _log_density(layers: Layers, posterior: CollapsedAttention, point: Point, sh
 
     def log_density(layers: Layers) -> Float[Array, ""]:
         problem = _problem(layers, posterior)
-        return problem.likelihood.log_density(problem.factor(point, shapes))
+        return problem.process.log_density(problem.factor(point, shapes))
 
     return jax.value_and_grad(log_density)(layers)
 

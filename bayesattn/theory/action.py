@@ -124,8 +124,8 @@ def _partial_trace(matrix: Array, size: int) -> Float[Array, "row row"]:
 
 
 @partial(jax.jit, static_argnames=("heads", "skips", "outputs"))
-def _action(order_parameters, likelihood: GaussianProcess, widths, variances, heads, skips, outputs) -> Action:
-    energy, top = likelihood.energy_of(order_parameters[0]), order_parameters[-1]
+def _action(order_parameters, process: GaussianProcess, widths, variances, heads, skips, outputs) -> Action:
+    energy, top = process.energy_of(order_parameters[0]), order_parameters[-1]
     if skips[-1]:
         scalar = top[:outputs, :outputs] / (heads[-1] * skips[-1] ** 2)
     else:

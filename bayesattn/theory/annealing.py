@@ -172,7 +172,7 @@ def prior_draws(key: Key[Array, ""], count: int, problem: Problem, shapes: Shape
 
 
 def _usual_particles(problem: Problem) -> int:
-    examples, features, paths = problem.likelihood.features.shape
+    examples, features, paths = problem.process.features.shape
     work = 2 * examples**3 + examples**2 * paths * min(features, paths)
     return int(np.clip(MOST_OPERATIONS / (ISLANDS * work), FEWEST_PARTICLES, PARTICLES)) // MOVES * MOVES
 
@@ -223,16 +223,16 @@ def _prior(keys, problem: Problem, shapes: Shapes) -> Points:
 
 @partial(jax.jit, static_argnames="shapes")
 def _likelihoods(points: Points, problem: Problem, shapes: Shapes) -> tuple[Numbers, Numbers]:
-    likelihood = problem.likelihood
+    process = problem.process
 
     def one(point):
         factor = problem.factor(point, shapes)
 
         def value(log_temperature):
-            return likelihood.at(jnp.exp(log_temperature)).log_density(factor)
+            return process.at(jnp.exp(log_temperature)).log_density(factor)
 
-        log_density, slope = jax.value_and_grad(value)(jnp.log(likelihood.temperature))
-        return jnp.where(is_singular(likelihood, factor), jnp.nan, log_density), slope
+        log_density, slope = jax.value_and_grad(value)(jnp.log(process.temperature))
+        return jnp.where(is_singular(process, factor), jnp.nan, log_density), slope
 
     # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
     return jax.lax.map(one, points)

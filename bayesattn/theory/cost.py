@@ -40,54 +40,54 @@ class Cost(NamedTuple):
     bytes: int
 
 
-def cost(likelihood: GaussianProcess, arch: Architecture) -> Cost:
+def cost(process: GaussianProcess, arch: Architecture) -> Cost:
     """Cost of the saddle point, and of the expansion to first order in 1/N if there is one.
 
     Seconds are rough estimates from the measured time of a gradient and from numbers of operations.
     """
-    shapes, likelihood = layer_shapes(arch, full=True), compressed(likelihood, arch)
-    gradient, hessian = seconds_of(likelihood, arch, shapes)
+    shapes, process = layer_shapes(arch, full=True), compressed(process, arch)
+    gradient, hessian = seconds_of(process, arch, shapes)
     newton = sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN
     seconds = NEWTON_STEPS * hessian if newton else GRADIENTS * gradient
     if not too_many(shapes):
         seconds += HESSIANS_PER_EXPANSION * hessian
-    return _cost(likelihood, shapes, newton, gradient, seconds)
+    return _cost(process, shapes, newton, gradient, seconds)
 
 
-def cost_of_mode(likelihood: GaussianProcess, arch: Architecture) -> Cost:
+def cost_of_mode(process: GaussianProcess, arch: Architecture) -> Cost:
     """Cost of preparing collapsed chains, as rough as `cost`; its gradient is that of the chains."""
-    shapes, full, likelihood = layer_shapes(arch), layer_shapes(arch, full=True), compressed(likelihood, arch)
-    gradient, hessian = seconds_of(likelihood, arch, shapes)
-    seconds = ROUGH_GRADIENTS * seconds_of(likelihood, arch, full)[0] if narrow(shapes) else 0.0
+    shapes, full, process = layer_shapes(arch), layer_shapes(arch, full=True), compressed(process, arch)
+    gradient, hessian = seconds_of(process, arch, shapes)
+    seconds = ROUGH_GRADIENTS * seconds_of(process, arch, full)[0] if narrow(shapes) else 0.0
     if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
         seconds += NEWTON_STEPS * hessian
     else:
         seconds += GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_NEWTON_STEPS * hessian)
-    return _cost(likelihood, shapes, not too_many(shapes), gradient, seconds)
+    return _cost(process, shapes, not too_many(shapes), gradient, seconds)
 
 
-def _cost(likelihood: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
+def _cost(process: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
     """Cost of a search that takes `seconds`, to which compilation is added."""
-    examples, features, paths = _sizes(likelihood)
-    size, form = sum(shape.size for shape in shapes), form_at(likelihood, shapes[0].columns)
-    memory = bytes_needed(examples, paths, features, form, shapes, likelihood.outputs)
+    examples, features, paths = _sizes(process)
+    size, form = sum(shape.size for shape in shapes), form_at(process, shapes[0].columns)
+    memory = bytes_needed(examples, paths, features, form, shapes, process.outputs)
     return Cost(form, size, "Hessian" if newton else "gradients", gradient, COMPILATION_SECONDS + seconds, memory)
 
 
-def _sizes(likelihood: GaussianProcess) -> tuple[int, int, int]:
+def _sizes(process: GaussianProcess) -> tuple[int, int, int]:
     """Number of labels, of features, and of paths times outputs."""
-    _, features, paths = likelihood.features.shape
-    return likelihood.labels.size, features, paths * likelihood.outputs
+    _, features, paths = process.features.shape
+    return process.labels.size, features, paths * process.outputs
 
 
-def seconds_of(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
+def seconds_of(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> tuple[float, float]:
     """Seconds of a gradient, measured, and of a Hessian, from numbers of operations."""
-    examples, features, paths = _sizes(likelihood)
+    examples, features, paths = _sizes(process)
     columns, size = shapes[0].columns, sum(shape.size for shape in shapes)
-    gradient = _seconds_of_gradient(likelihood, arch, shapes)
+    gradient = _seconds_of_gradient(process, arch, shapes)
     entries = _entries(examples, paths, columns)
     work = 2 * examples * (paths * features) ** 2 + 4 * (entries * features) ** 2 + 4 * size * entries**2 + 10 * size**3
-    of_gradient = operations(examples, paths, features, columns, likelihood.outputs)[form_at(likelihood, columns)]
+    of_gradient = operations(examples, paths, features, columns, process.outputs)[form_at(process, columns)]
     return gradient, gradient * (1 + work / of_gradient)
 
 
@@ -113,9 +113,9 @@ def _entries(examples: int, paths: int, columns: int) -> int:
     return paths * (columns if expands_in_factor(examples, paths, columns) else paths)
 
 
-def _seconds_of_gradient(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> float:
+def _seconds_of_gradient(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> float:
     """Seconds of a gradient of the action, the least of three measurements."""
-    problem, point = problem_of(likelihood, arch), jnp.zeros(sum(shape.size for shape in shapes))
+    problem, point = problem_of(process, arch), jnp.zeros(sum(shape.size for shape in shapes))
 
     def timed() -> float:
         began = time.perf_counter()

@@ -127,10 +127,10 @@ def gp_evidence(model: Checked, *, temperature: Checked = None) -> Any:
 
 
 @jax.jit
-def _gp_log_density(likelihood: GaussianProcess, order_parameter: Checked) -> tuple[Float[Array, ""], Array]:
+def _gp_log_density(process: GaussianProcess, order_parameter: Checked) -> tuple[Float[Array, ""], Array]:
     """Log density of the labels, and whether it is lost in rounding."""
-    singular = is_singular(likelihood, jnp.sqrt(order_parameter))
-    return likelihood.log_density_of(order_parameter), singular
+    singular = is_singular(process, jnp.sqrt(order_parameter))
+    return process.log_density_of(order_parameter), singular
 
 
 @with_own_settings
@@ -204,10 +204,10 @@ def _estimates(
     within: float = np.inf,
 ) -> dict[float, Evidence]:
     """Evidences by temperature, without the temperatures that annealing has dropped."""
-    likelihood, arch = gaussian_density(model), model.architecture
+    process, arch = gaussian_density(model), model.architecture
     if particles is not None and positive_integer("particles", particles) % MOVES:
         raise BayesattnError(f"particles must be a multiple of {MOVES}, got {particles}")
-    shapes, likelihood = layer_shapes(arch), compressed(likelihood, arch)
+    shapes, process = layer_shapes(arch), compressed(process, arch)
     refuse_many("the evidence", shapes, "use fewer heads or narrower layers")
     # Different posteriors have different streams of random numbers.
     posterior = digest(arch.table, np.asarray(model.path_inputs, float), np.asarray(model.labels, float))
@@ -216,17 +216,17 @@ def _estimates(
     # Rows whose order matters, and columns of either sign, give more than one mode.
     if particles is None and not any(shape.rows > 1 and shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes):
         for temperature in set(temperatures):
-            estimates[temperature] = _by_importance(likelihood.at(temperature), arch, shapes, key)
+            estimates[temperature] = _by_importance(process.at(temperature), arch, shapes, key)
     estimates = {hot: estimate for hot, estimate in estimates.items() if estimate.reliable}
     if left := [temperature for temperature in temperatures if temperature not in estimates]:
         best = max((estimate.log_evidence for estimate in estimates.values()), default=-np.inf)
-        ordered = _ordered(likelihood.at(min(temperatures)), arch, shapes)
+        ordered = _ordered(process.at(min(temperatures)), arch, shapes)
         bridged = sum(shape.size for shape in shapes) <= MOST_BRIDGED_COORDINATES
         for bound in (within, np.inf):
             try:
                 annealed = anneal(ordered, shapes, left, branch(key, "annealing"), particles, best=best, within=bound)
             except Singular:
-                cause = likely_cause(likelihood.at(min(left)), arch)
+                cause = likely_cause(process.at(min(left)), arch)
                 raise NotConverged(f"the evidence cannot be computed in float64; {cause}", None) from None
             for hot, estimate in annealed.items():
                 there = branch(key, "bridges", repr(float(hot)))
@@ -332,26 +332,26 @@ def _agreed(routes: list[Annealed], annealed: Annealed) -> Evidence:
     )
 
 
-def _ordered(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
+def _ordered(process: GaussianProcess, arch: Architecture, shapes: Shapes) -> Problem:
     """Problem with rows in the order of the saddle point, if a layer is narrow."""
-    problem = problem_of(likelihood, arch)
-    saddle = rough_saddle_point(likelihood, arch, throw=False) if narrow(shapes) else None
+    problem = problem_of(process, arch)
+    saddle = rough_saddle_point(process, arch, throw=False) if narrow(shapes) else None
     if saddle is None or not np.isfinite(saddle.point).all():
         return problem
-    arrays = (problem.widths, problem.variances, problem.skips, strengths_of_rows(likelihood.features, arch))
+    arrays = (problem.widths, problem.variances, problem.skips, strengths_of_rows(process.features, arch))
     return problem._replace(order=narrowed(saddle.point, layer_shapes(arch, full=True), shapes, *arrays)[1])
 
 
-def _by_importance(likelihood: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
+def _by_importance(process: GaussianProcess, arch: Architecture, shapes: Shapes, key: Key[Array, ""]) -> Evidence:
     """Evidence by Pareto-smoothed weights, in as many blocks of draws as needed; not reliable if no mode is found."""
     unknown = Evidence(np.nan, np.nan, "importance sampling", False)
     try:
-        mode, problem = find_mode(likelihood, arch)
+        mode, problem = find_mode(process, arch)
     except NotConverged:
         return unknown
     result, log_weights = unknown, np.empty(0)
     for block in range(MOST_BLOCKS):
-        block_key = branch(key, "importance sampling", repr(float(likelihood.temperature)), str(block))
+        block_key = branch(key, "importance sampling", repr(float(process.temperature)), str(block))
         drawn = _log_weights(block_key, mode.whitening, problem, shapes, BLOCK_DRAWS)
         log_weights = np.append(log_weights, drawn)
         smoothed, pareto = _smoothed(log_weights)

@@ -111,20 +111,19 @@ def finite_width(
     """
     density, arch = gaussian_density(model), model.architecture
     refuse_traced("finite_width", test_path_inputs=test_path_inputs)
-    likelihood = compressed(density, arch)
+    process = compressed(density, arch)
     full = layer_shapes(arch, full=True)
     refuse_many("an expansion to first order in 1/N", full)
     about = usual_centre(arch) if about is None else about
     if one_of("about", about, ("mode", "saddle")) == "mode":
-        (centre, problem), shapes = find_mode(likelihood, arch, max_steps), layer_shapes(arch)
+        (centre, problem), shapes = find_mode(process, arch, max_steps), layer_shapes(arch)
     else:
-        saddle, problem, shapes = saddle_point(likelihood, arch, max_steps), problem_of(likelihood, arch), full
+        saddle, problem, shapes = saddle_point(process, arch, max_steps), problem_of(process, arch), full
         whitening = Whitening(saddle.point, _scale(saddle.point, problem, shapes))
         centre = Mode(whitening, jnp.array(jnp.nan), saddle.gradient_norm)
         if not np.isfinite(whitening.scale).all():
             raise NotConverged(
-                "the curvature at the saddle point is not positive definite in float64;"
-                f" {likely_cause(likelihood, arch)}",
+                f"the curvature at the saddle point is not positive definite in float64; {likely_cause(process, arch)}",
                 centre,
             )
     moments = _moments(centre, problem, shapes)
@@ -133,7 +132,7 @@ def finite_width(
     if test is not None:
         test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
         prediction = _predictor(centre, moments, problem, scaled_features(test, arch.input_variance), shapes, variances)
-        prediction = Prediction(*map(likelihood.by_example, prediction))
+        prediction = Prediction(*map(process.by_example, prediction))
     variance = jnp.sum(moments.slopes**2, axis=0)
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
 
@@ -190,7 +189,7 @@ def _predictor(
     """
     factor = problem.factor(mode.point, shapes)
     at, change = factor @ factor.T, moments.mean - factor @ factor.T
-    solved = problem.likelihood.solve(factor)
+    solved = problem.process.solve(factor)
     labels, *shape = solved.features.shape
     whitened, pulled = solved.features.reshape(labels, -1), solved.weighted
 
@@ -203,7 +202,7 @@ def _predictor(
 
     slopes, curvatures = jax.vmap(derivatives)(moments.slopes)
     readout = pulled @ at + derivatives(change)[0] + jnp.sum(curvatures, axis=0) / 2
-    test = by_label(test_features, problem.likelihood.outputs)
+    test = by_label(test_features, problem.process.outputs)
     flat_test = test.reshape(len(test), -1)
     mean = flat_test @ readout.reshape(-1)
     if not variances:

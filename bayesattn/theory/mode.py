@@ -76,7 +76,7 @@ class Mode(NamedTuple):
 
 
 def find_mode(
-    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, start: Point | None = None
+    process: GaussianProcess, arch: Architecture, max_steps: int = 200, start: Point | None = None
 ) -> tuple[Mode, Problem]:
     """Mode of the collapsed posterior with its Laplace covariance, and the arrays of the posterior.
 
@@ -84,16 +84,16 @@ def find_mode(
     limit. If a layer is narrow, it always starts at the saddle point, which determines the order of its rows. Raises
     NotConverged if the mode was not found, FlatMode if it is not a single point.
     """
-    likelihood = compressed(likelihood, arch)
-    problem, shapes = problem_of(likelihood, arch), layer_shapes(arch)
+    process = compressed(process, arch)
+    problem, shapes = problem_of(process, arch), layer_shapes(arch)
     size = sum(shape.size for shape in shapes)
     if start is None and narrow(shapes):
-        start = rough_saddle_point(likelihood, arch, max_steps).point
+        start = rough_saddle_point(process, arch, max_steps).point
     if start is None:
         start = unwhiten(jnp.zeros(size), shapes, problem.widths)
     elif narrow(shapes) or len(start) != size:
         full = layer_shapes(arch, full=True)
-        strengths = strengths_of_rows(likelihood.features, arch)
+        strengths = strengths_of_rows(process.features, arch)
         start, order = narrowed(start, full, shapes, problem.widths, problem.variances, problem.skips, strengths)
         problem = problem._replace(order=order)
     if size > MOST_COORDINATES:
@@ -109,7 +109,7 @@ def find_mode(
     rounding = np.finfo(float).eps * np.sqrt(widest) * np.log(widest) / SMALLEST_GRADIENT_SCALE
     if not mode.gradient_norm <= max(GRADIENT_TOLERANCE, rounding):
         flat = np.isfinite(mode.potential) and not np.isfinite(mode.whitening.log_volume())
-        if narrow(shapes) and flat and not is_singular(likelihood, problem.factor(mode.point, shapes)):
+        if narrow(shapes) and flat and not is_singular(process, problem.factor(mode.point, shapes)):
             raise FlatMode(
                 "the mode of the collapsed posterior is not a single point: the posterior is flat in some direction there,"
                 " as that of a narrow network may be if a head sees nothing, and has no Laplace approximation",
@@ -118,7 +118,7 @@ def find_mode(
             )
         raise NotConverged(
             f"the mode of the collapsed posterior was not found: relative gradient {float(mode.gradient_norm):.1e},"
-            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(likelihood, arch)}",
+            f" expected at most {GRADIENT_TOLERANCE:.0e}; {likely_cause(process, arch)}",
             mode,
         )
     return mode, problem
@@ -252,10 +252,10 @@ def _whitened_potential(whitened, problem: Problem, origin: Point, stretch: Poin
 def _mode_at(best, whitening, value, gradient, problem: Problem, origin: Point, stretch: Point, shapes: Shapes) -> Mode:
     """Mode at a point with this value and largest slope of V, and with its whitening, which is centred here."""
     point = origin + stretch * best
-    slope = stretch * jax.grad(lambda p: problem.likelihood.energy(problem.factor(p, shapes)))(point)
+    slope = stretch * jax.grad(lambda p: problem.process.energy(problem.factor(p, shapes)))(point)
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)) / 2, SMALLEST_GRADIENT_SCALE)
     # A Hessian that is not positive definite has no Cholesky factor, and the point is not a mode.
-    singular = is_singular(problem.likelihood, problem.factor(point, shapes))
+    singular = is_singular(problem.process, problem.factor(point, shapes))
     norm = jnp.where(jnp.isfinite(whitening.log_volume()) & ~singular, norm, jnp.inf)
     return Mode(whitening._replace(centre=point), jnp.asarray(value), norm)
 

@@ -41,8 +41,8 @@ def predict(order_parameter: Checked, model: Checked, test_path_inputs: Checked 
 
 
 @jax.jit
-def _predict(order_parameter, likelihood: GaussianProcess, features) -> Prediction:
-    return conditional_moments(likelihood, order_parameter, features)
+def _predict(order_parameter, process: GaussianProcess, features) -> Prediction:
+    return conditional_moments(process, order_parameter, features)
 
 
 def right(outputs: Checked, labels: Checked) -> Float[Array | np.ndarray, "*draws example"]:
@@ -83,6 +83,6 @@ def readouts(
 
 
 @jax.jit
-def _readouts(order_parameters, likelihood: GaussianProcess):
+def _readouts(order_parameters, process: GaussianProcess):
     # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(likelihood.readout_of, order_parameters)
+    return jax.lax.map(process.readout_of, order_parameters)

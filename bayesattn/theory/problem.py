@@ -25,7 +25,7 @@ MOST_COORDINATES = 3000
 class Problem(NamedTuple):
     """Arrays on which the posterior of a point depends, besides the shapes of its layers."""
 
-    likelihood: GaussianProcess
+    process: GaussianProcess
     widths: Float[Array, " layer"]
     variances: Float[Array, " layer_and_input"]
     order: Order = None
@@ -46,12 +46,12 @@ class Problem(NamedTuple):
 
     def at(self, temperature: float) -> "Problem":
         """The same problem at another temperature."""
-        return self._replace(likelihood=self.likelihood.at(temperature))
+        return self._replace(process=self.process.at(temperature))
 
 
-def problem_of(likelihood: GaussianProcess, arch: Architecture) -> Problem:
+def problem_of(process: GaussianProcess, arch: Architecture) -> Problem:
     """Arrays of the posterior of a network."""
-    return Problem(likelihood, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
+    return Problem(process, jnp.array(arch.widths, float), jnp.array(arch.variances), skips=arch.optional_skips)
 
 
 def too_many(shapes: Shapes) -> int:
@@ -72,14 +72,14 @@ def refuse_many(what: str, shapes: Shapes, advice: str = "use fewer heads") -> N
 
 def potential(point: Point, problem: Problem, shapes: Shapes) -> Float[Array, ""]:
     """Minus the log of prior density times likelihood, both normalised, at a point of Bartlett coordinates."""
-    return -problem.likelihood.log_density(problem.factor(point, shapes)) - log_prior(point, shapes, problem.widths)
+    return -problem.process.log_density(problem.factor(point, shapes)) - log_prior(point, shapes, problem.widths)
 
 
 def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local]:
     """Function of a point that returns value, gradient and Hessian of `potential`."""
-    constant = problem.likelihood.constant / 2
+    constant = problem.process.constant / 2
     return with_derivatives(
-        problem.likelihood,
+        problem.process,
         lambda point: problem.factor(point, shapes),
         0.5,
         lambda point: constant - log_prior(point, shapes, problem.widths),
@@ -87,7 +87,7 @@ def local_potential(problem: Problem, shapes: Shapes) -> Callable[[Point], Local
 
 
 def with_derivatives(
-    likelihood: GaussianProcess, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
+    process: GaussianProcess, factor: Callable[[Point], Factor], weight: float, rest: Callable[[Point], Array]
 ) -> Callable[[Point], Local]:
     """Function of a point that returns value, gradient and Hessian of weight x energy + rest.
 
@@ -95,7 +95,7 @@ def with_derivatives(
     itself, so the derivatives do not involve the examples.
 
     Args:
-        likelihood: Gaussian process of the labels.
+        process: Gaussian process of the labels.
         factor: function from a point to F, with U = F F^T.
         weight: weight of the energy.
         rest: function from a point to a number, which costs little.
@@ -103,8 +103,8 @@ def with_derivatives(
 
     def local(point: Point) -> Local:
         here = factor(point)
-        in_factor = expands_in_factor(likelihood.labels.size, *here.shape)
-        at = (expansion_in_factor if in_factor else expansion)(likelihood, here)
+        in_factor = expands_in_factor(process.labels.size, *here.shape)
+        at = (expansion_in_factor if in_factor else expansion)(process, here)
 
         def expanded(other):
             there = factor(other)

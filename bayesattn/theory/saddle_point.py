@@ -164,21 +164,19 @@ def solve(
     return _stacked(solutions) if batched else solutions[0]
 
 
-def saddle_point(
-    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
-) -> SaddlePoint:
-    """`solve` of one network, given the Gaussian process of the training set as `likelihood`, at the process's own T."""
-    return _solved(likelihood, [arch], [likelihood.temperature], max_steps, throw)[0]
+def saddle_point(process: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True) -> SaddlePoint:
+    """`solve` of one network, given the Gaussian process of the training set, at the process's own T."""
+    return _solved(process, [arch], [process.temperature], max_steps, throw)[0]
 
 
 def rough_saddle_point(
-    likelihood: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
+    process: GaussianProcess, arch: Architecture, max_steps: int = 200, throw: bool = True
 ) -> SaddlePoint:
     """`saddle_point` of a Gaussian process; with many coordinates, only precise enough to start another search."""
     shapes = layer_shapes(arch, full=True)
     if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
-        return saddle_point(likelihood, arch, max_steps, throw)
-    return _solve_large(problem_of(likelihood, arch), shapes, max_steps, ROUGH_GRADIENT_TOLERANCE)
+        return saddle_point(process, arch, max_steps, throw)
+    return _solve_large(problem_of(process, arch), shapes, max_steps, ROUGH_GRADIENT_TOLERANCE)
 
 
 def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
@@ -188,17 +186,17 @@ def _stacked(solutions: Sequence[SaddlePoint]) -> SaddlePoint:
 
 
 def _solved(
-    likelihood: GaussianProcess,
+    process: GaussianProcess,
     networks: Sequence[Architecture],
     temperatures: Sequence[Number],
     max_steps: int,
     throw: bool,
 ) -> list[SaddlePoint]:
     """Solve each network in turn with the same compiled program; `vmap` would make all run as long as the slowest."""
-    likelihood = compressed(likelihood, networks[0])
+    process = compressed(process, networks[0])
     shapes = layer_shapes(networks[0], full=True)
     search = _solve if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN else _solve_large
-    problems = (problem_of(likelihood.at(t), network) for t, network in zip(temperatures, networks, strict=True))
+    problems = (problem_of(process.at(t), network) for t, network in zip(temperatures, networks, strict=True))
     results = (search(problem, shapes, max_steps) for problem in problems)
     solutions = [solution._replace(converged=bool(solution.converged)) for solution in results]
     if throw and not all(solution.converged for solution in solutions):
@@ -208,17 +206,17 @@ def _solved(
         raise NotConverged(
             f"the saddle point{which} was not found: relative gradient {float(failed.gradient_norm):.1e} after"
             f" {int(failed.iterations)} steps, expected at most {GRADIENT_TOLERANCE:.0e};"
-            f" {likely_cause(likelihood.at(temperatures[worst]), networks[worst])}",
+            f" {likely_cause(process.at(temperatures[worst]), networks[worst])}",
             _stacked(solutions) if len(solutions) > 1 else failed,
         )
     return solutions
 
 
-def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
+def likely_cause(process: GaussianProcess, arch: Architecture) -> str:
     """Likely cause of a failed search for the minimum, judged in the GP limit, and advice."""
-    likelihood = compressed(likelihood, arch)
-    residual, temperature = likelihood.residual or ResidualExamples(0, 0.0), float(likelihood.temperature)
-    kernel = np.asarray(likelihood.kernel_of(gp_order_parameter(arch)))
+    process = compressed(process, arch)
+    residual, temperature = process.residual or ResidualExamples(0, 0.0), float(process.temperature)
+    kernel = np.asarray(process.kernel_of(gp_order_parameter(arch)))
     eigenvalues, rounding = np.linalg.eigvalsh(kernel), len(kernel) * np.finfo(float).eps
     labels, least = len(kernel) + residual.examples * arch.outputs, LEAST_PIVOT * rounding * np.max(np.diag(kernel))
     if eigenvalues[0] + temperature < least:
@@ -227,7 +225,7 @@ def likely_cause(likelihood: GaussianProcess, arch: Architecture) -> str:
             f"K + T I is singular in float64: K has rank {rank} for {labels} labels (duplicated or linearly dependent"
             f" examples), and temperature {temperature:.1g} is too small to make up for it; raise it above {least:.1g}"
         )
-    square = np.sum(np.square(likelihood.labels)) + residual.square
+    square = np.sum(np.square(process.labels)) + residual.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
     if excess > LARGE_LABEL_RATIO:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
@@ -264,7 +262,7 @@ def _entropy(whitened, shapes, widths, variances) -> Float[Array, ""]:
 
 def _energy(whitened, problem: Problem, shapes) -> Float[Array, ""]:
     """Energy of the labels at a point of whitened coordinates."""
-    return problem.likelihood.energy(problem.factor(unwhiten(whitened, shapes, problem.widths), shapes))
+    return problem.process.energy(problem.factor(unwhiten(whitened, shapes, problem.widths), shapes))
 
 
 def whitened_action(whitened, problem: Problem, shapes) -> Float[Array, ""]:
@@ -282,7 +280,7 @@ def _solve(problem: Problem, shapes, max_steps) -> SaddlePoint:
     def entropy(whitened):
         return _entropy(whitened, shapes, problem.widths, problem.variances)
 
-    local = with_derivatives(problem.likelihood, factor, 1.0, entropy)
+    local = with_derivatives(problem.process, factor, 1.0, entropy)
     start = jnp.zeros(sum(shape.size for shape in shapes))
     best, _, gradient, iterations = minimum(lambda w: whitened_action(w, problem, shapes), local, start, max_steps)
     return _solution(best, gradient, iterations, problem, shapes)
@@ -312,7 +310,7 @@ def _solution(best, gradient, iterations, problem: Problem, shapes) -> SaddlePoi
     norm = gradient / jnp.maximum(jnp.max(jnp.abs(slope)), SMALLEST_GRADIENT_SCALE)
     point = unwhiten(best, shapes, problem.widths)
     factors = problem.factors(point, shapes)
-    norm = jnp.where(is_singular(problem.likelihood, factors[0]), jnp.inf, norm)
+    norm = jnp.where(is_singular(problem.process, factors[0]), jnp.inf, norm)
     order_parameters = tuple(factor @ factor.T for factor in factors)
     return SaddlePoint(
         order_parameters[0],
