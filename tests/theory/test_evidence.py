@@ -34,7 +34,7 @@ def by_prior_draws(problem, draws):
 
     def log_likelihood(key):
         point = sample_prior(key, shapes, posterior.widths)
-        return posterior.likelihood.log_density(posterior.factor(point, shapes))
+        return posterior.process.log_density(posterior.factor(point, shapes))
 
     log_likelihoods = jax.jit(lambda keys: jax.lax.map(log_likelihood, keys))
     found = np.asarray(log_likelihoods(jax.random.split(jax.random.key(1234), draws)))
