@@ -1,9 +1,10 @@
 """Attention blocks with sampled queries and keys, hidden attention and ReLU values, against the theory of a frozen network.
 
-`uv run python benchmarks/realistic_blocks.py [--fast] [--out FOLDER]` samples all weights by NUTS for each combination of
-what attention reads, the strength alpha of ReLU, and the width; it writes one JSON file for each, goes on with what is
-missing if run again, and prints a table. Each of the eighteen takes 2 to 12 minutes of one core. `--fast` takes tiny
-networks and few draws, whose numbers mean nothing. The task is a small one of hidden Markov chains.
+`uv run python benchmarks/realistic_blocks.py [--fast] [--widths N ..] [--out FOLDER]` samples all weights by NUTS for each
+combination of what attention reads, the strength alpha of ReLU, and the width; it writes one JSON file for each, goes on
+with what is missing if run again, and prints a table. Each of the eighteen took 2 to 14 minutes of one core, two of them
+longer beside other work. `--fast` takes tiny networks and few draws, whose numbers mean nothing. The task is a small one
+of hidden Markov chains.
 
 The theory knows neither learned attention nor nonlinear values. It is given the posterior mean of the attention matrices,
 as that of a linear network with fixed attention, whose saddle point is solved. Heads are exchangeable under the prior,

@@ -80,13 +80,13 @@ class Validation(Described):
 
     `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`), one per batch of consecutive draws
     (4 batches per chain); their scatter gives the Monte Carlo error. They are None without test examples. `accuracy` is
-    None without test labels. `alignment` is None if all labels are zero, the dataset is compressed or there are too
+    None without test labels, or if all are 0. `alignment` is None if all labels are zero, the dataset is compressed or there are too
     many labels.
 
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
     mean predictor itself and the principal directions in which batches of draws differ; None without test examples, or
-    if all labels are 0.
+    if the mean predictor is 0, as with labels that are all 0.
 
     `rhat`, `ess`, `tail_ess` and `pareto_k` describe the draws of each entry, as in `bayesattn.diagnostics.summary`.
     `joint_p` is the p-value of all entries of U together, `margin` the relative difference within which the theory is said
@@ -212,7 +212,7 @@ class Validation(Described):
 
     @property
     def families(self) -> list[Compared]:
-        """Families compared: entries of U and, if there are test examples, the mean predictor."""
+        """Families compared: entries of U and, unless `directions` is None, the mean predictor."""
         return [self.entries] if self.directions is None else [self.entries, self.directions]
 
     def visible(self) -> tuple[float, float]:
@@ -317,9 +317,9 @@ def validate(
     if mean_predictors is not None:
         by_batch = readout_batches(model, sampled.values)
         batches = outputs_of(model, by_batch)
-        if np.any(mean_predictors["corrected"]):  # else labels are 0, and so is the mean predictor, by symmetry
+        if np.any(mean_predictors["corrected"]):  # else labels or test inputs are 0: nothing to be relative to
             directions = along_directions(mean_predictors, batches, float(np.max(relative_variance)), level)
-        if model.test_labels is not None:
+        if model.test_labels is not None and np.any(model.test_labels):
             accuracy = accuracy_of(model, mean_predictors, batches)
     direction = corrected - saddle
     direction /= np.linalg.norm(direction) * np.linalg.norm(saddle)

@@ -1,4 +1,4 @@
-"""Estimated cost of the theory of a model before it is solved: form of the likelihood, memory, seconds."""
+"""Estimated cost of the theory of a model before it is solved: form of the kernel, memory, seconds."""
 
 import time
 from typing import NamedTuple
@@ -16,8 +16,9 @@ from bayesattn.theory.minimise import value_and_gradient
 from bayesattn.theory.problem import Shapes, problem_of, too_many
 from bayesattn.theory.saddle_point import MOST_COORDINATES_FOR_HESSIAN, whitened_action
 
-NEWTON_STEPS, LAST_NEWTON_STEPS, GRADIENTS, ROUGH_GRADIENTS = 20, 2, 700, 60
-"""Assumed Newton steps of a search and after one by gradients, gradients of such a search, and of a rough first search."""
+NEWTON_STEPS, LAST_HESSIANS, GRADIENTS, ROUGH_GRADIENTS = 20, 3, 700, 60
+"""Assumed Newton steps of a search by the Hessian, Hessians after one by gradients, and gradients of such a search and of a
+rough first one."""
 HESSIANS_PER_EXPANSION = 8
 """Number of Hessians that cost as much as the expansion to first order in 1/N."""
 COMPILATION_SECONDS = 8.0
@@ -27,7 +28,7 @@ COMPILATION_SECONDS = 8.0
 class Cost(NamedTuple):
     """Cost of a model.
 
-    The form of its likelihood, the number of coordinates of its order parameters, how their minimum is searched
+    The form of its kernel, the number of coordinates of its order parameters, how their minimum is searched
     for ("Hessian" or "gradients"), measured seconds of a gradient, approximate seconds of the theory, and a lower
     bound on bytes.
     """
@@ -59,11 +60,12 @@ def cost_of_mode(process: GaussianProcess, arch: Architecture) -> Cost:
     shapes, full, process = layer_shapes(arch), layer_shapes(arch, full=True), compressed(process, arch)
     gradient, hessian = seconds_of(process, arch, shapes)
     seconds = ROUGH_GRADIENTS * seconds_of(process, arch, full)[0] if narrow(shapes) else 0.0
-    if sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN:
+    newton = sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN
+    if newton:
         seconds += NEWTON_STEPS * hessian
     else:
-        seconds += GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_NEWTON_STEPS * hessian)
-    return _cost(process, shapes, not too_many(shapes), gradient, seconds)
+        seconds += GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_HESSIANS * hessian)
+    return _cost(process, shapes, newton, gradient, seconds)
 
 
 def _cost(process: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
