@@ -80,8 +80,8 @@ class Validation(Described):
 
     `readouts` are the readouts of the mean predictor (`theory.predictor.readouts`), one per batch of consecutive draws
     (4 batches per chain); their scatter gives the Monte Carlo error. They are None without test examples. `accuracy` is
-    None without test labels, or if all are 0. `alignment` is None if all labels are zero, the dataset is compressed or there are too
-    many labels.
+    None without test labels, or if all are 0. `alignment` is None if all labels are zero, the dataset is compressed or there
+    are too many labels.
 
     `directions` compares mean predictors of draws and of the corrected theory, as functions on the test examples, along the
     first-order change (corrected theory minus saddle point), the finite-width effect (saddle point minus GP limit), the
