@@ -73,14 +73,7 @@ def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(tmp_path
 
 def test_labels_that_are_all_0_have_a_report(tmp_path):
     model = tiny_model(heads=(2,))
-    zero = ba.Model(
-        path_inputs=model.path_inputs,
-        labels=np.zeros_like(model.labels),
-        test_path_inputs=model.test_path_inputs,
-        test_labels=np.zeros_like(model.test_labels),
-        architecture=model.architecture,
-        temperature=model.temperature,
-    )
+    zero = model.replace(labels=0 * model.labels, test_labels=0 * model.test_labels)
     runs.sample(zero, tmp_path / "run", **JOB)
     text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert not re.search(r"\bnan\b", re.sub(r"data:image[^\"]*", "", text), re.IGNORECASE)
