@@ -56,16 +56,13 @@ def cost(process: GaussianProcess, arch: Architecture) -> Cost:
 
 
 def cost_of_mode(process: GaussianProcess, arch: Architecture) -> Cost:
-    """Cost of preparing collapsed chains, as rough as `cost`; its gradient is that of the chains."""
+    """Cost of preparing collapsed chains in many coordinates, as rough as `cost`; its gradient is that of the chains."""
     shapes, full, process = layer_shapes(arch), layer_shapes(arch, full=True), compressed(process, arch)
     gradient, hessian = seconds_of(process, arch, shapes)
-    seconds = ROUGH_GRADIENTS * seconds_of(process, arch, full)[0] if narrow(shapes) else 0.0
-    newton = sum(shape.size for shape in shapes) <= MOST_COORDINATES_FOR_HESSIAN
-    if newton:
-        seconds += NEWTON_STEPS * hessian
-    else:
-        seconds += GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_HESSIANS * hessian)
-    return _cost(process, shapes, newton, gradient, seconds)
+    seconds = GRADIENTS * gradient + (0.0 if too_many(shapes) else LAST_HESSIANS * hessian)
+    if narrow(shapes):
+        seconds += ROUGH_GRADIENTS * seconds_of(process, arch, full)[0]
+    return _cost(process, shapes, False, gradient, seconds)
 
 
 def _cost(process: GaussianProcess, shapes: Shapes, newton: bool, gradient: float, seconds: float) -> Cost:
