@@ -1,7 +1,7 @@
 """Code blocks of README and of the documentation do what they say: they are executed in the order of their page.
 
-Python blocks and commands draw less than they say (`executed`, `SHORTER`), on data made here; nothing else of them is
-changed, and only installation is left out.
+Python blocks and commands draw less than they say (`executed`, `SHORTER`), on fewer examples and on data made here;
+nothing else of them is changed, and only installation is left out.
 """
 
 import re
@@ -33,8 +33,10 @@ SHORTER = {
 }
 """What is added to a command that begins so; later options stand in for earlier ones."""
 OUTPUT = "text"
-FEW_EXAMPLES = {"networks": (12, 6)}
-"""Examples and features of a page that samples 6,237 coordinates of classes with as many as the others have."""
+SMALL = {"examples": 20, "test_examples": 100}
+"""Size of the task that pages sample."""
+SIZES = {"networks": (12, 6), "transformers": (100, 231)}
+"""Examples and features of pages that sample 6,237 coordinates of classes with more, or that part 60 from the rest."""
 HOWTOS = sorted((ROOT / "docs/howto").glob("*.md"))
 PAGES = [
     page
@@ -50,14 +52,15 @@ def blocks(page):
 
 
 def executed(block, names, whole=False):
-    """Executes Python with 2 chains, 100 draws and steps of warm-up wherever it names their numbers, or as it stands."""
+    """Executes Python with a small task, and 2 chains, 100 draws and steps of warm-up, or as many of them as it says."""
+    block = re.sub(r'("hidden_markov", width=\d+)\)', rf"\1, task={SMALL})", block)
     shorter = re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block).replace("chains=4", "chains=2")
     exec(compile(block if whole else shorter, "block", "exec"), names)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    model, folder = ba.load_model("hidden_markov", width=10), tmp_path_factory.mktemp("out") / "run-10"
+    model, folder = ba.load_model("hidden_markov", width=10, task=SMALL), tmp_path_factory.mktemp("out") / "run-10"
     return ba.runs.sample(model, folder, chains=2, warmup=100, draws=100)
 
 
@@ -65,17 +68,17 @@ def run(tmp_path_factory):
 def names(run, tmp_path, monkeypatch, request):
     """What a reader has: inputs, patterns, labels, a mask, classes; queries, keys, values; the arrays of mine.npz; a run.
 
-    There are as many examples and features as in hidden_markov, so that its compiled programs serve them too, or few.
+    There are as many examples and features as in the small task, so that its compiled programs serve them too, or few.
     """
     call = getattr(request.node, "callspec", None)
-    examples, features = FEW_EXAMPLES.get(call.params["page"].stem if call else "", (100, 231))
+    examples, features = SIZES.get(call.params["page"].stem if call else "", (SMALL["examples"], 231))
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run.path, "out/run-10")
     rng = np.random.default_rng(0)
     inputs, labels = rng.normal(size=(examples, 5, features)), rng.choice([-1.0, 1.0], examples)
     matrices = [rng.dirichlet(np.ones(5), size=(examples, 2, 5)) for _ in range(2)]
     batches = [(np.asarray(ba.attention.paths_from_matrices(inputs, matrices)), labels)]
-    tests = {"test_path_inputs": rng.normal(size=(1000, 4, features)), "test_labels": rng.choice([-1.0, 1.0], 1000)}
+    tests = {"test_path_inputs": rng.normal(size=(100, 4, features)), "test_labels": rng.choice([-1.0, 1.0], 100)}
     np.savez("mine.npz", path_inputs=batches[0][0], labels=labels, **tests)
     keys, queries = exchangeable.uniform(rng, 20, 3), exchangeable.uniform(rng, 4, 3)
     values = keys @ rng.normal(size=(3, 1)) + 0.5 * rng.normal(size=(20, 1))
