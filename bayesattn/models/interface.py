@@ -18,7 +18,6 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
-from numpyro.infer.util import log_density as log_density_of
 
 from bayesattn._util.checks import Checked, finite_array, seed_number, shown
 from bayesattn._util.errors import BayesattnError
@@ -64,7 +63,7 @@ class LogDensity(Described):
         Raises ValueError where jax_enable_x64 is off.
         """
         _require_float64()
-        return jnp.asarray(log_density_of(self.posterior.program, (), {}, self.sites(vector))[0])
+        return self.posterior.log_density(self.sites(vector))
 
     @property
     def size(self) -> int:
@@ -73,7 +72,7 @@ class LogDensity(Described):
 
     def initial(self, key: Key[Array, ""]) -> Float[Array, " coordinate"]:
         """Vector from which a chain can start."""
-        return ravel_pytree(self.posterior.initial(key))[0]
+        return ravel_pytree(_initial(self.posterior, key))[0]
 
     def sites(self, vector: Float[Array, " coordinate"]) -> Sites:
         """Values of the NumPyro sites at a vector."""
@@ -81,11 +80,17 @@ class LogDensity(Described):
 
     @cached_property
     def _flat(self) -> "_Flat":
-        return _Flat(*ravel_pytree(self.posterior.initial(first_key(0))))
+        return _Flat(*ravel_pytree(_initial(self.posterior, first_key(0))))
 
     def _described(self) -> tuple[str, dict[str, str]]:
         shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat.vector).items())
         return f"LogDensity of {self.size} coordinates", {"sites": shapes, "coordinates": self.name}
+
+
+@jax.jit
+def _initial(posterior: Parameterisation, key: Key[Array, ""]) -> Sites:
+    """Sites from which a chain can start."""
+    return posterior.initial(key)
 
 
 class _Flat(NamedTuple):
@@ -266,6 +271,6 @@ def _quantities(posterior: Parameterisation, sites: Sites, keys: Array, weights:
         if weights:
             drawn = posterior.weights_of(values, weights_key)
             quantities |= drawn | posterior.predictions_of(drawn)
-        return quantities, jnp.asarray(log_density_of(posterior.program, (), {}, values)[0])
+        return quantities, posterior.log_density(values)
 
     return jax.lax.map(of_draw, (sites, keys))

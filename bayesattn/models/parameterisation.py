@@ -11,6 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
+from numpyro.infer.util import log_density
 
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
@@ -77,6 +78,11 @@ class Parameterisation(eqx.Module):
     @abc.abstractmethod
     def program(self) -> None:
         """NumPyro program: sites under their prior, labels given the sites."""
+
+    @jax.jit
+    def log_density(self, sites: Sites) -> Array:
+        """Log density of sites, up to a constant; compiled, because NumPyro's program takes seconds step by step."""
+        return jnp.asarray(log_density(self.program, (), {}, sites)[0])
 
     @abc.abstractmethod
     def initial(self, key: Key[Array, ""]) -> Sites:

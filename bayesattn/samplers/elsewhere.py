@@ -18,7 +18,6 @@ from jaxtyping import Array, PyTree
 from numpyro.infer import init_to_sample
 from numpyro.infer.ensemble import EnsembleSampler
 from numpyro.infer.mcmc import MCMCKernel
-from numpyro.infer.util import log_density
 
 from bayesattn._util.checks import shown
 from bayesattn._util.errors import BayesattnError
@@ -119,7 +118,7 @@ def require_density(name: str, posterior: Parameterisation) -> None:
         if not hasattr(state, "position"):
             raise BayesattnError("sampler must have a state with a field position, as those of BlackJAX do")
         if hasattr(state, "logdensity"):
-            differences.append(float(state.logdensity - log_density(posterior.program, (), {}, sites)[0]))
+            differences.append(float(state.logdensity - posterior.log_density(sites)))
     if differences and not abs(differences[0] - differences[1]) <= 1e-6 * max(1.0, abs(differences[0])):
         raise BayesattnError(
             "sampler must hold the log density of this model in this parameterisation, model.log_density(..).function, got"

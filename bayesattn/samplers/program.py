@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
-from numpyro.infer.util import log_density
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
@@ -110,7 +109,7 @@ def program(
         }
         statistics = described.statistics(state)
         if "lp" not in statistics:
-            statistics |= {"lp": jnp.asarray(log_density(posterior.program, (), {}, state.z)[0])}
+            statistics |= {"lp": posterior.log_density(state.z)}
         outputs = {"posterior": kept, "sample_stats": statistics}
         if sampler in BIASED and (central := {name: kept[name] for name in CENTRAL if name in kept}):
             half = posterior.quantities(state.half.z, key)
