@@ -52,9 +52,12 @@ def blocks(page):
 
 
 def executed(block, names, whole=False):
-    """Executes Python with a small task, and 2 chains, 100 draws and steps of warm-up, or as many of them as it says."""
+    """Executes Python with a small task, and 2 chains, 50 draws and steps of warm-up, or as many of them as it says."""
     block = re.sub(r'("hidden_markov", width=\d+)\)', rf"\1, task={SMALL})", block)
-    shorter = re.sub(r"\b(draws|warmup)=\d+", r"\1=100", block).replace("chains=4", "chains=2")
+    few = {"chains=4": "chains=2", "ba.sample(model)": "ba.sample(model, chains=2, warmup=50, draws=50)"}
+    shorter = re.sub(r"\b(draws|warmup|num_samples|num_warmup|num_steps)=\d+", r"\1=50", block)
+    for usual, fewer in few.items():
+        shorter = shorter.replace(usual, fewer)
     exec(compile(block if whole else shorter, "block", "exec"), names)
 
 

@@ -258,6 +258,7 @@ def test_differing_routes_are_not_written(tmp_path, monkeypatch):
     monkeypatch.setattr(make, "DRAWS", 500)
     monkeypatch.setattr(make, "MOST_DRAWS", 500)
     monkeypatch.setattr(make, "WARMUP", 200)
+    monkeypatch.setattr(make, "ENOUGH_EFFECTIVE_DRAWS", 20_000)
     with pytest.raises(ValueError, match="errors must be at most 1 % of a standard deviation, got"):
         make.make("one_head", tmp_path, progress=lambda text: None)
     monkeypatch.setattr(make, "LARGEST_ERROR", 1.0)
