@@ -27,8 +27,8 @@ def _processor_can(instructions):
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# OpenBLAS rounds as its code for the processor at hand does, and a chain with other rounding is another chain. With one code
-# on all processors that can run it, a test that passed on one passes on the others.
+# OpenBLAS has code of its own for each kind of processor, which rounds differently, and then a chain takes other steps. With
+# one code on all processors that can run it, a test that passed on one passes on the others.
 if _processor_can("avx2"):
     os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
