@@ -128,7 +128,7 @@ def head_losses(
     Args:
         draws: draws of the whole network, as for `bayesattn.heads`.
         model: model of the draws, if they do not record it.
-        of: "heads"; "paths"; or lists of heads by name, as for `bayesattn.heads`.
+        of: "heads"; "paths"; or a dictionary of lists of heads, as for `bayesattn.heads`.
         chains: chains of each job.
         warmup: adaptation steps of each chain.
         length: draws of each chain.

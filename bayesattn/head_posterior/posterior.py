@@ -220,7 +220,7 @@ def heads(draws: Draws, model: NetworkPosterior | None = None, *, of: Checked = 
     Args:
         draws: result of `bayesattn.sample`, a `bayesattn.runs.Run`, or a run's folder.
         model: model of the draws, if they do not record it.
-        of: "heads"; "paths", each by itself; or groups, lists of heads by name, such as
+        of: "heads"; "paths", each by itself; or groups, a dictionary of lists of heads, such as
             {"layer 1": [1], "both": [(1, "a"), (2, "b")]}: a number stands for all heads of a layer. A group's score
             sums over pairs in which a path uses a head of the group, relative to the largest group's score.
 

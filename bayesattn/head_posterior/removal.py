@@ -96,7 +96,7 @@ def remove_heads(model: Model, *, of: Checked = "heads", most: int | None = None
 
     Args:
         model: the posterior, with Gaussian labels; accuracies need test examples with labels.
-        of: "heads"; "paths"; or lists of heads by name, as for `bayesattn.heads`.
+        of: "heads"; "paths"; or a dictionary of lists of heads, as for `bayesattn.heads`.
         most: number of heads to remove, by default all.
 
     Raises:

@@ -64,7 +64,7 @@ def units_of(model: NetworkPosterior, of: Checked = "heads") -> Units:
         return Units(heads, uses, ["layer", "head"], np.array(skips, bool).reshape(-1, arch.paths))
     if isinstance(of, str) and of == "paths":
         return Units(model.path_names, np.eye(arch.paths, dtype=bool), ["path"], none)
-    raise BayesattnError(f"of must be 'heads', 'paths', or lists of heads by name, got {shown(of)}")
+    raise BayesattnError(f"of must be 'heads', 'paths', or a dictionary of lists of heads, got {shown(of)}")
 
 
 def _uses(arch: Architecture) -> Bool[np.ndarray, "head path"]:

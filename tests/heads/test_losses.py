@@ -1,6 +1,7 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
 import warnings
+from pathlib import Path
 
 import arviz_stats
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ from bayesattn.singular import without_head
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.heads.networks import NETWORKS
 
+MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
 TEMPERATURE = 0.3
 
 
@@ -89,6 +91,28 @@ def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
         error = np.sqrt(whole.error**2 + rest.error**2 + found.evidence_error[number] ** 2)
         assert error < 0.2
         assert abs(found.evidence[number] - (whole.log_evidence - rest.log_evidence)) < 4 * error
+
+
+@pytest.mark.heavy
+def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
+    """Spam or not, by the twelve heads of MiniLM's last layer: chains, and another sampler, or annealing from the prior."""
+    with np.load(MAILS) as stored:
+        inputs, labels = stored["path_inputs"][:80].astype(float), stored["labels"][:80].astype(float)
+    arch = ba.Architecture((12,), (10, 10), (1.0, 1.0, 1.0))
+    mails = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
+    job = {"warmup": 200, "draws": 400, "progress": False}
+    chains = ba.sample(mails, **job)
+    one, other = (ba.heads(each).summary() for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job)))
+    assert max(one["error"].max(), other["error"].max()) < 0.01
+    assert np.all(np.abs(one["score"] - other["score"]) < 4 * np.hypot(one["error"], other["error"]))
+    found = ba.head_losses(chains, of={str(head): [(1, str(head + 1))] for head in (1, 3, 4)}, chains=2, warmup=100)
+    whole = ba.theory.evidence(mails)
+    for number, head in enumerate((1, 3, 4)):
+        rest = ba.theory.evidence(without_paths(mails, np.arange(12) == head), seed=1)
+        error = np.sqrt(whole.error**2 + rest.error**2 + found.evidence_error[number] ** 2)
+        assert error < 0.2
+        assert abs(found.evidence[number] - (whole.log_evidence - rest.log_evidence)) < 4 * error
+    assert np.ptp(found.evidence) > 4
 
 
 def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model, draws):

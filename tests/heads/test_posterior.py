@@ -86,13 +86,13 @@ def test_probabilities_are_shares_of_draws(model, draws):
 
 
 BAD_UNITS = {
-    "of must be 'heads', 'paths', or lists of heads by name, got 'layers'": "layers",
+    "of must be 'heads', 'paths', or a dictionary of lists of heads, got 'layers'": "layers",
     r"of\['a'\] must hold heads as pairs \(layer, name\), such as \(1, 'previous'\), or layers, got 3": {"a": [3]},
     r"of\['a'\] must hold at least one head, got none": {"a": []},
     r"of\['b'\] must hold heads as pairs \(layer, name\), such as \(1, 'previous'\), or layers, got True": {
         "b": [True]
     },
-    "of must be 'heads', 'paths', or lists of heads by name, got": {("a", "b"): [1]},
+    "of must be 'heads', 'paths', or a dictionary of lists of heads, got": {("a", "b"): [1]},
 }
 
 
