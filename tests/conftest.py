@@ -13,23 +13,14 @@ import pytest
 
 import bayesattn as ba
 from bayesattn import cli
-from bayesattn.cli.compiled import compile_quickly
+from bayesattn.cli.compiled import compile_quickly, processor
 from bayesattn.samplers.program import program
-
-
-def _processor_can(instructions):
-    """Whether Linux names these instructions among those of the processor."""
-    try:
-        return instructions in Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
-
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-# OpenBLAS has code of its own for each kind of processor, which rounds differently, and then a chain takes other steps. With
-# one code on all processors that can run it, a test that passed on one passes on the others.
-if _processor_can("avx2"):
+# OpenBLAS has code of its own for each kind of processor, which rounds differently, and then a chain takes other steps. All
+# processors that can run this one code use it.
+if b"avx2" in processor():
     os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
 # Most of the time goes into compiling: all test processes, and later runs, share what they compiled.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

@@ -24,7 +24,7 @@ def keep_compiled() -> None:
         return
     # Compiled programs are for one kind of processor, but several machines may share a home directory.
     with suppress(OSError, RuntimeError):  # Skip caching if no directory is writable, or there is no home directory.
-        name = f"compiled-{hashlib.sha256(_processor()).hexdigest()[:8]}"
+        name = f"compiled-{hashlib.sha256(processor()).hexdigest()[:8]}"
         folder = Path(platformdirs.user_cache_dir("bayesattn")) / name
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK):
@@ -50,7 +50,8 @@ def compile_quickly(level: int = 1) -> None:
         )
 
 
-def _processor() -> bytes:
+def processor() -> bytes:
+    """What Linux says of the processor and its instructions, or the name that Python has for it."""
     with suppress(OSError):
         lines = Path("/proc/cpuinfo").read_bytes().split(b"\n\n")[0].splitlines()
         return b"\n".join(

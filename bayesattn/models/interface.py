@@ -72,7 +72,7 @@ class LogDensity(Described):
 
     def initial(self, key: Key[Array, ""]) -> Float[Array, " coordinate"]:
         """Vector from which a chain can start."""
-        return ravel_pytree(_initial(self.posterior, key))[0]
+        return ravel_pytree(self.posterior.initial(key))[0]
 
     def sites(self, vector: Float[Array, " coordinate"]) -> Sites:
         """Values of the NumPyro sites at a vector."""
@@ -80,17 +80,11 @@ class LogDensity(Described):
 
     @cached_property
     def _flat(self) -> "_Flat":
-        return _Flat(*ravel_pytree(_initial(self.posterior, first_key(0))))
+        return _Flat(*ravel_pytree(self.posterior.initial(first_key(0))))
 
     def _described(self) -> tuple[str, dict[str, str]]:
         shapes = ", ".join(f"{name} {value.shape}" for name, value in self.sites(self._flat.vector).items())
         return f"LogDensity of {self.size} coordinates", {"sites": shapes, "coordinates": self.name}
-
-
-@jax.jit
-def _initial(posterior: Parameterisation, key: Key[Array, ""]) -> Sites:
-    """Sites from which a chain can start."""
-    return posterior.initial(key)
 
 
 class _Flat(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import numpyro
 import numpyro.distributions as dist
 from jaxtyping import Array, Key
-from numpyro.infer.util import log_density
+from numpyro.infer.util import log_density as log_density_of
 
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
@@ -82,7 +82,7 @@ class Parameterisation(eqx.Module):
     @jax.jit
     def log_density(self, sites: Sites) -> Array:
         """Log density of sites, up to a constant; compiled, because NumPyro's program takes seconds step by step."""
-        return jnp.asarray(log_density(self.program, (), {}, sites)[0])
+        return jnp.asarray(log_density_of(self.program, (), {}, sites)[0])
 
     @abc.abstractmethod
     def initial(self, key: Key[Array, ""]) -> Sites:
