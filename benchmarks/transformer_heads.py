@@ -14,6 +14,8 @@ each of five seeds draws 600 mails to train on and 800 to test, and compares
 - baselines that are used to rank heads: gradient importance (Michel et al. 2019), the magnitude of a head's output, and
   the alignment of a head's kernel with the labels.
 
+With `--groups`, groups of heads are masked instead: those first by evidence, by each baseline, and at random.
+
 Results are one JSON file for each seed in --out; seeds that are there are not computed again. `--fast` takes 60 mails.
 """
 
@@ -21,8 +23,9 @@ import argparse
 import importlib.util
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
@@ -39,6 +42,8 @@ RIDGES = 10.0 ** np.arange(-3, 5)
 """Penalties of the linear probe, of which leave-one-out errors choose."""
 SAID = 6
 """P(head is among the six of least score) is held against the six that the encoder misses least."""
+GROUPS, RANDOM_ORDERS = (3, 6, 9), 5
+"""Sizes of groups that are masked, and number of random orders."""
 
 
 def encoder() -> tuple[Any, Any]:
@@ -65,7 +70,7 @@ class LastLayer:
         self.states = torch.cat([states[LAYER] for states in parts])
         own, mask = torch.cat([states[LAYER + 1] for states in parts]), self.mask[..., None]
         # With all gates open it is the encoder's own layer.
-        np.testing.assert_allclose(self.without(None), (own * mask).sum(1) / mask.sum(1), atol=1e-5)
+        np.testing.assert_allclose(self.without([]), (own * mask).sum(1) / mask.sum(1), atol=1e-5)
 
     def embedding(self, gates: torch.Tensor) -> torch.Tensor:
         """Mean over tokens of the layer's output, with the outputs of its heads multiplied by gates."""
@@ -83,11 +88,10 @@ class LastLayer:
         finally:
             hook.remove()
 
-    def without(self, head: int | None) -> np.ndarray:
-        """Embedding without a head, or of the whole layer."""
+    def without(self, heads: Sequence[int]) -> np.ndarray:
+        """Embedding without some heads."""
         gates = torch.ones(self.heads)
-        if head is not None:
-            gates[head] = 0
+        gates[list(heads)] = 0
         with torch.no_grad():
             return self.embedding(gates).double().numpy()
 
@@ -112,7 +116,7 @@ class LastLayer:
             lambda _, given: kept.append(given[0].detach())
         )
         try:
-            self.without(None)
+            self.without([])
         finally:
             hook.remove()
         outputs = torch.cat(kept)[self.mask > 0]
@@ -138,9 +142,21 @@ def accuracy(features: np.ndarray, probe: tuple[np.ndarray, float], labels: np.n
     return float(np.mean(np.sign(features @ probe[0] + probe[1]) == labels))
 
 
-def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) -> dict:
-    """All numbers of one seed."""
-    began = time.perf_counter()
+class Task(NamedTuple):
+    """Mails as the encoder and the posterior read them: the last `count` of them are to test."""
+
+    model: Any
+    batch: Any
+    labels: np.ndarray
+    count: int
+    read: ba.attention.Read
+    projection: ba.attention.Projection
+    inputs: np.ndarray
+    posterior: ba.Model
+
+
+def task(archive: Path, seed: int, examples: tuple[int, int]) -> Task:
+    """Mails of a seed."""
     model, tokenizer = encoder()
     texts, labels = mails(archive, sum(examples), seed)
     batch = tokenizer(texts, padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
@@ -158,25 +174,48 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
         head_names=read.head_names,
         name="mails",
     )
+    return Task(model, batch, labels, count, read, projection, inputs, posterior)
+
+
+def baselines(last: LastLayer, probe: tuple[np.ndarray, float], given: Task) -> dict[str, list[float]]:
+    """Numbers by which heads are ranked elsewhere, least first in pruning."""
+    kernels = [xi @ xi.T for xi in np.moveaxis(given.inputs[: given.count], 1, 0)]
+    labels = given.labels[: given.count]
+    return {
+        "importance": last.importance(*probe, labels).tolist(),
+        "magnitude": last.magnitude().tolist(),
+        "alignment": [float(labels @ each @ labels / np.linalg.norm(each) / given.count) for each in kernels],
+    }
+
+
+def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) -> dict:
+    """All numbers of one seed, but for groups."""
+    began = time.perf_counter()
+    given = task(archive, seed, examples)
+    labels, count, read, projection, posterior = (
+        given.labels,
+        given.count,
+        given.read,
+        given.projection,
+        given.posterior,
+    )
     tree = ba.sample(posterior, draws=draws, warmup=300, seed=seed, progress=False)
     heads = ba.heads(tree)
     seconds = time.perf_counter() - began
     losses, removal = predicted_losses(posterior), ba.remove_heads(posterior)
     mean = tree["posterior"].to_dataset()["prediction"].mean(("chain", "draw")).values
     # The encoder itself.
-    last = LastLayer(model, batch)
-    whole = last.without(None)
+    last = LastLayer(given.model, given.batch)
+    whole = last.without([])
     probe = ridge(whole[:count], labels[:count])
     right = accuracy(whole[count:], probe, labels[count:])
     masked, again = [], []
     for head in range(last.heads):
-        rest = last.without(head)
+        rest = last.without([head])
         masked.append(right - accuracy(rest[count:], probe, labels[count:]))
         again.append(right - accuracy(rest[count:], ridge(rest[:count], labels[:count]), labels[count:]))
     hidden = np.einsum("etf,et->ef", read.inputs, read.mask / read.mask.sum(1, keepdims=True)).astype(float)
     shown = (projection(read.inputs) * read.mask[..., None]).sum(1) / read.mask.sum(1, keepdims=True)
-    kernels = [xi @ xi.T for xi in np.moveaxis(inputs[:count], 1, 0)]
-    signs = np.outer(labels[:count], labels[:count])
     return {
         "seed": seed,
         "lost_variance": projection.lost,
@@ -198,10 +237,33 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
         "dispensable": removal.dispensable,
         "masked": masked,
         "masked_again": again,
-        "importance": last.importance(*probe, labels[:count]).tolist(),
-        "magnitude": last.magnitude().tolist(),
-        "alignment": [float(np.sum(each * signs) / np.linalg.norm(each) / count) for each in kernels],
+        **baselines(last, probe, given),
     }
+
+
+def one_seed_of_groups(archive: Path, seed: int, examples: tuple[int, int]) -> dict:
+    """Accuracy that the encoder loses without groups of heads, by order, and the posterior without the first by evidence."""
+    given = task(archive, seed, examples)
+    labels, count, last = given.labels, given.count, LastLayer(given.model, given.batch)
+    whole = last.without([])
+    probe = ridge(whole[:count], labels[:count])
+    right = accuracy(whole[count:], probe, labels[count:])
+    removal = ba.remove_heads(given.posterior)
+    orders = {"evidence": [int(name[1].rpartition(".")[2]) for name in removal.names]}
+    orders |= {name: np.argsort(values).tolist() for name, values in baselines(last, probe, given).items()}
+    rng = np.random.default_rng(seed)
+    orders |= {f"random {number}": rng.permutation(last.heads).tolist() for number in range(RANDOM_ORDERS)}
+    lost = {}
+    for name, order in orders.items():
+        rests = [last.without(order[:size]) for size in GROUPS]
+        lost[name] = {
+            "masked": [right - accuracy(rest[count:], probe, labels[count:]) for rest in rests],
+            "masked_again": [
+                right - accuracy(rest[count:], ridge(rest[:count], labels[:count]), labels[count:]) for rest in rests
+            ],
+        }
+    own = [float(removal.accuracy[0] - removal.accuracy[size]) for size in GROUPS]
+    return {"seed": seed, "orders": orders, "lost": lost, "posterior": own}
 
 
 RANKED = {
@@ -211,6 +273,30 @@ RANKED = {
     "magnitude": "magnitude",
     "kernel alignment": "alignment",
 }
+
+
+def of_groups(found: list[dict]) -> list[str]:
+    """Table of what is lost without groups of heads, in points of accuracy with standard errors over seeds."""
+
+    def cells(values: np.ndarray) -> str:
+        errors = values.std(0, ddof=1) / len(values) ** 0.5 if len(values) > 1 else np.full(len(GROUPS), np.nan)
+        return " | ".join(
+            f"{100 * mean:.1f} ± {100 * error:.1f}" for mean, error in zip(values.mean(0), errors, strict=True)
+        )
+
+    lines = [
+        f"| without the first k heads, k = | {' | '.join(map(str, GROUPS))} |",
+        "| --- |" + " --- |" * len(GROUPS),
+        f"| posterior, by evidence | {cells(np.array([each['posterior'] for each in found]))} |",
+    ]
+    for how, said in (("masked", "encoder"), ("masked_again", "encoder, probe fitted again")):
+        for name in ("evidence", "importance", "magnitude", "alignment", "random"):
+            mean = [
+                np.mean([lost[how] for order, lost in each["lost"].items() if order.startswith(name)], axis=0)
+                for each in found
+            ]
+            lines.append(f"| {said}, {name} | {cells(np.array(mean))} |")
+    return lines
 
 
 def interval(values: list[float]) -> str:
@@ -278,19 +364,26 @@ def main() -> None:
     parser.add_argument("--mails", type=Path, required=True)
     parser.add_argument("--out", type=Path, default=Path("out/transformer_heads"))
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--groups", action="store_true")
     parser.add_argument("--fast", action="store_true")
     given = parser.parse_args()
-    folder = given.out / ("fast" if given.fast else "full")
+    folder = given.out / ("fast" if given.fast else "full") / ("groups" if given.groups else "")
     folder.mkdir(parents=True, exist_ok=True)
     found = []
     for seed in range(given.seeds):
         file = folder / f"{seed}.json"
         if not file.exists():
             sizes, draws = ((40, 20), 50) if given.fast else ((600, 800), 500)
-            file.write_text(json.dumps(one_seed(given.mails, seed, sizes, draws), indent=1))
+            one = (
+                one_seed_of_groups(given.mails, seed, sizes)
+                if given.groups
+                else one_seed(given.mails, seed, sizes, draws)
+            )
+            file.write_text(json.dumps(one, indent=1))
         found.append(json.loads(file.read_text()))
-        print(f"seed {seed}: {found[-1]['seconds']:.0f} s to the table of scores", flush=True)
-    print("\n".join(["", *table(found)]))
+        if not given.groups:
+            print(f"seed {seed}: {found[-1]['seconds']:.0f} s to the table of scores", flush=True)
+    print("\n".join(["", *(of_groups if given.groups else table)(found)]))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ Square = Float[Array, "row row"]
 
 def cholesky(kernel: Square, temperature: Number) -> Square:
     """Cholesky factor of K + T I."""
-    return jnp.linalg.cholesky(kernel + temperature * jnp.eye(len(kernel)))
+    return jnp.linalg.cholesky(kernel + temperature * jnp.eye(len(kernel), dtype=kernel.dtype))
 
 
 def log_det(lower: Square) -> Float[Array, ""]:

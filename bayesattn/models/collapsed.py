@@ -22,6 +22,7 @@ from bayesattn._util.checks import one_of
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.kernels import GaussianProcess, sample_labels
 from bayesattn.kernels.choice import cheapest_form, compressed_examples
+from bayesattn.kernels.float32 import Float32Gradients
 from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
@@ -176,6 +177,12 @@ class Collapsed(Parameterisation):
         problem = self.problem._replace(order=prepared.get("order"))
         return replace(self, problem=problem, whitening=_whitening(prepared))
 
+    def with_float32_gradients(self) -> "Collapsed":
+        """Same posterior, whose log density has gradients computed in float32."""
+        if not isinstance(self.kernels, Float32Gradients):
+            return replace(self, problem=self.problem._replace(process=Float32Gradients.of(self.kernels)))
+        return self
+
     @property
     def options(self) -> PlainDict:
         """Defaults of sampler options: whether to adapt a metric, and for many coordinates also tree depths.
@@ -301,6 +308,8 @@ class WithOutputs(Collapsed):
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """Same posterior in other coordinates."""
         return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
+
+    with_float32_gradients = Parameterisation.with_float32_gradients
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
         """Outputs f on the training examples."""

@@ -13,6 +13,7 @@ import numpyro.distributions as dist
 from jaxtyping import Array, Key
 from numpyro.infer.util import log_density as log_density_of
 
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.posterior import Posterior
@@ -69,6 +70,13 @@ class Parameterisation(eqx.Module):
     def with_prepared(self, prepared: PlainMapping) -> "Parameterisation":
         """Same posterior with other arrays of `prepare`."""
         return self
+
+    def with_float32_gradients(self) -> "Parameterisation":
+        """Same posterior, with gradients of the log density computed in float32; raises ValueError where there are none."""
+        raise BayesattnError(
+            "options.float32_gradients must be false, got true: only the collapsed parameterisation of fixed attention, with"
+            " Gaussian labels, has gradients in float32"
+        )
 
     @property
     def options(self) -> PlainDict:

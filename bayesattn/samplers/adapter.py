@@ -171,7 +171,7 @@ class Langevin(MCMCKernel):
             adapt_mass_matrix=self.adapt_mass_matrix,
             target_accept_prob=self.target_accept_prob,
         )
-        potential, gradient = jax.value_and_grad(self._potential_of(*model_args, **kwargs))(init_params)
+        potential, gradient = jax.value_and_grad(self.potential_of(model_args, kwargs))(init_params)
         return LangevinState(
             jnp.array(0),
             init_params,
@@ -189,6 +189,10 @@ class Langevin(MCMCKernel):
             key,
         )
 
+    def potential_of(self, model_args: tuple, model_kwargs: dict | None) -> Callable:
+        """Potential energy of unconstrained sites for these data."""
+        return self._potential_of(*model_args, **(model_kwargs or {}))
+
     def start_half(self, z: PyTree[Array], flat: Vector) -> tuple:
         """Initial second chain of a biased kernel; empty for a kernel without bias."""
         return ()
@@ -199,14 +203,13 @@ class Langevin(MCMCKernel):
 
     def refresh(self, state: LangevinState, model_args: tuple, model_kwargs: dict | None) -> LangevinState:
         """State with the energy and the gradient recomputed for other data."""
-        potential = self._potential_of(*model_args, **(model_kwargs or {}))
-        value, gradient = jax.value_and_grad(potential)(state.z)
+        value, gradient = jax.value_and_grad(self.potential_of(model_args, model_kwargs))(state.z)
         return state._replace(potential_energy=value, z_grad=gradient)
 
     def sample(self, state: LangevinState, model_args: tuple, model_kwargs: dict | None) -> LangevinState:
         """State after one more transition."""
         key, step_key = jax.random.split(state.rng_key)
-        scaled = Scaled(state, self._potential_of(*model_args, **(model_kwargs or {})))
+        scaled = Scaled(state, self.potential_of(model_args, model_kwargs))
         size, warming = state.adapt_state.step_size, state.i < self.warmup
 
         def one(point: Point, key: Array) -> tuple[Point, Move]:
@@ -263,8 +266,7 @@ class Scaled:
         self.scale = jnp.sqrt(state.adapt_state.inverse_mass_matrix)
 
         def logdensity(position: Vector) -> Array:
-            value = -potential(self.unravel(position * self.scale))
-            return jnp.where(jnp.isnan(value), -jnp.inf, value)
+            return _without_nan(-potential(self.unravel(position * self.scale)))
 
         self.logdensity = logdensity
         gradient = -ravel_pytree(state.z_grad)[0] * self.scale
@@ -278,6 +280,15 @@ class Scaled:
             z_grad=self.unravel(-point.gradient / self.scale),
             momentum=point.momentum,
         )
+
+
+@jax.custom_jvp
+def _without_nan(value: Array) -> Array:
+    """Minus infinity in place of NaN; the gradient passes, so that one alone does not require the value."""
+    return jnp.where(jnp.isnan(value), -jnp.inf, value)
+
+
+_without_nan.defjvps(lambda tangent, _, value: tangent)
 
 
 class Half(NamedTuple):

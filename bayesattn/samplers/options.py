@@ -69,6 +69,7 @@ CHECKS: dict[str, Callable[[str, object], object]] = {
     "dense_mass": truth,
     "desired_energy_var": positive,
     "find_heuristic_step_size": truth,
+    "float32_gradients": truth,
     "forward_mode_differentiation": truth,
     "length": positive,
     "max_tree_depth": _tree_depth,

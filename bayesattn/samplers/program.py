@@ -120,12 +120,15 @@ def program(
         transition = new_kernel()
         # Sets up the kernel's functions; the result is unused, so the call costs nothing once compiled.
         transition.init(state.rng_key, warmup, state.z, (posterior,), {})
+        # Once in a block, because the copy of the data in float32 takes as long as a gradient.
+        rounded = getattr(transition, "float32_gradients", False)
+        evaluated = posterior.with_float32_gradients() if rounded else posterior
         shapes = jax.eval_shape(describe, state, posterior)
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
         def step(state, slot):
             steps = jnp.clip(count - slot * thin, 0, thin)
-            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(transition.sample(s, (posterior,), {})), state)
+            state = jax.lax.fori_loop(0, steps, lambda _, s: _strong(transition.sample(s, (evaluated,), {})), state)
             return state, jax.lax.cond(
                 keep & (steps == thin), lambda s: describe(s, posterior), lambda s: nothing, state
             )

@@ -57,6 +57,22 @@ def test_adjusted_samplers_on_a_correlated_gaussian(name):
     assert np.max(np.abs(squares.mean((0, 1)) - 1) / column_errors(squares)) < 4
 
 
+def test_a_trajectory_may_follow_another_gradient():
+    """The energies at its ends decide, so draws are right though the gradient is a tenth too large and misplaced."""
+    potential, start, mean, deviation = correlated_gaussian()
+
+    @jax.custom_vjp
+    def misled(x):
+        return potential(x)
+
+    misled.defvjp(lambda x: (potential(x), x), lambda x, ct: (1.1 * ct * jax.grad(potential)(x - 0.2 * deviation),))
+    z, states = chains(Underdamped(potential_fn=misled, target_accept_prob=0.6), start, 600, 3000)
+    squares = ((z - mean) / deviation) ** 2
+    assert np.max(np.abs(z.mean((0, 1)) - mean) / column_errors(z)) < 4
+    assert np.max(np.abs(squares.mean((0, 1)) - 1) / column_errors(squares)) < 4
+    assert np.mean(states.accept_prob) < 0.9
+
+
 @pytest.mark.parametrize("name", ["ula", pytest.param("mclmc", marks=pytest.mark.heavy)])
 def test_unadjusted_samplers_on_a_gaussian_are_off_by_the_bias_that_they_state(name):
     z, states, kernel, mean, deviation = gaussian_draws(name)
@@ -135,6 +151,34 @@ def test_network_posterior_by_quadrature(model, drawn, name, parameterisation):
     off = posterior["order_parameter"].mean(("chain", "draw")).values - exact_u - stated.mean(("chain", "draw")).values
     assert np.max(np.abs(off) / error) < 4
     assert ba.diagnostics.diagnose(tree).bias_error < 0.1
+
+
+def test_gradients_in_float32_leave_the_posterior_as_it_is(model):
+    exact_u, exact_f, _ = exact_scalar_posterior(model)
+    posterior = ba.sample(model, "underdamped", **RUN, options={"float32_gradients": True})["posterior"]
+    assert z_score(posterior["order_parameter"], exact_u) < 4
+    assert z_score(posterior["prediction"], exact_f) < 4
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"parameterisation": "path"}, "options.float32_gradients must be false, got true: only the collapsed"),
+        ({"options": {"float32_gradients": "yes"}}, "options.float32_gradients must be true or false, got 'yes'"),
+    ],
+)
+def test_gradients_in_float32_are_refused_where_there_are_none(model, settings, message):
+    options = {"options": {"float32_gradients": True}} | settings
+    with pytest.raises(ValueError, match=message):
+        ba.sample(model, "underdamped", chains=1, warmup=1, draws=1, **options)
+
+
+def test_gradients_in_float32_are_refused_for_other_likelihoods_and_programs(model):
+    posterior = collapsed.Collapsed.of(model.replace(likelihood=ba.StudentT(4.0)), **{})
+    with pytest.raises(ValueError, match="float32_gradients must be false, got true"):
+        posterior.with_float32_gradients()
+    with pytest.raises(ValueError, match="float32_gradients must be false for a program of your own, got true"):
+        Underdamped(potential_fn=jnp.sum, float32_gradients=True).init(jax.random.key(0), 0, jnp.ones(2))
 
 
 @pytest.mark.heavy

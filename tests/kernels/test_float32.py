@@ -1,0 +1,76 @@
+"""Gradients of the energy in float32 against those in float64, and that they do not compute what they do not need."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import bayesattn as ba
+from bayesattn.kernels.choice import FORMS, compressed, gaussian_process
+from bayesattn.kernels.float32 import Float32Gradients
+from tests.conftest import relative_error
+
+ROUNDING = 1e-4
+"""Largest error of these gradients, relative to the largest entry; float32 alone has 6e-8, times a condition number."""
+
+
+def random_process(examples, features, outputs=1, temperature=0.3, form=None):
+    """Random data and a factor of three paths per output and two columns, so that A has 2 N_0 columns."""
+    arch = ba.Architecture((3,), (2, 2), (1.2, 0.8, 1.1), outputs=outputs)
+    rng = np.random.default_rng(0)
+    labels = rng.normal(size=(examples, outputs) if outputs > 1 else examples)
+    inputs = rng.normal(size=(examples, arch.paths, features))
+    found = gaussian_process(inputs, labels, arch, temperature, form=form)
+    return found, jnp.asarray(rng.normal(size=(arch.rows, 2))), arch
+
+
+def agree(process, factor):
+    rounded = Float32Gradients.of(process)
+    assert relative_error(rounded.energy(factor), process.energy(factor)) < 1e-12
+    ours, exact = jax.grad(rounded.log_density)(factor), jax.grad(process.log_density)(factor)
+    assert ours.dtype == jnp.float64
+    assert 0 < relative_error(ours, exact) < ROUNDING
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(("examples", "features"), [(12, 7), (12, 5)])
+def test_they_are_those_of_float64(form, examples, features):
+    """With fewer labels than columns of A, and with more."""
+    process, factor, _ = random_process(examples, features, form=form)
+    agree(process, factor)
+
+
+@pytest.mark.parametrize(("examples", "features"), [(6, 10), (9, 3)])
+def test_they_serve_several_outputs(examples, features):
+    process, factor, _ = random_process(examples, features, outputs=3)
+    agree(process, factor)
+
+
+def test_they_serve_compressed_examples_and_low_temperatures():
+    process, factor, arch = random_process(1600, 5, temperature=1e-4)
+    few = compressed(process, arch)
+    assert few.residual is not None
+    agree(few, factor)
+
+
+def test_they_follow_other_labels():
+    process, factor, _ = random_process(12, 5)
+    labels = jnp.arange(12.0)
+    rounded = Float32Gradients.of(process).with_labels(labels)
+    exact = process.with_labels(labels)
+    assert relative_error(jax.grad(rounded.energy)(factor), jax.grad(exact.energy)(factor)) < ROUNDING
+
+
+@pytest.mark.parametrize("features", [7, 5])
+def test_they_decompose_no_matrix_in_float64(features):
+    """Nor does the energy decompose one in float32. On another device than a CPU these programs have other names."""
+    process, factor, _ = random_process(12, features)
+    rounded = Float32Gradients.of(process)
+    for function, does, does_not in (
+        (jax.grad(rounded.energy), "spotrf", "dpotrf"),
+        (rounded.energy, "dpotrf", "spotrf"),
+    ):
+        compiled = jax.jit(function).lower(factor).compile().as_text()
+        if jax.default_backend() == "cpu":
+            assert does in compiled
+        assert does_not not in compiled
