@@ -225,7 +225,7 @@ Event = TypeVar("Event", bound=Block)
 
 
 class SamplingBar:
-    """Bar for the steps of all chains: a callback for `bayesattn.sample` that also shows compilation."""
+    """Bar for the steps of all chains: a callback for `bayesattn.sample` that shows their preparation too."""
 
     def __init__(self, bars: Bars, description: str, total: int):
         self.bars, self.description, self.total = bars, description, total
@@ -233,14 +233,14 @@ class SamplingBar:
         self.done: dict[int, int] = {}
         self.drawing = False
 
-    def compiling(self) -> None:
+    def preparing(self) -> None:
         """Show the bar if it is not shown yet."""
         if self.bar is None:
-            self.bar = self.bars.add(self.description, self.total, "steps", "compiling")
+            self.bar = self.bars.add(self.description, self.total, "steps", "preparing")
 
-    def compiled(self) -> None:
+    def begin_drawing(self) -> None:
         """Mark the beginning of drawing."""
-        self.compiling()
+        self.preparing()
         self.drawing = True
         if self.bar is not None:
             self.bar.begins(sum(self.done.values()))
@@ -252,16 +252,16 @@ class SamplingBar:
             self.bar.update(sum(self.done.values()))
 
 
-def compiling(progress: object) -> None:
-    """Show in the progress display, if it can, that compilation begins."""
+def preparing(progress: object) -> None:
+    """Show in the progress display, if it can, that the preparation of the chains begins."""
     if isinstance(progress, SamplingBar):
-        progress.compiling()
+        progress.preparing()
 
 
-def compiled(progress: object) -> None:
-    """Show in the progress display, if it can, that compilation has ended."""
+def begin_drawing(progress: object) -> None:
+    """Show in the progress display, if it can, that drawing begins."""
     if isinstance(progress, SamplingBar):
-        progress.compiled()
+        progress.begin_drawing()
 
 
 @contextmanager

@@ -22,6 +22,10 @@ VECTORS_PER_CHAIN = 8
 """Vectors of the size of a point in the memory of a chain: points, momenta, gradients of both ends, scale, .."""
 Sites = dict[str, Array]
 """Values of the NumPyro sites of a chain, by name."""
+NO_FLOAT32 = (
+    "options.float32_gradients must be false, got true: only the collapsed parameterisation of fixed attention, with"
+    " Gaussian labels, has gradients in float32"
+)
 LABELS = "labels"
 """Name of the site of the labels, by which samplers distinguish the likelihood from the prior."""
 
@@ -73,10 +77,7 @@ class Parameterisation(eqx.Module):
 
     def with_float32_gradients(self) -> "Parameterisation":
         """Same posterior, with gradients of the log density computed in float32; raises ValueError where there are none."""
-        raise BayesattnError(
-            "options.float32_gradients must be false, got true: only the collapsed parameterisation of fixed attention, with"
-            " Gaussian labels, has gradients in float32"
-        )
+        raise BayesattnError(NO_FLOAT32)
 
     @property
     def options(self) -> PlainDict:

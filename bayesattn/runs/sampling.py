@@ -14,7 +14,7 @@ import numpy as np
 import zarr
 
 from bayesattn._util.plain import PlainDict, PlainMapping
-from bayesattn._util.progress import callback, compiling
+from bayesattn._util.progress import callback, preparing
 from bayesattn._util.random import key_of
 from bayesattn._util.settings import with_own_settings
 from bayesattn.posterior import Posterior
@@ -125,7 +125,7 @@ class _Request(NamedTuple):
         return run
 
     def _plan(self, prepared: PlainDict | None = None) -> Plan:
-        compiling(self.progress)
+        preparing(self.progress)
         return plan(self.model, self.job, prepared)
 
     def _opened(self, path: Path) -> Run:

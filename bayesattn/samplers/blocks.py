@@ -17,11 +17,12 @@ from threadpoolctl import threadpool_limits
 
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
-from bayesattn._util.progress import compiled
+from bayesattn._util.progress import begin_drawing
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.model import has_fixed_attention
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
+from bayesattn.models.parameterisation import NO_FLOAT32
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
@@ -112,6 +113,9 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
+    fixed = job.parameterisation == "collapsed" and has_fixed_attention(model)
+    if job.options.get("float32_gradients") and not (fixed and model.likelihood.conjugate):
+        raise BayesattnError(NO_FLOAT32)
     pair = elsewhere.is_pair(job.sampler)
     if pair and other_labels:
         raise BayesattnError(
@@ -123,7 +127,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model):
+        if not pair and fixed:
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:
@@ -203,7 +207,7 @@ def advance(
             report(group)
         if group.done < job.transitions:
             waiting.put(group)
-    compiled(progress)
+    begin_drawing(progress)
     workers = max(1, min(waiting.qsize(), threads or cores()))
     if workers > 1 and job.sampler not in SAMPLERS and runner.factorises_batches():
         workers = 1

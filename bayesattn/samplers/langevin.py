@@ -81,8 +81,9 @@ class Underdamped(Langevin):
     temperature. (BlackJAX has generalised HMC as `ghmc`; without a drift of its slice, its variance of a Gaussian is wrong
     by 31 standard errors.)
 
-    With `float32_gradients`, only the energies at both ends of a trajectory are computed in float64. The draws have the
-    same distribution, because a leapfrog trajectory may follow any function of the position in place of the gradient.
+    With `float32_gradients`, the gradient of the likelihood is computed in float32, and everything else in float64, also
+    the energies that decide on acceptance. Draws have the same distribution, because a leapfrog trajectory may follow any
+    function of the position in place of the gradient.
     """
 
     target = 0.8
@@ -104,9 +105,10 @@ class Underdamped(Langevin):
     def potential_of(self, model_args, model_kwargs) -> Callable:
         """Potential energy, with gradients in float32 if `float32_gradients`; raises ValueError if it cannot have them."""
         if self.float32_gradients:
-            if not all(isinstance(argument, Parameterisation) for argument in model_args) or not model_args:
+            ours = [isinstance(argument, Parameterisation) for argument in model_args]
+            if self._program is None or ours != [True]:
                 raise BayesattnError("float32_gradients must be false for a program of your own, got true")
-            model_args = tuple(posterior.with_float32_gradients() for posterior in model_args)
+            model_args = (model_args[0].with_float32_gradients(),)
         return super().potential_of(model_args, model_kwargs)
 
     def step(self, key, point, step_size, logdensity) -> Move:
@@ -119,16 +121,20 @@ class Underdamped(Langevin):
             at, gained = carry
             half = at.momentum + step_size / 2 * at.gradient
             position = at.position + step_size * half
-            gradient = jax.grad(logdensity)(position)
+            if self.float32_gradients:
+                value, gradient = at.logdensity, jax.grad(logdensity)(position)
+            else:
+                value, gradient = jax.value_and_grad(logdensity)(position)
             momentum = half + step_size / 2 * gradient
             gained = gained + (jnp.sum(momentum**2) - jnp.sum(at.momentum**2)) / 2
             noise = jax.random.normal(jax.random.fold_in(walk_key, number), momentum.shape)
             refreshed = persistence * momentum + jnp.sqrt(1 - persistence**2) * noise
-            return Point(position, at.logdensity, gradient, refreshed), gained
+            return Point(position, value, gradient, refreshed), gained
 
         begin = point._replace(momentum=jax.random.normal(momentum_key, point.momentum.shape))
         proposed, gained = jax.lax.fori_loop(0, steps, leap, (begin, jnp.zeros(())))
-        proposed = proposed._replace(logdensity=logdensity(proposed.position))
+        if self.float32_gradients:  # The only energy in float64 of a trajectory.
+            proposed = proposed._replace(logdensity=logdensity(proposed.position))
         rise = point.logdensity - proposed.logdensity + gained
         rise = jnp.where(jnp.isnan(rise), jnp.inf, rise)
         accept_prob = jnp.exp(-jnp.maximum(rise, 0))

@@ -17,7 +17,7 @@ import tomli_w
 
 from bayesattn._util.checks import one_of
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.progress import callback, compiling
+from bayesattn._util.progress import callback, preparing
 from bayesattn._util.settings import with_own_settings
 from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
 from bayesattn.models.description import ATTRIBUTE, described, plain_table
@@ -98,7 +98,7 @@ def sample(
     goal = Goal(job, target_ess, max_seconds)
     one_of("on_interrupt", on_interrupt, ("raise", "return"))
     with callback(progress, shown_as(model), job.chains * job.transitions) as report:
-        compiling(report)
+        preparing(report)
         ready = plan(model, job)
         recorder = InMemory(job, ready.shapes)
         goal.values = lambda count: entries(recorder.outputs["posterior"], count)

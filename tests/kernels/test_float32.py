@@ -61,6 +61,15 @@ def test_they_follow_other_labels():
     assert relative_error(jax.grad(rounded.energy)(factor), jax.grad(exact.energy)(factor)) < ROUNDING
 
 
+def test_they_are_zero_where_float32_finds_no_matrix():
+    """Two labels have the same path inputs, and T is below the rounding of float32."""
+    arch = ba.Architecture((1,), (2, 2), (1.0, 1.0, 1.0))
+    inputs = np.repeat(np.random.default_rng(0).normal(size=(3, 1, 8)), 2, axis=0)
+    process, factor = gaussian_process(inputs, np.repeat(np.ones(3), 2), arch, 1e-10), jnp.ones((1, 1))
+    assert np.isfinite(jax.grad(process.energy)(factor)).all()
+    assert (Float32Gradients.of(process).gradient(factor) == 0).all()
+
+
 @pytest.mark.parametrize("features", [7, 5])
 def test_they_decompose_no_matrix_in_float64(features):
     """Nor does the energy decompose one in float32. On another device than a CPU these programs have other names."""
