@@ -66,13 +66,13 @@ def test_a_trajectory_may_follow_another_gradient():
         return potential(x)
 
     misled.defvjp(lambda x: (potential(x), x), lambda x, ct: (1.1 * ct * jax.grad(potential)(x - 0.2 * deviation),))
-    options = {"step_size": 0.3, "adapt_step_size": False}
+    options = {"step_size": 0.1, "adapt_step_size": False}
     right, wrong = (chains(Underdamped(potential_fn=each, **options), start, 600, 3000) for each in (potential, misled))
     z, states = wrong
     squares = ((z - mean) / deviation) ** 2
     assert np.max(np.abs(z.mean((0, 1)) - mean) / column_errors(z)) < 4
     assert np.max(np.abs(squares.mean((0, 1)) - 1) / column_errors(squares)) < 4
-    assert np.mean(states.accept_prob) < np.mean(right[1].accept_prob) - 0.05
+    assert np.mean(states.accept_prob) < np.mean(right[1].accept_prob) - 0.1
 
 
 @pytest.mark.parametrize("name", ["ula", pytest.param("mclmc", marks=pytest.mark.heavy)])
