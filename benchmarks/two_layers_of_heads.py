@@ -29,7 +29,7 @@ OPTIONS = {"float32_gradients": True, "length": 2.65, "step_size": 0.2}
 Result = TypeVar("Result")
 
 
-def read(archive: Path) -> dict[str, np.ndarray]:
+def read(archive: Path) -> tuple[np.ndarray, ...]:
     """Path inputs, labels, strengths of the skips and names of the heads."""
     from transformer_heads import TOKENS, encoder
 
@@ -39,7 +39,7 @@ def read(archive: Path) -> dict[str, np.ndarray]:
     found = ba.attention.from_transformers(model, batch, layers=LAYERS)
     projection = ba.attention.principal_components(found.inputs, FEATURES, found.mask)
     inputs = found.projected(projection).path_inputs("mean", skips=True)
-    return {"inputs": inputs, "labels": labels, "skips": np.array(found.skips), "names": np.array(found.head_names)}
+    return inputs, labels, np.array(found.skips), np.array(found.head_names)
 
 
 def timed(name: str, function: Callable[[], Result]) -> Result:
@@ -60,7 +60,8 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     file = given.out / "inputs.npz"
     if not file.exists():
-        np.savez(file, **timed("reading", lambda: read(given.mails)))
+        inputs, labels, skips, names = timed("reading", lambda: read(given.mails))
+        np.savez(file, inputs=inputs, labels=labels, skips=skips, names=names)
     data = np.load(file)
     model = ba.Model(
         path_inputs=data["inputs"],
@@ -86,12 +87,12 @@ def main() -> None:
     )
     heads = timed("table", lambda: ba.heads(tree))
     drawn = xr.DataArray(heads.drawn, dims=("chain", "draw", "head"))
-    effective, statistics = arviz_stats.ess(drawn).values, tree["sample_stats"]
-    thousands = float(statistics["n_steps"].sum()) / 1000
+    effective, statistics = arviz_stats.ess(drawn).values, tree["sample_stats"].to_dataset()
+    thousands = statistics["n_steps"].values.sum() / 1000
     print(f"effective draws of the scores: least, median, greatest {np.percentile(effective, [0, 50, 100]).round()}")
     print(f"per 1000 gradients: {np.percentile(effective / thousands, [0, 50, 100]).round(1)}")
-    print(f"R-hat at most {float(arviz_stats.rhat(drawn).max()):.3f}")
-    print(f"acceptance {float(statistics['acceptance_rate'].mean()):.2f}, {1000 * thousands:.0f} gradients")
+    print(f"R-hat at most {arviz_stats.rhat(drawn).values.max():.3f}")
+    print(f"acceptance {statistics['acceptance_rate'].values.mean():.2f}, {1000 * thousands:.0f} gradients")
     print(heads.summary().to_string())
 
 

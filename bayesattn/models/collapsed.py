@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Key
 
 from bayesattn import kernels
 from bayesattn._util.checks import one_of
+from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.kernels import GaussianProcess, sample_labels
 from bayesattn.kernels.choice import cheapest_form, compressed_examples
@@ -27,7 +28,7 @@ from bayesattn.kernels.path_inputs import input_scale, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models import latent_outputs
-from bayesattn.models.parameterisation import LABELS, Parameterisation, Sites, arrays_of, observe
+from bayesattn.models.parameterisation import LABELS, NO_FLOAT32, Parameterisation, Sites, arrays_of, observe
 from bayesattn.models.priors import BartlettPrior, StandardNormal
 from bayesattn.models.weights import weights, weights_at
 from bayesattn.network import network, path_readouts
@@ -309,7 +310,9 @@ class WithOutputs(Collapsed):
         """Same posterior in other coordinates."""
         return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
 
-    with_float32_gradients = Parameterisation.with_float32_gradients
+    def with_float32_gradients(self) -> "Collapsed":
+        """Raise ValueError: only Gaussian labels have such gradients."""
+        raise BayesattnError(NO_FLOAT32)
 
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
         """Outputs f on the training examples."""

@@ -113,8 +113,9 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
-    fixed = job.parameterisation == "collapsed" and has_fixed_attention(model)
-    if job.options.get("float32_gradients") and not (fixed and model.likelihood.conjugate):
+    collapsed = job.parameterisation == "collapsed"
+    gaussian = collapsed and has_fixed_attention(model) and model.likelihood.conjugate
+    if job.options.get("float32_gradients") and not gaussian:
         raise BayesattnError(NO_FLOAT32)
     pair = elsewhere.is_pair(job.sampler)
     if pair and other_labels:
@@ -127,7 +128,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and fixed:
+        if not pair and collapsed and has_fixed_attention(model):
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:
