@@ -46,15 +46,20 @@ class Float32Gradients(InFeatureSpace):
 
     def _energy(self, factor: Factor) -> Float[Array, ""]:
         """Energy in float64, whose gradient with respect to F is `gradient`; it has no other derivatives."""
-        exact = super()._energy
+        leaves, structure = jax.tree.flatten(self)
 
+        # The data are arguments, because a closure over traced arrays could not be differentiated outside of a jit.
         @jax.custom_vjp
-        def energy(factor):
-            return exact(factor)
+        def energy(factor, leaves):
+            return InFeatureSpace._energy(jax.tree.unflatten(structure, leaves), factor)
+
+        def backward(arguments, weight):
+            factor, leaves = arguments
+            return weight * jax.tree.unflatten(structure, leaves).gradient(factor), None
 
         # The gradient is computed in the backward pass, so that it does not require the energy.
-        energy.defvjp(lambda factor: (exact(factor), factor), lambda factor, weight: (weight * self.gradient(factor),))
-        return energy(factor)
+        energy.defvjp(lambda factor, leaves: (energy(factor, leaves), (factor, leaves)), backward)
+        return energy(factor, leaves)
 
     def gradient(self, factor: Factor) -> Factor:
         """Gradient of the energy, 2 X^T (A^{-1} X F - alpha alpha^T X F) with A = K + T I and alpha = A^{-1} Y.
