@@ -155,13 +155,20 @@ class Task(NamedTuple):
     posterior: ba.Model
 
 
+def read_mails(
+    archive: Path, count: int, seed: int, layers: tuple[int, ...]
+) -> tuple[Any, Any, np.ndarray, ba.attention.Read]:
+    """The encoder, its batch of mails, their labels, and what the layers read."""
+    model, tokenizer = encoder()
+    texts, labels = mails(archive, count, seed)
+    batch = tokenizer(texts, padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
+    return model, batch, labels, ba.attention.from_transformers(model, batch, layers=layers)
+
+
 def task(archive: Path, seed: int, examples: tuple[int, int]) -> Task:
     """Mails of a seed."""
-    model, tokenizer = encoder()
-    texts, labels = mails(archive, sum(examples), seed)
-    batch = tokenizer(texts, padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
+    model, batch, labels, read = read_mails(archive, sum(examples), seed, (LAYER,))
     count = examples[0]
-    read = ba.attention.from_transformers(model, batch, layers=(LAYER,))
     projection = ba.attention.principal_components(read.inputs[:count], FEATURES, read.mask[:count])
     inputs = read.projected(projection).path_inputs("mean")
     posterior = ba.Model(
@@ -175,6 +182,23 @@ def task(archive: Path, seed: int, examples: tuple[int, int]) -> Task:
         name="mails",
     )
     return Task(model, batch, labels, count, read, projection, inputs, posterior)
+
+
+def probed(last: LastLayer, given: Task, gone: Sequence[int]) -> tuple[tuple[np.ndarray, float], float]:
+    """Probe fitted to the encoder without some heads, and its accuracy."""
+    embedding, count = last.without(gone), given.count
+    probe = ridge(embedding[:count], given.labels[:count])
+    return probe, accuracy(embedding[count:], probe, given.labels[count:])
+
+
+def accuracies_lost(last: LastLayer, given: Task, groups: Sequence[Sequence[int]]) -> dict[str, list[float]]:
+    """Accuracy lost without each group of heads, by the probe of the whole encoder and by a probe fitted again."""
+    probe, right = probed(last, given, [])
+    test = given.labels[given.count :]
+    return {
+        "masked": [right - accuracy(last.without(gone)[given.count :], probe, test) for gone in groups],
+        "masked_again": [right - probed(last, given, gone)[1] for gone in groups],
+    }
 
 
 def baselines(last: LastLayer, probe: tuple[np.ndarray, float], given: Task) -> dict[str, list[float]]:
@@ -192,13 +216,7 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
     """All numbers of one seed, but for groups."""
     began = time.perf_counter()
     given = task(archive, seed, examples)
-    labels, count, read, projection, posterior = (
-        given.labels,
-        given.count,
-        given.read,
-        given.projection,
-        given.posterior,
-    )
+    _, _, labels, count, read, projection, _, posterior = given
     tree = ba.sample(posterior, draws=draws, warmup=300, seed=seed, progress=False)
     heads = ba.heads(tree)
     seconds = time.perf_counter() - began
@@ -206,14 +224,8 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
     mean = tree["posterior"].to_dataset()["prediction"].mean(("chain", "draw")).values
     # The encoder itself.
     last = LastLayer(given.model, given.batch)
-    whole = last.without([])
-    probe = ridge(whole[:count], labels[:count])
-    right = accuracy(whole[count:], probe, labels[count:])
-    masked, again = [], []
-    for head in range(last.heads):
-        rest = last.without([head])
-        masked.append(right - accuracy(rest[count:], probe, labels[count:]))
-        again.append(right - accuracy(rest[count:], ridge(rest[:count], labels[:count]), labels[count:]))
+    probe, right = probed(last, given, [])
+    lost = accuracies_lost(last, given, [[head] for head in range(last.heads)])
     hidden = np.einsum("etf,et->ef", read.inputs, read.mask / read.mask.sum(1, keepdims=True)).astype(float)
     shown = (projection(read.inputs) * read.mask[..., None]).sum(1) / read.mask.sum(1, keepdims=True)
     return {
@@ -235,8 +247,7 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
         "posterior_accuracy_lost": losses.accuracy.tolist(),
         "removal": {"names": [name[1] for name in removal.names], "accuracy": removal.accuracy.tolist()},
         "dispensable": removal.dispensable,
-        "masked": masked,
-        "masked_again": again,
+        **lost,
         **baselines(last, probe, given),
     }
 
@@ -244,24 +255,13 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
 def one_seed_of_groups(archive: Path, seed: int, examples: tuple[int, int]) -> dict:
     """Accuracy lost without the first 3, 6 and 9 heads of each order: by the encoder, and by the posterior (by evidence)."""
     given = task(archive, seed, examples)
-    labels, count, last = given.labels, given.count, LastLayer(given.model, given.batch)
-    whole = last.without([])
-    probe = ridge(whole[:count], labels[:count])
-    right = accuracy(whole[count:], probe, labels[count:])
-    removal = ba.remove_heads(given.posterior)
+    last, removal = LastLayer(given.model, given.batch), ba.remove_heads(given.posterior)
+    probe, _ = probed(last, given, [])
     orders = {"evidence": [int(name[1].rpartition(".")[2]) for name in removal.names]}
     orders |= {name: np.argsort(values).tolist() for name, values in baselines(last, probe, given).items()}
     rng = np.random.default_rng(seed)
     orders |= {f"random {number}": rng.permutation(last.heads).tolist() for number in range(RANDOM_ORDERS)}
-    lost = {}
-    for name, order in orders.items():
-        rests = [last.without(order[:size]) for size in GROUPS]
-        lost[name] = {
-            "masked": [right - accuracy(rest[count:], probe, labels[count:]) for rest in rests],
-            "masked_again": [
-                right - accuracy(rest[count:], ridge(rest[:count], labels[:count]), labels[count:]) for rest in rests
-            ],
-        }
+    lost = {name: accuracies_lost(last, given, [order[:size] for size in GROUPS]) for name, order in orders.items()}
     own = [float(removal.accuracy[0] - removal.accuracy[size]) for size in GROUPS]
     return {"seed": seed, "orders": orders, "lost": lost, "posterior": own}
 

@@ -20,7 +20,6 @@ from typing import TypeVar
 import arviz_stats
 import numpy as np
 import xarray as xr
-from mails import mails
 
 import bayesattn as ba
 
@@ -31,12 +30,9 @@ Result = TypeVar("Result")
 
 def read(archive: Path) -> tuple[np.ndarray, ...]:
     """Path inputs, labels, strengths of the skips and names of the heads."""
-    from transformer_heads import TOKENS, encoder
+    from transformer_heads import read_mails
 
-    model, tokenizer = encoder()
-    texts, labels = mails(archive, EXAMPLES, 0)
-    batch = tokenizer(texts, padding=True, truncation=True, max_length=TOKENS, return_tensors="pt")
-    found = ba.attention.from_transformers(model, batch, layers=LAYERS)
+    *_, labels, found = read_mails(archive, EXAMPLES, 0, LAYERS)
     projection = ba.attention.principal_components(found.inputs, FEATURES, found.mask)
     inputs = found.projected(projection).path_inputs("mean", skips=True)
     return inputs, labels, np.array(found.skips), np.array(found.head_names)

@@ -54,9 +54,8 @@ def blocks(page):
 def executed(block, names, whole=False):
     """Executes Python with a small task, and 2 chains, 50 draws and steps of warm-up, or as many of them as it says."""
     block = re.sub(r'("hidden_markov", width=\d+)\)', rf"\1, task={SMALL})", block)
-    shorter = block.replace("chains=4", "chains=2").replace(
-        "ba.sample(model)", "ba.sample(model, chains=2, warmup=1, draws=1)"
-    )
+    shorter = block.replace("chains=4", "chains=2")
+    shorter = re.sub(r'(ba\.sample\(model(?:, "\w+")?)\)', r"\1, chains=2, warmup=1, draws=1)", shorter)
     shorter = re.sub(r"\b(draws|warmup|num_samples|num_warmup|num_steps)=\d+", r"\1=50", shorter)
     exec(compile(block if whole else shorter, "block", "exec"), names)
 

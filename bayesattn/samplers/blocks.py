@@ -22,7 +22,6 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import own_settings, with_own_settings
 from bayesattn.model import has_fixed_attention
 from bayesattn.models import Parameterisation, parameterisation_of, require_memory
-from bayesattn.models.parameterisation import NO_FLOAT32
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import curvature, elsewhere
 from bayesattn.samplers.goal import Goal
@@ -113,10 +112,6 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"
         )
-    collapsed = job.parameterisation == "collapsed"
-    gaussian = collapsed and has_fixed_attention(model) and model.likelihood.conjugate
-    if job.options.get("float32_gradients") and not gaussian:
-        raise BayesattnError(NO_FLOAT32)
     pair = elsewhere.is_pair(job.sampler)
     if pair and other_labels:
         raise BayesattnError(
@@ -128,7 +123,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
     if prepared is None:
         prepared = kind.prepare(model)
         # A pair has the coordinates of `log_density`.
-        if not pair and collapsed and has_fixed_attention(model):
+        if not pair and job.parameterisation == "collapsed" and has_fixed_attention(model):
             prepared = curvature.refined(model, prepared)
     posterior = kind.of(model, weights="weights" in job.keep, all_examples=other_labels, **prepared)
     if pair:

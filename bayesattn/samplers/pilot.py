@@ -36,7 +36,7 @@ class Pilot(NamedTuple):
 
 
 def gradients_a_step(job: Job) -> int:
-    """Gradients per step: fixed by the options, or the number that NUTS and HMC are assumed to need."""
+    """Gradients per step: fixed by the options, or the number that samplers with trajectories are assumed to need."""
     options = job.options
     if job.sampler == "underdamped":
         given = {"length", "step_size"} <= options.keys()
