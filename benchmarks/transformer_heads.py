@@ -44,6 +44,8 @@ SAID = 6
 """P(head is among the six of least score) is held against the six that the encoder misses least."""
 GROUPS, RANDOM_ORDERS = (3, 6, 9), 5
 """Sizes of groups that are masked, and number of random orders."""
+Probe = tuple[np.ndarray, float]
+"""Coefficients and offset of a linear probe."""
 
 
 def encoder() -> tuple[Any, Any]:
@@ -123,7 +125,7 @@ class LastLayer:
         return outputs.reshape(len(outputs), self.heads, -1).pow(2).mean((0, 2)).sqrt().double().numpy()
 
 
-def ridge(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
+def ridge(features: np.ndarray, labels: np.ndarray) -> Probe:
     """Linear probe: least squares with the penalty of least leave-one-out error; coefficients and offset."""
     mean, offset = features.mean(0), labels.mean()
     left, values, right = np.linalg.svd(features - mean, full_matrices=False)
@@ -137,7 +139,7 @@ def ridge(features: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
     return coefficients, float(offset - mean @ coefficients)
 
 
-def accuracy(features: np.ndarray, probe: tuple[np.ndarray, float], labels: np.ndarray) -> float:
+def accuracy(features: np.ndarray, probe: Probe, labels: np.ndarray) -> float:
     """Share of labels whose sign the probe has."""
     return float(np.mean(np.sign(features @ probe[0] + probe[1]) == labels))
 
@@ -184,24 +186,25 @@ def task(archive: Path, seed: int, examples: tuple[int, int]) -> Task:
     return Task(model, batch, labels, count, read, projection, inputs, posterior)
 
 
-def probed(last: LastLayer, given: Task, gone: Sequence[int]) -> tuple[tuple[np.ndarray, float], float]:
-    """Probe fitted to the encoder without some heads, and its accuracy."""
-    embedding, count = last.without(gone), given.count
-    probe = ridge(embedding[:count], given.labels[:count])
-    return probe, accuracy(embedding[count:], probe, given.labels[count:])
+def probe_of(embedding: np.ndarray, given: Task) -> tuple[Probe, float]:
+    """Probe fitted to an embedding, and its accuracy."""
+    probe = ridge(embedding[: given.count], given.labels[: given.count])
+    return probe, accuracy(embedding[given.count :], probe, given.labels[given.count :])
 
 
-def accuracies_lost(last: LastLayer, given: Task, groups: Sequence[Sequence[int]]) -> dict[str, list[float]]:
+def accuracies_lost(
+    last: LastLayer, given: Task, probe: Probe, right: float, groups: Sequence[Sequence[int]]
+) -> dict[str, list[float]]:
     """Accuracy lost without each group of heads, by the probe of the whole encoder and by a probe fitted again."""
-    probe, right = probed(last, given, [])
-    test = given.labels[given.count :]
-    return {
-        "masked": [right - accuracy(last.without(gone)[given.count :], probe, test) for gone in groups],
-        "masked_again": [right - probed(last, given, gone)[1] for gone in groups],
-    }
+    masked, again = [], []
+    for gone in groups:
+        embedding = last.without(gone)
+        masked.append(right - accuracy(embedding[given.count :], probe, given.labels[given.count :]))
+        again.append(right - probe_of(embedding, given)[1])
+    return {"masked": masked, "masked_again": again}
 
 
-def baselines(last: LastLayer, probe: tuple[np.ndarray, float], given: Task) -> dict[str, list[float]]:
+def baselines(last: LastLayer, probe: Probe, given: Task) -> dict[str, list[float]]:
     """Numbers by which heads are ranked elsewhere, least first in pruning."""
     kernels = [xi @ xi.T for xi in np.moveaxis(given.inputs[: given.count], 1, 0)]
     labels = given.labels[: given.count]
@@ -224,8 +227,8 @@ def one_seed(archive: Path, seed: int, examples: tuple[int, int], draws: int) ->
     mean = tree["posterior"].to_dataset()["prediction"].mean(("chain", "draw")).values
     # The encoder itself.
     last = LastLayer(given.model, given.batch)
-    probe, right = probed(last, given, [])
-    lost = accuracies_lost(last, given, [[head] for head in range(last.heads)])
+    probe, right = probe_of(last.without([]), given)
+    lost = accuracies_lost(last, given, probe, right, [[head] for head in range(last.heads)])
     hidden = np.einsum("etf,et->ef", read.inputs, read.mask / read.mask.sum(1, keepdims=True)).astype(float)
     shown = (projection(read.inputs) * read.mask[..., None]).sum(1) / read.mask.sum(1, keepdims=True)
     return {
@@ -256,12 +259,15 @@ def one_seed_of_groups(archive: Path, seed: int, examples: tuple[int, int]) -> d
     """Accuracy lost without the first 3, 6 and 9 heads of each order: by the encoder, and by the posterior (by evidence)."""
     given = task(archive, seed, examples)
     last, removal = LastLayer(given.model, given.batch), ba.remove_heads(given.posterior)
-    probe, _ = probed(last, given, [])
+    probe, right = probe_of(last.without([]), given)
     orders = {"evidence": [int(name[1].rpartition(".")[2]) for name in removal.names]}
     orders |= {name: np.argsort(values).tolist() for name, values in baselines(last, probe, given).items()}
     rng = np.random.default_rng(seed)
     orders |= {f"random {number}": rng.permutation(last.heads).tolist() for number in range(RANDOM_ORDERS)}
-    lost = {name: accuracies_lost(last, given, [order[:size] for size in GROUPS]) for name, order in orders.items()}
+    lost = {
+        name: accuracies_lost(last, given, probe, right, [order[:size] for size in GROUPS])
+        for name, order in orders.items()
+    }
     own = [float(removal.accuracy[0] - removal.accuracy[size]) for size in GROUPS]
     return {"seed": seed, "orders": orders, "lost": lost, "posterior": own}
 
