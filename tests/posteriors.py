@@ -1,5 +1,7 @@
 """Posteriors with known answers, and the comparison of draws with them."""
 
+from pathlib import Path
+
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -24,6 +26,18 @@ def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 
         path_groups={},
     )
     return ba.Model.from_tokens(data, widths, variances, temperature)
+
+
+def two_modes():
+    """One neuron in each layer, a skip, two outputs: NUTS stays where V_2 < 0; exact values by importance sampling.
+
+    The exact values have errors below 0.006 (probabilities and scores) and 0.007 (losses).
+    """
+    with np.load(Path(__file__).parent / "data" / "narrow_skip.npz") as file:
+        exact = dict(file)
+    arch = ba.Architecture((2,), (1, 1), (1.0,) * 3, (1.0,), 2)
+    data = {name: exact[name] for name in ("path_inputs", "labels")}
+    return ba.Model(**data, architecture=arch, temperature=float(exact["temperature"])), exact
 
 
 def narrow_model(heads, widths, strong, temperature, examples=20, features=5):

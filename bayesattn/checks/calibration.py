@@ -172,6 +172,7 @@ def calibrate(
     """
     settings = _with_heads_kept(model, settings)
     job = Job(**settings, chains=1, warmup=warmup, draws=draws * thin, thin=thin, seed=seed, chain_method="parallel")
+    job = job.for_model(model)
     count = len(simulations.labels)
     ranked_of_all = jax.jit(jax.vmap(jax.vmap(partial(_ranked, model=model), (0, None))))
     ties = np.random.default_rng((seed, TIE_STREAM))
@@ -225,11 +226,12 @@ def joint_test(
         warmup: transitions on one simulated data set that adapt the step size.
         seed: seed of all random numbers.
         level: probability that a correct sampler fails, over all functions.
-        settings: settings of `bayesattn.samplers.Job`.
+        settings: settings of `bayesattn.samplers.Job`; by default the sampler is "nuts".
 
     Raises:
         ValueError: invalid settings, a sampler with replicas.
     """
+    settings = {"sampler": "nuts"} | settings
     job = Job(**settings, chains=1, warmup=warmup, draws=1, seed=seed, chain_method="parallel")
     if job.sampler in WITH_REPLICAS:
         raise BayesattnError(

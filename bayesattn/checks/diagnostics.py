@@ -26,7 +26,9 @@ from bayesattn.checks.mixing import (
 )
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
+from bayesattn.models.origin import architecture_in
 from bayesattn.models.trees import Draws, opened
+from bayesattn.theory.bartlett import may_have_modes_apart
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
@@ -34,6 +36,8 @@ MOST_PARETO_K = 0.7
 """Largest Pareto k of U^2 at which averages are reliable (Vehtari et al. 2024)."""
 MOST_BIAS = 0.05
 """Largest step-size bias, in standard deviations: about the Monte Carlo error at an effective sample size of 400."""
+FEWEST_ROUND_TRIPS = 20
+"""Least number of round trips, of all chains together, at which tempering says how much weight each mode has."""
 WATCHED_PREDICTIONS = 20
 QUANTITY_NAMES = {
     "order_parameter": "U",
@@ -60,7 +64,10 @@ class Diagnostics(Described):
 
     `worst` names the quantity with the worst R-hat and with each smallest effective sample size. `constant` names the
     quantities that do not vary in any chain, `stuck` those among them that differ between chains, so that their R-hat is
-    infinite. `weight_space` says whether the draws are known to come from a parameterisation that samples weights.
+    infinite. `uncrossed` names the pairs of rows of U whose entry has one sign in each chain, for networks that may have
+    modes apart (`bayesattn.theory.bartlett.may_have_modes_apart`) and draws that were not tempered; `round_trips` is the
+    number of round trips of tempered chains between posterior and prior. `weight_space` says whether the draws are
+    known to come from a parameterisation that samples weights.
     """
 
     chains: int
@@ -77,6 +84,8 @@ class Diagnostics(Described):
     worst: Mapping[str, str] = field(default_factory=dict)
     constant: list[str] = field(default_factory=list)
     stuck: list[str] = field(default_factory=list)
+    uncrossed: list[str] = field(default_factory=list)
+    round_trips: float = float("nan")
     weight_space: bool = False
 
     @property
@@ -122,6 +131,17 @@ class Diagnostics(Described):
             notes.append(
                 f"the effective sample size of the tails{self._of('tail_ess')} is {self.tail_ess:.0f}, below {GOOD_ESS}:"
                 " draw more before you trust quantiles"
+            )
+        if self.uncrossed:
+            notes.append(
+                f"the sign of U between {self.uncrossed[0]}{_and_others(len(self.uncrossed) - 1)} never changes in a chain:"
+                " a network this narrow may have modes that no chain has reached, which R-hat does not show; draw with"
+                " sampler='tempered'"
+            )
+        if self.round_trips < FEWEST_ROUND_TRIPS:
+            notes.append(
+                f"replicas made {self.round_trips:.0f} round trips between posterior and prior, fewer than"
+                f" {FEWEST_ROUND_TRIPS}: the weights of modes are not known; draw longer, or with more replicas"
             )
         if self.pareto_k > MOST_PARETO_K:
             notes.append(
@@ -176,6 +196,11 @@ class Diagnostics(Described):
         if restored.get("stuck"):
             restored["rhat"] = np.inf
         return cls(**restored)
+
+
+def _and_others(count: int) -> str:
+    """Words for further pairs."""
+    return f" and of {count} other pairs" if count > 1 else " and of another pair" if count else ""
 
 
 def watched_examples(examples: int) -> Int[np.ndarray, " watched"]:
@@ -235,9 +260,28 @@ def diagnose(draws: Draws) -> Diagnostics:
         worst=worst,
         constant=constant,
         stuck=stuck,
+        uncrossed=_uncrossed(draws),
+        round_trips=float(statistics["round_trips"].max("draw").sum()) if "round_trips" in statistics else float("nan"),
         # Only collapsed draws of U include Bartlett coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
+
+
+def _uncrossed(draws: xr.DataTree) -> list[str]:
+    """Pairs of rows of U whose entry never changes its sign in a chain, if the posterior may have modes apart."""
+    posterior, arch = draws["posterior"].to_dataset(), architecture_in(draws)
+    tempered = "round_trips" in dataset(draws, "sample_stats")
+    if arch is None or "order_parameter" not in posterior or tempered or not may_have_modes_apart(arch):
+        return []
+    values = posterior["order_parameter"]
+    names = [str(name) for name in values["path"].values]
+    positive = values.values > 0
+    crossed = (positive != positive[:, :1]).any((0, 1))
+    return [
+        f"{names[row]} and {names[column]}"
+        for row, column in zip(*np.tril_indices(len(names), -1), strict=True)
+        if not crossed[row, column]
+    ]
 
 
 def summary(draws: Draws) -> list[PlainDict]:

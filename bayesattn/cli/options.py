@@ -14,11 +14,11 @@ from bayesattn._util.plain import PlainDict
 from bayesattn.cli.screen import training_progress
 from bayesattn.models import Model, ready_models
 from bayesattn.models.load import FOLDER
-from bayesattn.samplers import SAMPLERS
+from bayesattn.samplers import AUTO, SAMPLERS
 
-Sampler = StrEnum("Sampler", sorted(SAMPLERS))
+Sampler = StrEnum("Sampler", [AUTO, *sorted(SAMPLERS)])
 Parameterisation = StrEnum("Parameterisation", sorted(Model.parameterisations))
-NUTS, HMC, COLLAPSED = Sampler("nuts"), Sampler("hmc"), Parameterisation("collapsed")
+AUTO_SAMPLER, HMC, COLLAPSED = Sampler(AUTO), Sampler("hmc"), Parameterisation("collapsed")
 
 SEVERAL_OUTPUTS = ("digits", "splice")
 """Tasks whose networks have several outputs."""

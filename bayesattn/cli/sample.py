@@ -13,8 +13,8 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict
 from bayesattn._util.text import cell, duration, with_error
 from bayesattn.cli.options import (
+    AUTO_SAMPLER,
     COLLAPSED,
-    NUTS,
     Chains,
     DataSeed,
     Draws,
@@ -61,7 +61,7 @@ def sample(
     width: Width = None,
     temperature: Temperature = None,
     data_seed: DataSeed = None,
-    sampler: SamplerName = NUTS,
+    sampler: SamplerName = AUTO_SAMPLER,
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,
     warmup: Warmup = 500,
@@ -115,7 +115,7 @@ def sample(
     if keep:
         settings["keep"] = keep
     if dry_run:
-        job = Job.of(**settings)
+        job = Job.of(**settings).for_model(case)
         _print_cost(case, job, chains if job.chain_method == "vectorised" else min(chains, threads or cores()), as_json)
         return
     before = _done(out)

@@ -74,7 +74,7 @@ def validate(
         list[int] | None, typer.Option(help="Width at which the theory alone is solved; may be given several times.")
     ] = None,
     sampler: Annotated[
-        Sampler | None, typer.Option(help="By default the sampler of the model file, or nuts if it names none.")
+        Sampler | None, typer.Option(help="By default the sampler of the model file, or auto if it names none.")
     ] = None,
     parameterisation: ParameterisationName = COLLAPSED,
     chains: Chains = 4,

@@ -101,7 +101,7 @@ class ValidateTable(Table):
 
     widths: Annotated[list[PositiveInt], Field(min_length=1)] = [10, 30, 100, 300, 1000]
     theory_widths: list[PositiveInt] = []
-    sampler: str = "nuts"
+    sampler: str = "auto"
     warmup: Annotated[int, Field(ge=0)] = 200
     draws: PositiveInt = 1000
 

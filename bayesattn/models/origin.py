@@ -148,11 +148,29 @@ def model_in(tree: "xr.DataTree") -> Posterior:
         ) from None
 
 
+def architecture_in(tree: "xr.DataTree") -> Architecture | None:
+    """Architecture from a tree's description of its model; None without a description of a network."""
+    try:
+        return Architecture.of_table(tomllib.loads(described_in(tree)["model"])["architecture"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
+def sampler_in(tree: "xr.DataTree") -> str | None:
+    """Name of the sampler from a tree's description; None without one."""
+    try:
+        return tomllib.loads(described_in(tree)["sampler"])["sampler"]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+
+
 def own_row_names(tree: "xr.DataTree") -> list[str] | None:
     """Names of the rows of U from a tree's description of its model; None without a description."""
-    about = described_in(tree)
+    arch = architecture_in(tree)
+    if arch is None:
+        return None
     try:
-        arch, names = Architecture.of_table(tomllib.loads(about["model"])["architecture"]), about["about_model"]
+        names = described_in(tree)["about_model"]
         return arch.row_names(names["head_names"] or arch.numbered_heads(first=0), names.get("output_names"))
     except (AttributeError, KeyError, TypeError, ValueError):
         return None

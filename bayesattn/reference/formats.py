@@ -192,6 +192,7 @@ def _posteriordb(reference: Reference, seed: int) -> list[bytes]:
     untested = model.replace(test_path_inputs=None)
     drawn = sample(
         untested,
+        "nuts",
         chains=CHAINS,
         warmup=1000,
         draws=DRAWS * THIN,

@@ -86,7 +86,7 @@ def _chains(model: Model, parameterisation: str, draws: int, seed: int) -> Float
     """Quantities of chains in a parameterisation."""
     kept = ("order_parameter", "prediction")
     job = {"chains": CHAINS, "warmup": WARMUP, "draws": draws, "seed": seed, "keep": kept, "progress": False}
-    posterior = sample(model, parameterisation=parameterisation, **job)["posterior"].to_dataset()
+    posterior = sample(model, "nuts", parameterisation, **job)["posterior"].to_dataset()
     return quantities_of_draws(posterior["order_parameter"].values, posterior["prediction"].values, model)
 
 

@@ -111,7 +111,7 @@ def require_same(run: Run, model: Posterior, job: Job) -> None:
 
     A request for more draws is not a difference.
     """
-    asked, has = _settings(model, job), _settings(run.model, run.job)
+    asked, has = _settings(model, job.for_model(model)), _settings(run.model, run.job)
     if job.draws > run.job.draws:
         del asked["draws"], has["draws"]
     for name, value in has.items():

@@ -68,7 +68,7 @@ def sample(
         FloatingPointError: a draw is not finite; the blocks before it are kept.
         KeyboardInterrupt: an interrupt, after the blocks in progress are finished and recorded.
     """
-    job = Job.of(**settings)
+    job = Job.of(**settings).for_model(model)
     require_stored_name(job.sampler)
     out = folder.prepared(out)
     goal = Goal(job, target_ess, max_seconds)

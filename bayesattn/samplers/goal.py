@@ -19,6 +19,8 @@ DRAWS_AT_FIRST_CHECK, GROWTH_BETWEEN_CHECKS = 100, 1.25
 
 The counts at which checks take place do not depend on the speed of the machine.
 """
+LARGEST_RHAT, FEWEST_EFFECTIVE_DRAWS, MOST_JUDGED_ENTRIES = 1.05, 50, 50
+"""Largest R-hat and least effective sample size of all chains together that pass without a warning, and entries judged."""
 FEWEST_DRAWS_FOR_ESS = 4
 """Smallest number of draws of each chain for which an effective sample size is defined."""
 
@@ -86,6 +88,38 @@ def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain dra
     if name == "order_parameter":
         return values[:, :, *np.tril_indices(values.shape[2])]
     return values.reshape(*values.shape[:2], -1)
+
+
+def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
+    """Warn if the first `count` posterior draws of each chain disagree between chains, or hold few effective draws.
+
+    Judged are entries of U (or of the latent) and predictions, at most 50 of each. `bayesattn.diagnose` says more, and
+    has stricter thresholds.
+    """
+    import arviz_stats
+    import xarray as xr
+
+    if count < DRAWS_AT_FIRST_CHECK:
+        return
+    worst, least = 1.0, np.inf
+    for name in [name for name in (*CENTRAL, "prediction") if name in posterior]:
+        if name == "prediction":
+            values = np.asarray(posterior[name][:, :count])
+            values = values.reshape(*values.shape[:2], -1)
+        else:
+            values = entries({name: posterior[name]}, count)
+        values = values[:, :, np.unique(np.linspace(0, values.shape[2] - 1, MOST_JUDGED_ENTRIES).astype(int))]
+        draws = xr.DataArray(values[:, :, np.ptp(values, axis=(0, 1)) > 0], dims=("chain", "draw", "entry"))
+        if draws.size:
+            with np.errstate(divide="ignore", invalid="ignore"):
+                least = min(least, float(arviz_stats.ess(draws).min()))
+                worst = max(worst, float(arviz_stats.rhat(draws).max()) if len(draws) > 1 else 1.0)
+    if worst > LARGEST_RHAT or least < FEWEST_EFFECTIVE_DRAWS:
+        warnings.warn(
+            f"chains have not mixed: R-hat is {worst:.2f} and the least effective sample size {least:.0f}, so means and"
+            " errors of these draws are not to be trusted; draw longer, or see bayesattn.diagnose",
+            stacklevel=4,
+        )
 
 
 def least_ess(values: Float[np.ndarray, "chain draw entry"]) -> float:

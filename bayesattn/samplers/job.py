@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,16 @@ import numpy as np
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
+from bayesattn.architecture import Architecture
 from bayesattn.models.registry import NAMES, names_where
+from bayesattn.posterior import Posterior
 from bayesattn.samplers import elsewhere, hmc, langevin, tempered
 from bayesattn.samplers.options import checked_options
+from bayesattn.theory.bartlett import may_have_modes_apart
 
 SAMPLERS = {"nuts": hmc.Nuts, "hmc": hmc.Hmc, "tempered": tempered.Tempered, **langevin.KERNELS}
+AUTO = "auto"
+"""Name of the choice by `suited_sampler`."""
 BIASED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Unadjusted)]
 MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, langevin.Sgld)]
 WITH_REPLICAS = ["tempered"]
@@ -27,7 +32,13 @@ QUANTITIES = ("order_parameter", "latent", "prediction", "queries_keys", "weight
 
 def sampler_class(name: str) -> type:
     """Class of a sampler, by its name; raises ValueError for an unknown one."""
-    return SAMPLERS.get(name) or elsewhere.kernel_class(name) or SAMPLERS[one_of("sampler", name, SAMPLERS)]
+    return SAMPLERS.get(name) or elsewhere.kernel_class(name) or SAMPLERS[one_of("sampler", name, [AUTO, *SAMPLERS])]
+
+
+def suited_sampler(model: Posterior) -> str:
+    """Sampler that "auto" stands for: "tempered" for networks that may have modes apart, "nuts" for all others."""
+    arch = getattr(model, "architecture", None)
+    return "tempered" if isinstance(arch, Architecture) and may_have_modes_apart(arch) else "nuts"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +48,7 @@ class Job:
     Args:
         sampler: "nuts", "hmc", "tempered" or one of the Langevin samplers, see `SAMPLERS`; or a NumPyro kernel, such as
             `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair of BlackJAX's form. The job
-            stores its name.
+            stores its name. "auto" is replaced by `for_model`, which every function that samples calls.
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -54,7 +65,7 @@ class Job:
         ValueError: an unknown name, a sampler that does not support the parameterisation, an invalid count or option.
     """
 
-    sampler: Any = "nuts"
+    sampler: Any = AUTO
     parameterisation: str = "collapsed"
     chains: int = 4
     warmup: int = 500
@@ -69,7 +80,7 @@ class Job:
         if not isinstance(self.sampler, str):
             object.__setattr__(self, "sampler", elsewhere.name_of(self.sampler))
         object.__setattr__(self, "sampler", elsewhere.canonical(self.sampler))
-        kernel = sampler_class(self.sampler)
+        kernel = None if self.sampler == AUTO else sampler_class(self.sampler)
         one_of("parameterisation", self.parameterisation, NAMES)
         for name, minimum in (("chains", 1), ("warmup", 0), ("draws", 1), ("thin", 1)):
             object.__setattr__(self, name, positive_integer(name, getattr(self, name), minimum))
@@ -84,6 +95,10 @@ class Job:
         if self.chain_method is None:
             object.__setattr__(self, "chain_method", "parallel" if jax.default_backend() == "cpu" else "vectorised")
         one_of("chain_method", self.chain_method, ("parallel", "vectorised"))
+        if kernel is not None:
+            self._complete_options(kernel)
+
+    def _complete_options(self, kernel: type) -> None:
         options = checked_options(self.sampler, kernel, self.options)
         presets = PRESETS.get(self.sampler, {})
         if self.sampler in MINIBATCHED and self.parameterisation not in (serving := names_where("minibatches")):
@@ -102,6 +117,10 @@ class Job:
         for name in settings:
             one_of("setting of a job", name, [each.name for each in fields(cls)])
         return cls(**settings)
+
+    def for_model(self, model: Posterior) -> "Job":
+        """This job, with the sampler that suits a model in place of "auto"."""
+        return self if self.sampler != AUTO else replace(self, sampler=suited_sampler(model))
 
     @classmethod
     def restored(cls, table: PlainMapping) -> "Job":

@@ -23,7 +23,7 @@ from bayesattn.models.arviz import axes, axis_names, data_groups, tree_of
 from bayesattn.models.description import ATTRIBUTE, described, plain_table
 from bayesattn.posterior import Posterior
 from bayesattn.samplers.blocks import Chains, Outputs, Progress, advance, bytes_per_draw, plan, write_region
-from bayesattn.samplers.goal import Goal, entries
+from bayesattn.samplers.goal import Goal, entries, warn_of_poor_mixing
 from bayesattn.samplers.job import Job
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ MOST_MEMORY_BYTES = 2**33
 @with_own_settings
 def sample(
     model: Posterior,
-    sampler: object = "nuts",
+    sampler: object = "auto",
     parameterisation: str = "collapsed",
     chains: int = 4,
     warmup: int = 500,
@@ -52,8 +52,10 @@ def sample(
 
     Args:
         model: the posterior.
-        sampler: "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`); or a NumPyro
-            kernel, such as `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair as BlackJAX has them.
+        sampler: "auto", "nuts", "hmc", "tempered", or one of the Langevin samplers (`bayesattn.samplers.SAMPLERS`); or a
+            NumPyro kernel, such as `numpyro.infer.BarkerMH`, a class or an instance, or an (init, step) pair as BlackJAX has
+            them. "auto" is "tempered" for networks so narrow that their posteriors may have modes apart, and "nuts" for
+            all others (`bayesattn.samplers.suited_sampler`).
         parameterisation: "collapsed", "path" or "token"; "latent" for a LatentModel.
         chains: number of chains.
         warmup: adaptation steps of each chain, discarded.
@@ -94,7 +96,7 @@ def sample(
         draws=draws,
         seed=seed,
         **settings,
-    )
+    ).for_model(model)
     goal = Goal(job, target_ess, max_seconds)
     one_of("on_interrupt", on_interrupt, ("raise", "return"))
     with callback(progress, shown_as(model), job.chains * job.transitions) as report:
@@ -112,6 +114,8 @@ def sample(
             if on_interrupt == "raise" or not kept:
                 raise
             warnings.warn(f"interrupted: {kept} of {job.kept} draws of each chain are there", stacklevel=3)
+    if target_ess is None:
+        warn_of_poor_mixing(recorder.outputs["posterior"], kept)
     outputs = jax.tree.map(lambda values: values[:, :kept], recorder.outputs)
     coords = axis_names(model) | {"draw": job.draw_numbers[:kept]}
     tree = tree_of(outputs | data_groups(model), coords, axes(model))

@@ -70,7 +70,8 @@ class Adapted(NamedTuple):
 class TemperedState(NamedTuple):
     """State of a chain; fields named as in NumPyro's HMCState have the same meaning, for the replica at power 1.
 
-    `num_steps` is the number of gradients of all replicas.
+    `num_steps` is the number of gradients of all replicas. `visited` says of the state at each power whether it has been
+    at power 1 (1), and at power 0 since then (2); `round_trips` counts the returns of such states to power 1 since warm-up.
     """
 
     i: Array
@@ -82,6 +83,8 @@ class TemperedState(NamedTuple):
     mean_accept_prob: Array
     diverging: Array
     replicas: Replicas
+    visited: Int[Array, " replica"]
+    round_trips: Int[Array, ""]
     adapt_state: Adapted
     seen: Seen
     rng_key: Array
@@ -184,6 +187,8 @@ class Tempered(MCMCKernel):
             jnp.zeros(()),
             jnp.array(False),
             jnp.broadcast_to(flat, (count, flat.size)),
+            jnp.zeros(count, int),
+            jnp.array(0),
             Adapted(powers, jnp.full(count, self.step_size), scales),
             _empty_statistics(shape),
             key,
@@ -209,6 +214,9 @@ class Tempered(MCMCKernel):
         warming = state.i < self.warmup
         count = jnp.where(warming, state.i, state.i - self.warmup) + 1
         accept_prob = moves.accept_prob[0]
+        visited = state.visited[order]
+        returned = (visited[0] == 2) & ~warming
+        visited = visited.at[-1].set(2 * (visited[-1] > 0)).at[0].set(1)
         following = state._replace(
             i=state.i + 1,
             z=unravel(replicas[0]),
@@ -219,6 +227,8 @@ class Tempered(MCMCKernel):
             mean_accept_prob=state.mean_accept_prob + (accept_prob - state.mean_accept_prob) / count,
             diverging=moves.energy_error[0] > MOST_ENERGY_ERROR,
             replicas=replicas,
+            visited=visited,
+            round_trips=state.round_trips + returned,
             rng_key=key,
         )
         adapted = partial(self._adapted, moves.accept_prob, probability)
@@ -242,8 +252,11 @@ class Tempered(MCMCKernel):
         return state._replace(adapt_state=tuned, seen=seen)
 
     def statistics(self, state: TemperedState) -> dict[str, Array]:
-        """Sample statistics of one draw, under ArviZ's names; n_steps is the number of gradients of all replicas."""
-        return statistics_of(state)
+        """Sample statistics of one draw, under ArviZ's names; n_steps is the number of gradients of all replicas.
+
+        `round_trips` counts, from the end of warm-up to this draw, the states that went from power 1 to power 0 and back.
+        """
+        return statistics_of(state) | {"round_trips": state.round_trips}
 
 
 class _Moved(NamedTuple):

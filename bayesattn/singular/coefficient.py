@@ -304,6 +304,7 @@ def learning_coefficient(
 def checked_job(chains: int, warmup: int, draws: int, seed: int) -> PlainDict:
     """Arguments of `sample`; raises ValueError if they are not whole numbers."""
     return {
+        "sampler": "nuts",  # The options are its own.
         "chains": positive_integer("chains", chains),
         "warmup": positive_integer("warmup", warmup, 0),
         "draws": positive_integer("draws", draws),

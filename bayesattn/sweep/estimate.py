@@ -47,6 +47,7 @@ def estimates(sweep: Sweep, threads: int = 1) -> Iterator[Estimate]:
             per_step, size = logged, runs.Run(planned.out).nbytes
         else:
             model = planned.model(trained=False)
+            job = job.for_model(model)
             kind = (
                 *(job.sampler, job.parameterisation, job.chain_method, repr(job.options), job.keep, job.warmup),
                 *(np.shape(getattr(model, name)) for name in model.data_names),

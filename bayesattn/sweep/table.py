@@ -23,7 +23,9 @@ def results(sweep: Sweep, errors: dict[str, str | None] | None = None) -> pd.Dat
         error = (errors or {}).get(planned.name)
         try:
             overview: PlainDict = runs.Run(planned.out).overview() if planned.out.exists() else {"state": "new"}
-            about |= {key: overview[key] for key in ("state", "width", "temperature", "seconds") if key in overview}
+            about |= {
+                key: overview[key] for key in ("state", "sampler", "width", "temperature", "seconds") if key in overview
+            }
             error = error or overview.get("error")
             quantities = runs.Run(planned.out).summary() if overview["state"] == "complete" and not error else [{}]
             diagnostics = overview.get("diagnostics") or {}

@@ -34,6 +34,8 @@ from bayesattn.kernels.path_inputs import Number
 
 AMPLE_DEGREES_OF_FREEDOM = 4
 """Least degrees of freedom for which a column of B hardly ever comes near 0; the order of rows then does not matter."""
+LARGEST_SPLIT_WIDTH, MOST_SPLIT_COORDINATES = 3, 100
+"""Largest width whose posteriors are taken to have modes apart, and most coordinates for which tempering was tested."""
 SMALL_INPUTS = 0.1
 """Size of path inputs, relative to the largest, below which the rows that they are multiplied with are weak."""
 
@@ -122,6 +124,20 @@ def layer_shapes(arch: Architecture, full: bool = False) -> tuple[LayerShape, ..
 def narrow(shapes: tuple[LayerShape, ...]) -> bool:
     """Whether a column has so few degrees of freedom that the order of rows matters."""
     return any(shape.freedom < AMPLE_DEGREES_OF_FREEDOM for shape in shapes)
+
+
+def may_have_modes_apart(arch: Architecture) -> bool:
+    """Whether chains may stay in one of several modes: a layer of at most three neurons has several rows of U.
+
+    With one neuron, each row of U has a sign, and between two signs the row is 0. Wider layers pass around such places.
+    Networks of more than 100 coordinates are not counted.
+    """
+    shapes = layer_shapes(arch)
+    several = any(
+        width <= LARGEST_SPLIT_WIDTH and shape.copied + shape.rows > 1
+        for width, shape in zip(arch.widths, shapes, strict=True)
+    )
+    return several and sum(shape.size for shape in shapes) <= MOST_SPLIT_COORDINATES
 
 
 def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) -> list[tuple[Array, Array]]:
