@@ -107,7 +107,7 @@ def plan(model: Posterior, job: Job, prepared: PlainDict | None = None, *, other
         prepared: quantities that an earlier plan of the same job computed before sampling.
         other_labels: True if labels will be replaced; kernels are then not compressed.
     """
-    kind = parameterisation_of(model, job.parameterisation)
+    job, kind = job.for_model(model), parameterisation_of(model, job.parameterisation)
     if job.sampler in MINIBATCHED and getattr(model, "compressed", None) is not None:
         raise BayesattnError(
             f"sampler {job.sampler!r} takes minibatches of examples, got a compressed dataset, which holds none"

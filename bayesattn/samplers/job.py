@@ -12,7 +12,7 @@ import numpy as np
 from bayesattn._util.checks import one_of, positive_integer, seed_number, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
-from bayesattn.architecture import Architecture
+from bayesattn.model import Model
 from bayesattn.models.registry import NAMES, names_where
 from bayesattn.posterior import Posterior
 from bayesattn.samplers import elsewhere, hmc, langevin, tempered
@@ -36,9 +36,11 @@ def sampler_class(name: str) -> type:
 
 
 def suited_sampler(model: Posterior) -> str:
-    """Sampler that "auto" stands for: "tempered" for networks that may have modes apart, "nuts" for all others."""
-    arch = getattr(model, "architecture", None)
-    return "tempered" if isinstance(arch, Architecture) and may_have_modes_apart(arch) else "nuts"
+    """Sampler that "auto" stands for: "tempered" for networks that may have modes apart, "nuts" for all others.
+
+    Networks whose queries and keys are sampled too have too many coordinates for tempering by default.
+    """
+    return "tempered" if isinstance(model, Model) and may_have_modes_apart(model.architecture) else "nuts"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,12 +11,16 @@ import xarray as xr
 from scipy import special, stats
 
 import bayesattn as ba
+from bayesattn.head_posterior import losses
 from bayesattn.head_posterior.bridge import bridge
-from bayesattn.head_posterior.losses import at_saddle_point, predicted_losses, without_paths
+from bayesattn.head_posterior.losses import Losses, at_saddle_point, predicted_losses, without_paths
+from bayesattn.head_posterior.units import units_of
 from bayesattn.samplers.smc import anneal
 from bayesattn.singular import without_head
+from bayesattn.theory.evidence import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.heads.networks import NETWORKS
+from tests.posteriors import two_modes
 
 MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
 TEMPERATURE = 0.3
@@ -317,3 +321,45 @@ def test_what_has_no_losses_is_refused(model):
         ba.remove_heads("hidden_markov")
     with pytest.raises(ba.BayesattnError, match="most must be a whole number of at most 3, got 4"):
         ba.remove_heads(model, most=4)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_losses_where_posteriors_have_modes_apart(seed):
+    """Bridges between chains of NUTS, all in one mode, say 2.8 to 23.6 nats with errors of 0.1."""
+    model, exact = two_modes()
+    lost = ba.head_losses(ba.sample(model, warmup=200, draws=500, seed=seed, progress=False), seed=seed)
+    assert abs(lost.evidence[0] - exact["loss"][0]) < 4 * np.hypot(lost.evidence_error[0], 0.007)
+    assert lost.evidence_error[0] < 0.2
+
+
+def test_losses_that_evidences_contradict_are_named(monkeypatch):
+    model, _ = two_modes()
+    found = {id(model): Evidence(-10.0, 0.1, "annealing", True)}
+    monkeypatch.setattr(
+        losses, "evidence", lambda case, seed: found.get(id(case), Evidence(-11.0, 0.1, "annealing", True))
+    )
+    units = units_of(model)
+    said = dict.fromkeys(("accuracy", "accuracy_error", "log_score", "log_score_error", "rhat"), np.zeros(2))
+    named = {"names": units.names, "levels": units.levels, "evidence_error": np.full(2, 0.1)}
+    losses._compare_with_evidence(Losses(evidence=np.array([1.0, 1.5]), **named, **said), model, units, 0)
+    with pytest.warns(UserWarning, match=r"evidence: \(1, '2'\) 3 nats, where the evidences say 1; chains"):
+        losses._compare_with_evidence(Losses(evidence=np.array([1.0, 3.0]), **named, **said), model, units, 0)
+    found[id(model)] = Evidence(-10.0, 0.1, "annealing", False)
+    losses._compare_with_evidence(Losses(evidence=np.array([1.0, 3.0]), **named, **said), model, units, 0)
+
+
+def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
+    """Whatever sampler the draws are by."""
+    model, _ = two_modes()
+    draws = ba.sample(model, "hmc", chains=2, warmup=5, draws=8, progress=False)
+    asked_of = []
+
+    def stop(*_, sampler, **job):
+        asked_of.append((sampler, job["warmup"], job["draws"]))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(losses, "sample", stop)
+    with pytest.raises(KeyboardInterrupt):
+        ba.head_losses(draws)
+    assert asked_of == [("tempered", 500, 1000)]

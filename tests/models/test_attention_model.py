@@ -171,6 +171,7 @@ def test_a_model_is_restored_from_its_draws(settings):
     assert again.test_mask is None if model.test_mask is None else np.array_equal(again.test_mask, model.test_mask)
 
 
+@pytest.mark.filterwarnings("ignore:chains have not mixed")
 def test_a_run_goes_on_after_an_interrupt_with_the_same_bits(tmp_path, model):
     settings = {"chains": 2, "warmup": 20, "draws": 300, "seed": 3, "keep": KEEP}
     whole = ba.sample(model, **settings, progress=False)["posterior"].to_dataset()

@@ -18,7 +18,7 @@ CLOSE = 1e-6
 """Relative deviation that rounding makes, which short chains enlarge."""
 STEPS = {"options": {"steps": 2}}
 SETTINGS = {
-    "tempered": {"options": {"replicas": 2}},
+    "tempered": {"options": {"replicas": 2, "target_accept_prob": 0.8}},
     "sgld": {"options": {"steps": 2, "minibatch": 3}},
     **dict.fromkeys(("mala", "barker", "underdamped", "mclmc", "ula"), STEPS),
 }

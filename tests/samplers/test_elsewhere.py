@@ -113,7 +113,7 @@ def test_calibration_takes_it(model):
         ),
         (3, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got 3"),
         (jax.jit, {}, r"sampler must be a name, a NumPyro kernel or an \(init, step\) pair, got"),
-        ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'nuts'"),
+        ("numpyro.infer.barker.Baker", {}, "sampler must be one of 'auto', 'nuts'"),
         (
             numpyro.infer.BarkerMH,
             {"stepsize": 1.0},

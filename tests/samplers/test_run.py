@@ -169,7 +169,7 @@ def test_weights_are_left_out_unless_asked_for(scalar_draws):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sampler": "gibbs"}, "sampler must be one of 'nuts', 'hmc', .*'sgld', got 'gibbs'"),
+        ({"sampler": "gibbs"}, "sampler must be one of 'auto', 'nuts', 'hmc', .*'sgld', got 'gibbs'"),
         ({"parameterisation": "tokens"}, "parameterisation must be one of .*, got 'tokens'"),
         ({"chains": 0}, "chains must be a whole number of at least 1, got 0"),
         ({"draws": -5}, "draws must be a whole number of at least 1, got -5"),
