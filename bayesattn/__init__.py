@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from bayesattn.model import Model
     from bayesattn.models import collapsed, load_model
     from bayesattn.models.interface import from_numpyro, from_vectors
+    from bayesattn.prediction import score
     from bayesattn.predictive import predict, with_groups
     from bayesattn.samplers import sample
     from bayesattn.singular import learning_coefficient, learning_coefficient_of
@@ -72,6 +73,7 @@ __all__ = [
     "runs",
     "sample",
     "samplers",
+    "score",
     "singular",
     "tasks",
     "theory",
@@ -106,6 +108,7 @@ _HOMES = {
     "predict": "predictive",
     "remove_heads": "head_posterior",
     "sample": "samplers",
+    "score": "prediction",
     "validate": "checks.validation",
     "with_groups": "predictive",
 }

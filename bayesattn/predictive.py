@@ -6,8 +6,8 @@ nonlinear need draws of all weights.
 """
 
 import json
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,16 +21,15 @@ from bayesattn._util.checks import Checked, one_of, positive_integer, require_me
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
-from bayesattn._util.text import Described, cell
 from bayesattn._util.watched import watched
-from bayesattn.checks.mixing import FEWEST_DRAWS
-from bayesattn.classes import NO_PROBABILITIES, ClassAccuracy, ClassScores, class_accuracy, class_scores
+from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.origin import described_in
 from bayesattn.models.trees import DRAW_VARIABLES, Draws, in_order_of_rows, opened_with_network, order_parameters_in
 from bayesattn.network_posterior import NetworkPosterior
+from bayesattn.prediction import PosteriorPrediction
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory import bartlett
 
@@ -43,64 +42,11 @@ BLOCK_ENTRIES = 2**23
 """Largest number of entries of each array used to predict one block of inputs: 64 MiB."""
 DRAWS_PER_BLOCK = 64
 """Number of draws between two updates of the progress bar."""
+RANK_TOLERANCE = 1e-5
+"""Share of the largest eigenvalue of U up to which others are rounding, also of draws that were stored in float32."""
 PRIOR_GROUPS = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
 Part = TypeVar("Part")
-
-
-@jax.tree_util.register_dataclass
-@dataclass(frozen=True, eq=False, repr=False)
-class PosteriorPrediction(Described):
-    """Posterior of the network's outputs f at new inputs, without the label noise T.
-
-    Args:
-        mean: mean of f, shape (example,), or (example, output) for several outputs; the other arrays then have
-            that axis too.
-        variance: variance of f, shape (example,): the mean over draws of the variance given U, plus the variance over
-            draws of the mean given U.
-        error: Monte Carlo standard error of the mean, shape (example,), from the effective sample size over all chains;
-            NaN with fewer than four draws per chain.
-        probabilities: probability that f is above 0, shape (example,), if all labels are +1 or -1. With the categorical
-            likelihood, probabilities of the classes, shape (example, output), or of +1. Otherwise None.
-        draws: draws of f, shape (chain, draw, example), joint over all examples; None unless they were requested.
-    """
-
-    mean: Float[np.ndarray, "*label"]
-    variance: Float[np.ndarray, "*label"]
-    error: Float[np.ndarray, "*label"]
-    probabilities: Float[np.ndarray, "*label"] | None
-    draws: Float[np.ndarray, "chain draw *label"] | None
-
-    def scores(self, labels: Checked) -> ClassScores | ClassAccuracy:
-        """Scores of the probabilities on the labels of the same examples: accuracy, log score, calibration.
-
-        With several outputs and the Gaussian likelihood, only the accuracy of the class with the largest mean is
-        available.
-
-        Raises ValueError if there are neither probabilities nor several outputs, or if the labels are not
-        classes of this kind.
-        """
-        if self.probabilities is None and self.mean.ndim == 2:
-            return class_accuracy(self.mean, labels)
-        if self.probabilities is None:
-            raise BayesattnError(
-                f"scores are {NO_PROBABILITIES}, got a prediction of a model whose labels are not classes"
-            )
-        return class_scores(self.probabilities, labels)
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        rows = {"mean": f"{_range(self.mean)}, Monte Carlo error at most {cell(np.max(self.error), '.2g')}"}
-        rows["deviation"] = f"{_range(np.sqrt(self.variance))}, that of f without label noise"
-        if self.probabilities is not None:
-            what = "that f is above 0" if self.probabilities.ndim == 1 else "of classes"
-            rows["probability"] = f"{_range(self.probabilities)}, {what}"
-        if self.draws is not None:
-            rows["draws"] = f"{self.draws.shape[1]} of each of {self.draws.shape[0]} chains"
-        return f"PosteriorPrediction of {len(self.mean)} examples", rows
-
-
-def _range(values: np.ndarray) -> str:
-    return f"{np.min(values):.3g} to {np.max(values):.3g}"
 
 
 @with_own_settings
@@ -137,6 +83,8 @@ def predict(
             not finite; draws of f that memory cannot hold.
         RunError: a folder that is not a readable run.
         FloatingPointError: a prediction is not finite, for instance because K + T I is singular in float64.
+
+    Warns with the Pareto k of the terms of a variance, if it is above 0.7.
     """
     model, tree = opened_with_network(draws, model)
     conditional = conditional_of(model).compressed(model.architecture)
@@ -158,17 +106,29 @@ def predict(
         mean, variance = (_by_chain(values, chains) for values in outputs[:2])
         _require_finite("prediction", mean, variance)
         variance = np.maximum(variance, 0)
+        # Their average is the variance; an error of their centre changes it by its square only.
+        terms = variance + (mean - mean.mean((0, 1))) ** 2
+        tails.append(heaviest_tail(terms))
         return PosteriorPrediction(
             mean=mean.mean((0, 1)),
             variance=variance.mean((0, 1)) + mean.var((0, 1)),
             error=_error_of_mean(mean),
+            variance_error=_error_of_mean(terms),
             probabilities=conditional.probabilities(mean, variance),
             draws=None if outputs[2] is None else _by_chain(outputs[2], chains),
         )
 
+    tails: list[float] = []
     # All blocks have one shape, so that the program is compiled once.
     places = [np.arange(first, first + size) % len(inputs) for first in range(0, len(inputs), size)]
     blocks = [predicted(inputs[place]) for place in places]
+    if (tail := np.fmax.reduce(tails)) > MOST_PARETO_K:
+        warnings.warn(
+            f"the variance of f has a heavy tail: Pareto k is {tail:.2f}, above {MOST_PARETO_K}: values too rare to be"
+            " among the draws may dominate it, so that variance_error is too small; draw more, or state quantiles"
+            " (keep_draws=True)",
+            stacklevel=3,
+        )
     axis = -blocks[0].mean.ndim
     return jax.tree.map(lambda *parts: np.concatenate(parts, axis).take(range(len(inputs)), axis), *blocks)
 
@@ -273,6 +233,7 @@ def _variables(
     variables = {"order_parameter": order_parameters_in(tree, model, thin)}
     if not np.isfinite(variables["order_parameter"]).all():
         raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
+    _require_rank(variables["order_parameter"], model.architecture.factor_columns)
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
             of, kept = repr(model.likelihood), "queries_keys"
@@ -283,6 +244,18 @@ def _variables(
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values
     return variables
+
+
+def _require_rank(order_parameters: Float[np.ndarray, "chain draw row row"], columns: int) -> None:
+    """Raise ValueError if one of some evenly spaced draws of U has a higher rank than U of this network can have."""
+    flat = order_parameters.reshape(-1, *order_parameters.shape[2:])
+    some = flat[:: -(-len(flat) // DRAWS_PER_BLOCK)]
+    values = np.linalg.eigvalsh(some)
+    rank = np.sum(values > RANK_TOLERANCE * values[:, -1:], axis=1).max()
+    if rank > columns:
+        raise BayesattnError(
+            f"order_parameter of draws must have rank {columns} or less at these widths, got rank {rank}"
+        )
 
 
 def _by_draw(function: Callable[[Part], object], drawn: Part, description: str) -> Any:

@@ -1,6 +1,7 @@
 """Gradient of the log posterior: token, path and collapsed parameterisation of the hidden Markov model, and the solver.
 
-Run with `uv run python benchmarks/gradients.py`; with `--attention`, of models whose queries and keys are sampled too.
+Run with `uv run python benchmarks/gradients.py`; with `--attention`, of models whose queries and keys are sampled too;
+with `--predictions`, what a draw of `predict` and of leave-one-out costs in gradients.
 """
 
 import sys
@@ -49,8 +50,49 @@ def with_attention() -> None:
         print(f"| {width} | {token} | {each['collapsed']:.2f} ms | {ratio} |", flush=True)
 
 
+def with_predictions() -> None:
+    """Print what one draw of `predict` at 100 new inputs, and of leave-one-out, costs in gradients of the chains."""
+    rng, draws = np.random.default_rng(0), 500
+
+    def network(examples, heads, features, outputs=1, **settings):
+        arch = ba.Architecture(heads, (10,) * (len(heads) + 1), (1.0,) * (len(heads) + 2), outputs=outputs, **settings)
+        labels = rng.normal(size=(examples, outputs) if outputs > 1 else examples)
+        path_inputs = rng.normal(size=(examples + 100, arch.paths, features))
+        model = ba.Model(path_inputs=path_inputs[100:], labels=labels, architecture=arch, temperature=0.1)
+        return model, path_inputs[:100]
+
+    def attention(examples, heads, tokens, features):
+        inputs, labels = rng.normal(size=(examples + 100, tokens, features)), rng.normal(size=examples)
+        shape = {"heads": heads, "widths": (10,) * (len(heads) + 1), "key_width": 4, "temperature": 0.1}
+        return ba.AttentionModel(inputs=inputs[100:], labels=labels, **shape), inputs[:100]
+
+    cases = {
+        "150 x 3 labels, 4 paths, 8 features": lambda: network(150, (2, 2), 8, 3),
+        "the same with skips": lambda: network(150, (2, 2), 8, 3, skips=(1.0, 1.0)),
+        "100 labels, 4 paths, 29 features": lambda: network(100, (2, 2), 29),
+        "100 labels, 64 paths, 10 features": lambda: network(100, (4, 4, 4), 10),
+        "60 labels, sampled attention, 7 tokens, 13 features": lambda: attention(60, (2, 2), 7, 13),
+    }
+    print("| model | gradient | predict | leave-one-out |\n| --- | --- | --- | --- |")
+    for name, case in cases.items():
+        model, new = case()
+        density = model.log_density("collapsed")
+        vectors = jax.vmap(density.initial)(jax.random.split(jax.random.key(0), 2 * draws))
+        drawn = ba.from_vectors(np.asarray(vectors).reshape(2, draws, -1), model, "collapsed")
+        calls = {"gradient": gradient(model, "collapsed")}
+        calls["predict"] = lambda drawn=drawn, new=new: ba.predict(drawn, new).mean
+        calls["leave-one-out"] = lambda drawn=drawn: ba.with_groups(drawn, "log_likelihood").attrs
+        seconds = interleaved_seconds(calls, repeats=5)
+        each = seconds["gradient"] / REPEATS
+        costs = " | ".join(f"{seconds[key] / (2 * draws) / each:.1f}" for key in ("predict", "leave-one-out"))
+        print(f"| {name} | {1e3 * each:.3f} ms | {costs} |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
+    if "--predictions" in sys.argv[1:]:
+        with_predictions()
+        return
     if "--attention" in sys.argv[1:]:
         with_attention()
         return

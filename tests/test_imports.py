@@ -41,6 +41,7 @@ FLOORS = [
         "plots",
         "checks.grading",
         "checks.predicted",
+        "prediction",
         "predictive",
         "prior_draws",
         "preferred_attention",

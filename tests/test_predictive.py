@@ -3,6 +3,7 @@
 import warnings
 
 import arviz_stats
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from scipy import stats
 
 import bayesattn as ba
 from bayesattn import predictive, runs
-from bayesattn.kernels.conditionals import leave_one_out
+from bayesattn.kernels.conditionals import conditional_moments, leave_one_out
+from bayesattn.kernels.path_inputs import outputs_of, scaled_features
+from bayesattn.models.conditional import conditional_of
 from bayesattn.models.description import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
 
@@ -107,6 +110,27 @@ def test_draws_given_u_have_the_moments_of_theory():
     assert np.all(np.abs(np.cov(draws.T) - covariance) < 4 * error)
 
 
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
+    """Mean and variance by K(U) of all labels; f drawn with the same random numbers from a square root of U."""
+    arch = ba.Architecture((2, 2), (3, 3, 3), (1.2, 0.9, 1.1, 0.8), (1.0, 0.5), outputs)
+    random, columns = np.random.default_rng(0), arch.factor_columns
+    path_inputs, labels = random.normal(size=(9, arch.paths, 3)), random.normal(size=(9, outputs)[:outputs])
+    model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=arch, temperature=0.2)
+    factor, new = random.normal(size=(arch.rows, columns)), random.normal(size=(5, arch.paths, 3))
+    order_parameter, key = jnp.asarray(factor @ factor.T), jax.random.key(1)
+    assert columns < arch.rows
+    found = conditional_of(model).outputs({"order_parameter": order_parameter}, jnp.asarray(new), key)
+    features = scaled_features(jnp.asarray(new), arch.input_variance)
+    values, vectors = jnp.linalg.eigh(order_parameter)
+    root = vectors * jnp.sqrt(jnp.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
+    drawn = outputs_of(features, root @ model.kernels.sample_projection(key, root), outputs)
+    for value, expected in zip(
+        found, (*conditional_moments(model.kernels, order_parameter, features), drawn), strict=True
+    ):
+        np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-10)
+
+
 def pairs_of(first, second):
     return (first, first), (first, second), (second, second)
 
@@ -148,14 +172,80 @@ def test_leave_one_out_and_comparison_are_those_of_refits(model, drawn):
 def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
-    for order_parameter in (np.eye(4) + 0.3, np.outer([1.0, 0.5, 0.2, 0.1], [1.0, 0.5, 0.2, 0.1])):
-        given = np.asarray(leave_one_out(model.kernels, jnp.asarray(order_parameter)))
+    for factor in (np.linalg.cholesky(np.eye(4) + 0.3), np.array([[1.0], [0.5], [0.2], [0.1]])):
+        order_parameter, given = factor @ factor.T, np.asarray(leave_one_out(model.kernels, jnp.asarray(factor)))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
             others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])
             one = ba.theory.predict(order_parameter, others, model.path_inputs[[example]])
             law = stats.norm(one.mean[0], np.sqrt(one.variance[0] + model.temperature))
             assert given[example] == pytest.approx(law.logpdf(model.labels[example]), rel=1e-8)
+
+
+def readout_draws(innovations, correlation=0.9):
+    """Model of 200 features and one path, and draws of a readout whose entries are independent sequences AR(1)."""
+    chains, count, features = innovations.shape
+    readout = np.empty(innovations.shape)
+    readout[:, 0] = innovations[:, 0]
+    for draw in range(1, count):
+        rest = np.sqrt(1 - correlation**2) * innovations[:, draw]
+        readout[:, draw] = correlation * readout[:, draw - 1] + rest
+    axes = ("chain", "draw", "path")
+    drawn = {"order_parameter": ((*axes, "other_path"), np.ones((chains, count, 1, 1)))}
+    drawn["readout"] = ((*axes, "feature"), readout[:, :, None])
+    inputs = np.random.default_rng(1).normal(size=(3, 1, features))
+    arch = ba.Architecture((1,), (3, 3), (1.0, 1.0, 1.0))
+    model = ba.Model(path_inputs=inputs, labels=np.ones(3), architecture=arch, likelihood=ba.StudentT(1.0, 4.0))
+    return model, xr.DataTree.from_dict({"posterior": xr.Dataset(drawn)})
+
+
+def test_errors_of_variances_are_those_of_independent_draws():
+    """Outputs at the 200 unit vectors are independent, with variance 1: their errors are as large as stated."""
+    random = np.random.default_rng(0)
+    model, draws = readout_draws(random.normal(size=(4, 1000, 200)))
+    predicted = ba.predict(draws, np.eye(200)[:, None], model=model)
+    scores = (predicted.variance - 1) / predicted.variance_error
+    assert np.all(np.abs(scores) < 4.5)
+    assert abs(np.mean(scores**2) - 1) < 4 * np.sqrt(2 / 200)
+    assert "Monte Carlo error at most 0.0" in " ".join(repr(predicted).split("deviation")[1].split())
+    heavy, draws = readout_draws(random.standard_t(2.2, size=(4, 1000, 200)), correlation=0.0)
+    with pytest.warns(UserWarning, match=r"the variance of f has a heavy tail: Pareto k is [01]\.\d\d, above 0\.7"):
+        ba.predict(draws, np.eye(200)[:, None], model=heavy)
+
+
+def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
+    """Of classes exactly, of the Gaussian likelihood up to the Monte Carlo error of a share of the draws."""
+    stored, predicted = ba.score(drawn[3]), ba.predict(drawn[3], model.test_path_inputs)
+    expected = predicted.scores(model.test_labels)
+    assert stored.accuracy == expected.accuracy
+    assert stored.log_score == pytest.approx(expected.log_score, abs=0.05)
+    random = np.random.default_rng(2)
+    arch = ba.Architecture((1,), (3, 3), (1.0, 1.0, 1.0), outputs=3)
+    data = {"path_inputs": random.normal(size=(4, 1, 5)), "labels": np.eye(3)[[0, 1, 2, 0]], "architecture": arch}
+    data |= {"test_path_inputs": random.normal(size=(6, 1, 5)), "test_labels": np.eye(3)[[0, 1, 2, 0, 1, 2]]}
+    classes = ba.Model(**data, likelihood=ba.Categorical(0.7))
+    readout = random.normal(size=(2, 10, 3, 5))
+    outputs = np.einsum("sdcf,epf->sdec", readout, classes.test_path_inputs)
+    variables = {"order_parameter": (("chain", "draw", "path", "other_path"), np.ones((2, 10, 3, 3)))}
+    variables["readout"] = (("chain", "draw", "path", "feature"), readout)
+    variables["prediction"] = (("chain", "draw", "test_example", "output"), outputs)
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset(variables)})
+    one = ba.score(draws, model=classes)
+    all_at_once = ba.predict(draws, classes.test_path_inputs, model=classes).scores(classes.test_labels)
+    for name in ("accuracy", "log_score", "calibration_error"):
+        assert getattr(one, name) == pytest.approx(getattr(all_at_once, name), rel=1e-12)
+    gaussian = ba.Model(**data, temperature=0.7)
+    right = outputs.mean((0, 1)).argmax(1) == classes.test_labels.argmax(1)
+    assert ba.score(draws, model=gaussian).accuracy == right.mean()
+    with pytest.raises(
+        ValueError, match=r"draws must have posterior\['prediction'\], got none: keep it when you sample"
+    ):
+        ba.score(given_u(model, [[1.0]], 2), model=model)
+    with pytest.raises(ValueError, match=r"score\(\) needs a model with test_labels, got none"):
+        ba.score(draws, model=gaussian.replace(test_labels=None))
+    variables["prediction"] = (variables["prediction"][0], np.where(outputs > 2, np.nan, outputs))
+    with pytest.raises(ValueError, match="prediction of draws must be finite"):
+        ba.score(xr.DataTree.from_dict({"posterior": xr.Dataset(variables)}), model=classes)
 
 
 def test_replicated_labels_have_the_moments_of_predictions(model, drawn):
@@ -243,6 +333,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     latent = ba.models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
     of_latent = ba.sample(latent, parameterisation="latent", chains=1, warmup=5, draws=5)
     bare = xr.DataTree.from_dict({"posterior": xr.Dataset({"a": 1.0})})
+    narrow = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8))
     wrong = draws.copy()
     wrong.attrs = {ATTRIBUTE: "{"}
     cases = [
@@ -252,6 +343,10 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
         (lambda: ba.predict(of_latent, inputs), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: ba.predict(bare, inputs, model=model), r"draws must have posterior\['order_parameter'\]"),
         (lambda: ba.predict(given_u(model, np.eye(2), 3), inputs, model=model), "network of paths head0, got "),
+        (
+            lambda: ba.predict(given_u(narrow, np.eye(4), 3), narrow.test_path_inputs, model=narrow),
+            "order_parameter of draws must have rank 2 or less at these widths, got rank 4",
+        ),
         (lambda: ba.predict(draws, inputs[:, :, :2]), r"new_path_inputs must have shape \(.*\), got \(3, 1, 2\)"),
         (lambda: ba.predict(draws, inputs * np.nan), "new_path_inputs must be finite"),
         (lambda: ba.predict(draws, inputs, thin=0), "thin must be a whole number of at least 1, got 0"),

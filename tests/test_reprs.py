@@ -103,7 +103,7 @@ def test_a_validation_tells_verdict_and_statement(validation):
 def test_predictions_and_evidence_print_no_arrays(model, draws):
     predicted = ba.predict(draws, model.path_inputs, keep_draws=True)
     assert lines_of(predicted)[0] == f"PosteriorPrediction of {len(model.labels)} examples"
-    few = ba.predictive.PosteriorPrediction(np.zeros(2), np.ones(2), np.full(2, np.nan), None, None)
+    few = ba.predictive.PosteriorPrediction(np.zeros(2), np.ones(2), *np.full((2, 2), np.nan), None, None)
     assert "Monte Carlo error at most n/a" in repr(few)
     evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
     assert repr(evidence).split("\n")[0] == "Evidence: log p(Y) = -12.346 ± 0.027"

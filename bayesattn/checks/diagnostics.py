@@ -17,6 +17,7 @@ from bayesattn.checks.mean_predictor import BATCHES_PER_CHAIN
 from bayesattn.checks.mixing import (
     FEWEST_CHAINS,
     FEWEST_DRAWS,
+    MOST_PARETO_K,
     _constant,
     _mixing,
     _stuck,
@@ -32,8 +33,6 @@ from bayesattn.theory.bartlett import may_have_modes_apart
 
 GOOD_RHAT, GOOD_ESS, GOOD_BFMI = 1.01, 400, 0.3
 """Thresholds of Vehtari et al. (2021) and Betancourt (2016)."""
-MOST_PARETO_K = 0.7
-"""Largest Pareto k of U^2 at which averages are reliable (Vehtari et al. 2024)."""
 MOST_BIAS = 0.05
 """Largest step-size bias, in standard deviations: about the Monte Carlo error at an effective sample size of 400."""
 FEWEST_ROUND_TRIPS = 20

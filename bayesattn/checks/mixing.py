@@ -14,6 +14,10 @@ from bayesattn.checks.ranks import chain_band, chain_ecdfs
 
 FEWEST_DRAWS_FOR_TAILS = 400
 """Smallest number of draws, of all chains together, from which the shape of a tail is estimated."""
+MOST_PARETO_K = 0.7
+"""Largest Pareto k at which averages are reliable (Vehtari et al. 2024)."""
+TAILS_LOOKED_AT = 20
+"""Number of labels with the greatest terms whose tails are fitted."""
 FEWEST_DRAWS = 4
 """Smallest number of draws per chain at which R-hat and effective sample size are defined."""
 FEWEST_CHAINS = 2
@@ -81,10 +85,25 @@ def _stuck(values: xr.DataArray) -> np.ndarray:
 
 def pareto_k(values: xr.DataArray) -> np.ndarray:
     """Pareto shape of the tail of each entry's square; NaN for draws that are few, do not vary or are not finite."""
-    squares = values.compute().transpose(..., "chain", "draw").values ** 2
-    shapes = np.full(squares.shape[:-2], np.nan)
+    return tail_shapes(values.compute().transpose(..., "chain", "draw").values ** 2)
+
+
+def heaviest_tail(terms: Float[np.ndarray, "chain draw *label"]) -> float:
+    """Largest Pareto shape of the right tails of terms that are averaged over draws, NaN as in `tail_shapes`.
+
+    Only those labels are looked at whose greatest term is the largest share of their average, because each fit takes
+    milliseconds.
+    """
+    flat = np.moveaxis(terms.reshape(*terms.shape[:2], -1), 2, 0)
+    shares = flat.max((1, 2)) / np.maximum(flat.mean((1, 2)), np.finfo(float).tiny)
+    return float(np.fmax.reduce(tail_shapes(flat[np.argsort(shares)[-TAILS_LOOKED_AT:]])))
+
+
+def tail_shapes(values: Float[np.ndarray, "*entry chain draw"]) -> Float[np.ndarray, "*entry"]:
+    """Pareto shape of each entry's right tail; NaN for draws that are few, do not vary or are not finite."""
+    shapes = np.full(values.shape[:-2], np.nan)
     for entry in np.ndindex(shapes.shape):
-        drawn = squares[entry]
+        drawn = values[entry]
         if drawn.size >= FEWEST_DRAWS_FOR_TAILS and np.isfinite(drawn).all():
             with contextlib.suppress(
                 ValueError

@@ -2,7 +2,14 @@
 
 from bayesattn.kernels.between import kernel
 from bayesattn.kernels.choice import FORMS, compressed, gaussian_process
-from bayesattn.kernels.conditionals import Prediction, conditional_moments, is_singular, leave_one_out, sample_labels
+from bayesattn.kernels.conditionals import (
+    Prediction,
+    conditional_moments,
+    is_singular,
+    leave_one_out,
+    moments_at_factor,
+    sample_labels,
+)
 from bayesattn.kernels.expansions import EnergyExpansion, expansion, expansion_in_factor
 from bayesattn.kernels.gaussian_process import GaussianProcess, ResidualExamples
 from bayesattn.kernels.path_inputs import Factor, OrderParameter
@@ -23,5 +30,6 @@ __all__ = [
     "is_singular",
     "kernel",
     "leave_one_out",
+    "moments_at_factor",
     "sample_labels",
 ]

@@ -204,11 +204,19 @@ class GaussianProcess(ABC):
         It solves with the smaller of two matrices: (X F)^T (X F) + T I or K(U) + T I.
         """
         if smaller_by_features(factor.shape[1], self.features.shape[1], self.labels.size):
-            lower = cholesky(self._latent_gram(factor), self.temperature)
-            pulled = (factor.T @ self.pulled(labels)).T.reshape(-1)
-            return jax.scipy.linalg.cho_solve((lower, True), pulled).reshape(-1, factor.shape[1]).T
+            pulled = self.pulled_to_latents(factor, labels)
+            latents = jax.scipy.linalg.cho_solve((self.latent_cholesky(factor), True), pulled)
+            return latents.reshape(-1, factor.shape[1]).T
         lower = cholesky(self.kernel(factor), self.temperature)
         return factor.T @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), labels))
+
+    def latent_cholesky(self, factor: Factor) -> Float[Array, "latent latent"]:
+        """Cholesky factor of (X F)^T (X F) + T I."""
+        return cholesky(self._latent_gram(factor), self.temperature)
+
+    def pulled_to_latents(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, " latent"]:
+        """(X F)^T c for a vector c with one entry per label."""
+        return (factor.T @ self.pulled(labels)).T.reshape(-1)
 
     def _latent_gram(self, factor: Factor) -> Float[Array, "latent latent"]:
         """(X F)^T (X F), the Gram matrix of the columns of X F."""

@@ -20,8 +20,8 @@ from bayesattn import kernels
 from bayesattn._util.checks import Checked
 from bayesattn._util.errors import BayesattnError
 from bayesattn.architecture import Architecture
-from bayesattn.kernels import Factor, GaussianProcess, OrderParameter, conditional_moments
-from bayesattn.kernels.path_inputs import checked_path_inputs, outputs_of, scaled_features
+from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
+from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.model import Model
 from bayesattn.models.latent_outputs import leave_one_out
@@ -108,8 +108,8 @@ def conditional_of_network(model: Model) -> "GivenOrderParameter | GivenReadout"
     if not model.likelihood.conjugate:
         labels, path_inputs = jnp.asarray(model.labels), jnp.asarray(model.path_inputs)
         return GivenReadout(process, likelihood, path_inputs, labels)
-    variance = jnp.asarray(model.architecture.input_variance)
-    return GivenOrderParameter(process, likelihood, variance, has_two_classes(model.labels))
+    variance, columns = jnp.asarray(model.architecture.input_variance), model.architecture.factor_columns
+    return GivenOrderParameter(process, likelihood, variance, has_two_classes(model.labels), columns)
 
 
 def has_two_classes(labels: np.ndarray) -> bool:
@@ -125,12 +125,14 @@ class GivenOrderParameter(eqx.Module):
         likelihood: likelihood of the labels given the outputs.
         input_variance: s_0^2.
         classes: whether all labels are +1 or -1, so that f above 0 is a class.
+        columns: largest rank of U; the moments are computed from a factor of U with as many columns.
     """
 
     kernels: GaussianProcess
     likelihood: Likelihood
     input_variance: Float[Array, ""]
     classes: bool = eqx.field(static=True)
+    columns: int = eqx.field(static=True)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -142,12 +144,22 @@ class GivenOrderParameter(eqx.Module):
     ) -> tuple[Outputs, Outputs, Outputs | None]:
         """Mean and variance of f at path inputs, and a draw of f if there is a key."""
         features = scaled_features(path_inputs, self.input_variance)
-        moments = conditional_moments(self.kernels, draw["order_parameter"], features)
+        factor = self._factor(draw)
+        moments = moments_at_factor(self.kernels, factor, features)
         if key is None:
             return moments.mean, moments.variance, None
-        factor = _root(draw["order_parameter"])
-        drawn = outputs_of(features, factor @ self.kernels.sample_projection(key, factor), self.kernels.outputs)
-        return moments.mean, moments.variance, self.kernels.by_example(drawn)
+        return moments.mean, moments.variance, self._sampled(features, factor, key)
+
+    def _factor(self, draw: Draw) -> Factor:
+        """F with U = F F^T from the largest eigenvalues of U, also for a singular U."""
+        values, vectors = jnp.linalg.eigh(draw["order_parameter"])
+        return (vectors * jnp.sqrt(jnp.maximum(values, 0)))[:, -self.columns :]
+
+    def _sampled(self, features: Features, factor: Factor, key: Key[Array, ""]) -> Outputs:
+        """Draw of f at scaled path inputs, given U and the labels."""
+        prior = self.kernels.sample_prior_projection(jax.random.split(key)[0], jnp.zeros((1, len(factor))))
+        projection = self.kernels.sample_projection(key, factor, prior[-self.columns :])
+        return self.kernels.by_example(outputs_of(features, factor @ projection, self.kernels.outputs))
 
     def entries(self, path_inputs: PathInputs) -> int:
         """Number of entries that each input adds: its path inputs, or its kernels with the labels."""
@@ -155,19 +167,17 @@ class GivenOrderParameter(eqx.Module):
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | U)."""
-        return self.kernels.log_density_of(draw["order_parameter"])
+        return self.kernels.log_density(self._factor(draw))
 
     def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
         """Log density log p(Y_i | Y of all other examples, U) of each example."""
-        return kernels.leave_one_out(self.kernels, draw["order_parameter"])
+        return kernels.leave_one_out(self.kernels, self._factor(draw))
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs, given U and the labels."""
         projection_key, noise_key = jax.random.split(key)
-        factor = _root(draw["order_parameter"])
-        projection = self.kernels.sample_projection(projection_key, factor)
-        output = outputs_of(self.kernels.features, factor @ projection, self.kernels.outputs)
-        return self.likelihood.sample(noise_key, self.kernels.by_example(output))
+        outputs = self._sampled(self.kernels.features, self._factor(draw), projection_key)
+        return self.likelihood.sample(noise_key, outputs)
 
     def compressed(self, arch: Architecture) -> "GivenOrderParameter":
         """Same conditional from fewer examples with the same likelihood, if there are many."""
@@ -258,9 +268,3 @@ def class_probabilities(likelihood: Likelihood, outputs: np.ndarray) -> np.ndarr
 def _mean_probabilities(likelihood: Likelihood, outputs: Array) -> Array | None:
     probabilities = jax.vmap(likelihood.probabilities)(outputs)
     return None if probabilities is None else probabilities.mean(0)
-
-
-def _root(order_parameter: OrderParameter) -> Factor:
-    """Square root F with U = F F^T, also for a singular U."""
-    values, vectors = jnp.linalg.eigh(order_parameter)
-    return vectors * jnp.sqrt(jnp.maximum(values, 0))

@@ -172,8 +172,9 @@ def conditional_of_attention(model: AttentionModel) -> Conditional:
     if not model.likelihood.conjugate:
         zeros = jnp.swapaxes(kernels.features, 1, 2)
         return GivenAttention(posterior, GivenReadout(kernels, likelihood, zeros, jnp.asarray(model.labels)))
-    variance = jnp.asarray(model.architecture.input_variance)
-    return GivenAttention(posterior, GivenOrderParameter(kernels, likelihood, variance, has_two_classes(model.labels)))
+    variance, columns = jnp.asarray(model.architecture.input_variance), model.architecture.factor_columns
+    classes = has_two_classes(model.labels)
+    return GivenAttention(posterior, GivenOrderParameter(kernels, likelihood, variance, classes, columns))
 
 
 def conditional_of_blocks(model: AttentionModel) -> GivenWeights:

@@ -11,7 +11,7 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn.kernels import energies, expansions
 from bayesattn.kernels.choice import FORMS, cheapest_form, compressed, form_at, gaussian_process
-from bayesattn.kernels.conditionals import sample_labels
+from bayesattn.kernels.conditionals import conditional_moments, leave_one_out, moments_at_factor, sample_labels
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
 from bayesattn.kernels.feature_space import mixes_pairs
 from bayesattn.theory.bartlett import layer_shapes
@@ -154,6 +154,32 @@ def test_projections_have_the_moments_of_their_conditional_law(case):
     assert moments_p_value(flat, mean, law) > 1e-3
     assert moments_p_value(flat, mean + 0.1 * np.sqrt(np.diag(law)), law) < 1e-9
     assert moments_p_value(flat, mean, 1.1 * law) < 1e-9
+
+
+@pytest.mark.parametrize("strong", [1.0, 1e5], ids=["alike", "one decides"])
+@pytest.mark.parametrize(("outputs", "features", "form"), [(1, 3, None), (3, 3, "feature_space"), (3, 7, "features")])
+def test_predictions_and_leave_one_out_at_a_factor_are_those_of_the_covariance(outputs, features, form, strong):
+    """In feature space and by labels, by NumPy's conditional Gaussians; an example alone may decide a direction."""
+    arch = ba.Architecture((2, 2), (3, 3, 3), (1.0,) * 4, outputs=outputs)
+    random, count = np.random.default_rng(outputs), 14 if outputs == 1 else 6
+    path_inputs, new = random.normal(size=(count, 4, features)), jnp.asarray(random.normal(size=(5, features, 4)))
+    path_inputs[0] *= strong
+    labels = random.normal(size=(count, outputs)[: 1 + (outputs > 1)])
+    process = gaussian_process(path_inputs, labels, arch, 0.1, form=form)
+    factor = jnp.asarray(random.normal(size=(arch.rows, 3)))
+    found, expected = moments_at_factor(process, factor, new), conditional_moments(process, factor @ factor.T, new)
+    tolerance = 1e-10 if strong == 1 else 1e-3
+    np.testing.assert_allclose(found.mean, expected.mean, rtol=tolerance)
+    np.testing.assert_allclose(found.variance, expected.variance, rtol=tolerance)
+    mixed = np.asarray(process.mixed(factor))
+    covariance, flat = mixed @ mixed.T + 0.1 * np.eye(len(mixed)), np.ravel(labels)
+    densities = leave_one_out(process, factor)
+    for example in range(count):
+        own = np.arange(len(flat)) // outputs == example
+        law = covariance[np.ix_(own, own)], covariance[np.ix_(own, ~own)], covariance[np.ix_(~own, ~own)]
+        read = np.linalg.solve(law[2], law[1].T).T
+        exact = stats.multivariate_normal(read @ flat[~own], law[0] - read @ law[1].T)
+        assert densities[example] == pytest.approx(exact.logpdf(flat[own]), rel=1e-8)
 
 
 def test_labels_have_the_moments_of_their_law(case):

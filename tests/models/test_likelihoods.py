@@ -267,7 +267,7 @@ def test_scores_of_classes():
 def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
     means = np.array([[0.9, 0.1, 0.0], [0.2, 0.1, -0.4], [-0.1, -0.3, -0.2], [0.0, 0.1, 0.3]])
     classes = ba.one_hot(["a", "b", "a", "c"])
-    told = ba.predictive.PosteriorPrediction(means, np.ones((4, 3)), np.zeros((4, 3)), None, None)
+    told = ba.predictive.PosteriorPrediction(means, np.ones((4, 3)), *np.zeros((2, 4, 3)), None, None)
     scores = told.scores(classes.labels)
     assert scores.accuracy == 0.75
     assert scores.accuracy_error == pytest.approx(np.sqrt(0.75 * 0.25 / 4))
@@ -284,7 +284,7 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
         told.scores([0, 1, 0, 2])
     with pytest.raises(ValueError, match="labels must be 1 at the class of each example"):
         told.scores(means)
-    one_output = ba.predictive.PosteriorPrediction(means[:, 0], np.ones(4), np.zeros(4), None, None)
+    one_output = ba.predictive.PosteriorPrediction(means[:, 0], np.ones(4), *np.zeros((2, 4)), None, None)
     with pytest.raises(
         ValueError, match=r"^scores are of probabilities of classes.*Categorical.* has, got a prediction"
     ):
