@@ -23,6 +23,8 @@ from bayesattn._util.random import fingerprint, stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS, MOST_PARETO_K, heaviest_tail
+from bayesattn.model import has_fixed_attention
+from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
@@ -153,7 +155,9 @@ def with_groups(
       has log p(Y | U) of all labels together (log p(Y | f) if the likelihood is not Gaussian), of shape (chain, draw),
       which `arviz_stats.psense` scales.
     - log_prior["bartlett"] (chain, draw): log prior density of the Bartlett coordinates of U, which collapsed
-      draws contain.
+      draws contain. For narrow layers it is the density of the coordinates in which the sampler moves, with rows in
+      another order than posterior["bartlett"], strong rows first. With Gaussian labels it and the joint log_likelihood
+      add up to "lp", up to a constant.
     - posterior_predictive["labels"] (chain, draw, example): labels replicated on the training inputs.
     - prior["order_parameter"], and prior["prediction"] if the model has test examples: prior draws, in one chain.
     - prior_predictive["labels"] (chain, draw, example): labels of the same prior draws.
@@ -323,7 +327,10 @@ def _replicated(conditional: Conditional, draws, keys):
 
 
 def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarray, "chain draw"]:
-    """Log prior density of the Bartlett coordinates of U."""
+    """Log prior density of the Bartlett coordinates in which the sampler moves, with strong rows of narrow layers first.
+
+    Densities depend on coordinates: in rows in their own order, power-scaling would depend on the order of heads.
+    """
     if "bartlett" not in draws["posterior"]:
         raise BayesattnError(
             "group 'log_prior' is the density of U's Bartlett coordinates, which only collapsed draws hold, got draws"
@@ -331,10 +338,18 @@ def _log_prior(draws: "xr.DataTree", model: NetworkPosterior) -> Float[np.ndarra
         )
     points = draws["posterior"].to_dataset()["bartlett"].transpose("chain", "draw", ...).values
     shapes, widths = bartlett.layer_shapes(model.architecture), jnp.array(model.architecture.widths, float)
-    flat = jnp.asarray(points.reshape(-1, points.shape[-1]))
-    return np.asarray(_log_prior_of(flat, widths, shapes)).reshape(points.shape[:2])
+    flat, order = jnp.asarray(points.reshape(-1, points.shape[-1])), None
+    if has_fixed_attention(model) and bartlett.narrow(shapes):
+        order = collapsed.prepare(model).get("order")
+    return np.asarray(_log_prior_of(flat, widths, shapes, order)).reshape(points.shape[:2])
 
 
 @partial(jax.jit, static_argnames="shapes")
-def _log_prior_of(points, widths, shapes):
-    return jax.vmap(lambda point: bartlett.log_prior(point, shapes, widths))(points)
+def _log_prior_of(points, widths, shapes, order):
+    def of_point(point):
+        moved = point
+        if order is not None:
+            moved = bartlett.in_order(bartlett.bartlett_factors(point, shapes), shapes, order)
+        return bartlett.log_prior(moved, shapes, widths)
+
+    return jax.lax.map(of_point, points)

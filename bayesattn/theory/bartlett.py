@@ -355,15 +355,18 @@ def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
     return images
 
 
-def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...]) -> Point:
-    """Point with the same U_l, but rows in their own order and diagonals above 0, by QR from the readout down.
+def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...], order: Order = None) -> Point:
+    """Point with the same U_l, but rows in their own order, or in `order`, and diagonals above 0, by QR from the readout down.
 
     B_l B_l^T keeps its U_l; the rotation that makes B_l triangular rotates the rows of each head in B_{l-1}.
     """
-    turn, parts = jnp.ones((1, 1)), []
+    turn, parts, end = jnp.ones((1, 1)), [], sum(shape.rows for shape in shapes)
     for shape, bartlett in zip(reversed(shapes), reversed(bartletts), strict=True):
         blocks = bartlett.reshape(shape.heads, -1, shape.columns)
         turned = jnp.einsum("ij,hjc->hic", turn, blocks).reshape(bartlett.shape)
+        if order is not None:
+            turned = turned[order[end - shape.rows : end]]
+        end -= shape.rows
         orthogonal, upper = jnp.linalg.qr(turned[:, shape.copied :].T)
         signs = jnp.where(jnp.diag(upper) < 0, -1.0, 1.0)
         lower, turned_next = upper.T * signs, orthogonal.T * signs[:, None]

@@ -12,6 +12,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn.theory import bartlett
 from tests.posteriors import narrow_model, two_sample_z_score, z_score
 
 NETWORKS = {
@@ -124,3 +125,37 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name, temp
         assert float(arviz_stats.rhat(weights).max()) < 1.01
         assert two_sample_z_score(plain, weights) < 4
         assert two_sample_z_score(turned, weights) < 4
+
+
+def test_the_prior_density_is_that_of_the_sampler_however_heads_are_called():
+    """lp = log prior + log likelihood + a constant, where rows are reordered, and for the same U with heads renamed.
+
+    With rows in their own order the rest varied by several nats.
+    """
+    model = narrow_model(*NETWORKS["three heads, N = 2"], 0.01)
+    other, order = relabelled(model)
+    drawn = ba.sample(model, chains=2, warmup=100, draws=25)
+    posterior = drawn["posterior"].to_dataset()
+    shapes = bartlett.layer_shapes(model.architecture)
+
+    @jax.jit
+    def renamed(point):
+        first, last = bartlett.bartlett_factors(point, shapes)
+        return bartlett.in_order([first[::-1], last], shapes)
+
+    points = np.array([[renamed(point) for point in chain] for chain in posterior["bartlett"].values])
+    values = {
+        "bartlett": (("chain", "draw", "coordinate"), points),
+        "order_parameter": (
+            ("chain", "draw", "path", "other_path"),
+            posterior["order_parameter"].values[:, :, order][..., order],
+        ),
+    }
+    of_other = xr.DataTree.from_dict({"posterior": xr.Dataset(values)})
+    priors = []
+    for tree, of in ((drawn, model), (of_other, other)):
+        extended = ba.with_groups(tree, "log_prior", "log_likelihood", joint=True, model=of)
+        priors.append(extended["log_prior"]["bartlett"].values)
+        rest = drawn["sample_stats"]["lp"].values - priors[-1] - extended["log_likelihood"]["labels"].values
+        assert np.ptp(rest) < 1e-8
+    np.testing.assert_allclose(*priors, atol=1e-8)
