@@ -41,6 +41,8 @@ NEGLIGIBLE_CORRELATION = 0.1
 """Largest correlation of two paths that do not combine."""
 SEARCHED_WIDTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 10**3, 10**4, 10**5, 10**6, 10**7)
 """Widths at which `combining_width` begins its search."""
+TOLERANCE = 0.01
+"""Relative distance of the last two widths of the bisection in `combining_width`."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,6 +158,7 @@ class PathCorrelations(Described):
         error: Monte Carlo standard error of the mean; NaN with fewer than four draws per chain, 0 on the diagonal.
         lower: lower end of the central interval of probability 0.94.
         upper: upper end of this interval.
+        outputs: number of outputs, each a row of its path; these rows of one path are not paths that combine.
     """
 
     names: list[str]
@@ -164,14 +167,20 @@ class PathCorrelations(Described):
     error: Float[np.ndarray, "row row"]
     lower: Float[np.ndarray, "row row"]
     upper: Float[np.ndarray, "row row"]
+    outputs: int = 1
+
+    @property
+    def strongest(self) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of U of each pair of different paths, the strongest correlation first."""
+        rows, others = _pairs(len(self.names), self.outputs)
+        order = np.argsort(-np.abs(self.mean[rows, others]), kind="stable")
+        return rows[order], others[order]
 
     def summary(self) -> "pd.DataFrame":
-        """One row per pair of different rows of U, the strongest correlation first."""
+        """One row per pair of rows of U of different paths, the strongest correlation first."""
         import pandas as pd
 
-        rows, others = np.tril_indices(len(self.names), -1)
-        order = np.argsort(-np.abs(self.mean[rows, others]), kind="stable")
-        rows, others = rows[order], others[order]
+        rows, others = self.strongest
         pairs = [(self.names[row], self.names[other]) for row, other in zip(rows, others, strict=True)]
         index = pd.MultiIndex.from_tuples(pairs, names=["path", "other_path"])
         return pd.DataFrame(
@@ -179,10 +188,9 @@ class PathCorrelations(Described):
         )
 
     def _described(self) -> tuple[str, dict[str, str]]:
-        rows = {}
-        if len(self.names) > 1:
-            first = self.summary().iloc[0]
-            path, other = self.summary().index[0]
+        rows, table = {}, self.summary()
+        if len(table):
+            first, (path, other) = table.iloc[0], table.index[0]
             rows["strongest"] = f"{with_error(first['mean'], first['sd'])} (posterior sd), of {path} and {other}"
         return f"PathCorrelations of {len(self.names)} rows of U", rows
 
@@ -193,7 +201,7 @@ class CombiningWidth(Described):
 
     Args:
         width: least common width N at and above which no correlation of two paths exceeds `correlation`, among the
-            widths searched; None if the widest network searched still exceeds it.
+            widths searched, by bisection to 1 %; None if the widest network searched still exceeds it.
         correlation: correlation above which paths count as combining.
         widths: the widths at which the saddle point was solved, ascending.
         greatest: largest absolute correlation of two paths at each of these widths.
@@ -204,11 +212,19 @@ class CombiningWidth(Described):
     widths: list[int]
     greatest: Float[np.ndarray, " width"]
 
+    @property
+    def statement(self) -> str:
+        """The width in one sentence, with the accuracy of the search."""
+        start = f"Beyond N = {self.widths[-1]:,}"
+        if self.width:
+            start = (
+                f"From N = {self.width:,}" + (f" (to {TOLERANCE:.0%})" if self.width * TOLERANCE > 1 else "") + " on"
+            )
+        return f"{start} no two paths are correlated by more than {self.correlation:g} at the saddle point."
+
     def _described(self) -> tuple[str, dict[str, str]]:
         text = f"N = {self.width:,}" if self.width else f"beyond N = {self.widths[-1]:,}"
-        return f"CombiningWidth: {text}", {
-            "meaning": f"from there on no two paths are correlated by more than {self.correlation:g} at the saddle point"
-        }
+        return f"CombiningWidth: {text}", {"meaning": self.statement}
 
 
 def heads(draws: Draws, model: NetworkPosterior | None = None, *, of: Checked = "heads") -> Heads:
@@ -245,10 +261,13 @@ def heads(draws: Draws, model: NetworkPosterior | None = None, *, of: Checked = 
 
 
 def path_correlations(draws: Draws, model: NetworkPosterior | None = None) -> PathCorrelations:
-    """Posterior of the correlations of paths in U; arguments and errors as for `heads`."""
+    """Posterior of the correlations of different paths in U; arguments and errors as for `heads`.
+
+    With several outputs each path has a row of U for each output; rows of one path are no pair.
+    """
     model, order_parameters = _drawn(draws, model)
     moments = _posterior(correlations(order_parameters))
-    return PathCorrelations(model.row_names, **moments)
+    return PathCorrelations(model.row_names, **moments, outputs=model.architecture.outputs)
 
 
 @with_own_settings
@@ -256,8 +275,9 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
     """Width above which no two paths combine: no correlation of paths at the saddle point exceeds `correlation`.
 
     Paths combine only at finite width, because the off-diagonal entries of U vanish as N grows (THEORY section 4). All
-    layers have the same width N. The saddle point is solved at about ten widths from 1 to `most`, then between the last
-    width that exceeds `correlation` and the first that does not.
+    layers have the same width N. With several outputs, rows of one path are not compared. The saddle point is solved at
+    about ten widths from 1 to `most`, then by bisection between the last width that exceeds `correlation` and the first
+    that does not, until these differ by 1 %, or by 1 below N = 200.
 
     Args:
         model: the posterior; its widths do not matter.
@@ -271,7 +291,8 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
     correlation = number("correlation", correlation)
     if not 0 < correlation < 1:
         raise BayesattnError(f"correlation must be between 0 and 1, got {shown(correlation)}")
-    if model.architecture.rows < 2:
+    arch = model.architecture
+    if arch.paths < 2:
         raise BayesattnError("model must have two paths or more, got one with a single path, which cannot combine")
     positive_integer("most", most)
     correlation_at: dict[int, float] = {}
@@ -279,7 +300,7 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
     def greatest(width: int) -> float:
         if width not in correlation_at:
             of_paths = correlations(np.asarray(solve(model.replace(width=width)).order_parameter))
-            correlation_at[width] = float(np.max(np.abs(of_paths[np.tril_indices(len(of_paths), -1)])))
+            correlation_at[width] = float(np.max(np.abs(of_paths[_pairs(arch.rows, arch.outputs)])))
         return correlation_at[width]
 
     grid = [*(width for width in SEARCHED_WIDTHS if width < most), most]
@@ -292,12 +313,18 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
         least = grid[0]
     elif above[-1] != grid[-1]:
         narrow, wide = above[-1], min(each for each in below if each > above[-1])
-        while wide - narrow > max(1, narrow // 100):
+        while wide - narrow > max(1, int(narrow * TOLERANCE)):
             middle = round(np.sqrt(narrow * wide)) if wide > 2 * narrow else (narrow + wide) // 2
             narrow, wide = (middle, wide) if greatest(middle) > correlation else (narrow, middle)
         least = wide
     widths = sorted(correlation_at)
     return CombiningWidth(least, correlation, widths, np.array([correlation_at[each] for each in widths]))
+
+
+def _pairs(rows: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    """Pairs of rows of U of different paths, each once; outputs are fastest."""
+    paths = np.arange(rows) // outputs
+    return np.nonzero(paths[:, None] > paths)
 
 
 def _drawn(draws: Draws, model: NetworkPosterior | None) -> tuple[NetworkPosterior, np.ndarray]:

@@ -181,20 +181,18 @@ def _theory(run: Run, posterior: str) -> Predicted:
 def _combining(run: Run, known: dict[str, str]) -> str:
     """Sentence on the width at which paths stop combining, stored with the run; empty without such a theory."""
     model: Posterior = run.model
-    if not _has_theory(model) or model.architecture.rows < 2:
+    if not _has_theory(model) or model.architecture.paths < 2:
         return ""
     of_all_widths = fingerprint(model.replace(width=1))
 
     def compute() -> str:
         try:
-            found = combining_width(model)
+            return combining_width(model).statement
         except NotConverged as error:
             return f"The width above which paths no longer combine is not known: {error}."
-        start = f"From N = {found.width:,} on" if found.width else f"Beyond N = {found.widths[-1]:,}"
-        return f"{start} no two paths are correlated by more than {found.correlation:g} at the saddle point."
 
     if of_all_widths not in known:
-        known[of_all_widths] = run.remembered("combining_width", compute, str, _about(of_all_widths))
+        known[of_all_widths] = run.remembered("combining_paths", compute, str, _about(of_all_widths))
     return known[of_all_widths]
 
 

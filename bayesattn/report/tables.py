@@ -157,18 +157,17 @@ def _lost(losses: Losses, head: int) -> Row:
 
 def correlations_table(model: Posterior, draws: xr.DataTree) -> list[Row]:
     """Strongest correlations of paths in U; no rows without draws of U, or for a single path."""
-    if not is_network(model) or "order_parameter" not in draws["posterior"] or model.architecture.rows < 2:
+    if not is_network(model) or "order_parameter" not in draws["posterior"] or model.architecture.paths < 2:
         return []
     posterior = path_correlations(draws, model)
-    rows, columns = np.tril_indices(len(posterior.names), -1)
-    strongest = np.argsort(-np.abs(posterior.mean[rows, columns]), kind="stable")[:SHOWN_CORRELATIONS]
+    rows, columns = (each[:SHOWN_CORRELATIONS].tolist() for each in posterior.strongest)
     return [
         {
             "paths": f"{posterior.names[row]}, {posterior.names[column]}",
             "correlation": with_error(float(posterior.mean[row, column]), float(posterior.error[row, column])),
             **_spread(posterior, (row, column)),
         }
-        for row, column in zip(rows[strongest].tolist(), columns[strongest].tolist(), strict=True)
+        for row, column in zip(rows, columns, strict=True)
     ]
 
 

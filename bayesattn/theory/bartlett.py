@@ -356,7 +356,7 @@ def mirrored(shapes: tuple[LayerShape, ...], order: Order = None) -> np.ndarray:
 
 
 def in_order(bartletts: Sequence[Array], shapes: tuple[LayerShape, ...], order: Order = None) -> Point:
-    """Point with the same U_l, but rows in their own order, or in `order`, and diagonals above 0, by QR from the readout down.
+    """Point with the same U_l, rows in their own order or in `order`, and diagonals above 0, by QR from the readout down.
 
     B_l B_l^T keeps its U_l; the rotation that makes B_l triangular rotates the rows of each head in B_{l-1}.
     """

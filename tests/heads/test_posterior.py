@@ -5,6 +5,7 @@ import pytest
 import xarray as xr
 
 import bayesattn as ba
+from bayesattn.report.tables import correlations_table
 
 ARCH = ba.Architecture((2, 1), (8, 8, 8), (1.0,) * 4, skips=(0.0, 0.5))
 """Paths: 1 -> skip, 1 -> 1, 2 -> skip, 2 -> 1."""
@@ -135,6 +136,45 @@ def test_paths_combine_below_the_width_found_and_not_above(model):
     assert found.width in found.widths
     assert np.all(np.diff(found.greatest) < 0)
     assert ba.combining_width(model, 0.2, most=found.widths[1]).width is None
+
+
+def test_outputs_of_one_path_are_not_paths_that_combine(draws):
+    """Two heads and a skip with two outputs: only rows of different paths are pairs, in tables, widths and sentences."""
+    rng = np.random.default_rng(0)
+    arch = ba.Architecture((2,), (4, 4), (1.0,) * 3, skips=(0.5,), outputs=2)
+    # Labels that are nearly the same in both outputs correlate the rows of one path more than those of two.
+    labels = rng.normal(size=(10, 1)) + 0.1 * rng.normal(size=(10, 2))
+    model = ba.Model(path_inputs=rng.normal(size=(10, 3, 3)), labels=labels, architecture=arch, temperature=0.1)
+
+    def between_paths(order_parameter):
+        pairs = [(p, q) for p in range(6) for q in range(p) if p // 2 != q // 2]
+        return {
+            (p, q): order_parameter[p, q] / np.sqrt(order_parameter[p, p] * order_parameter[q, q]) for p, q in pairs
+        }
+
+    def greatest(width):
+        solved = ba.theory.solve(model.replace(width=width)).order_parameter
+        return max(map(abs, between_paths(np.asarray(solved)).values()))
+
+    found = ba.combining_width(model, 0.05)
+    assert greatest(found.width) <= 0.05 < greatest(int(found.width / 1.02) - 1)
+    assert f"From N = {found.width} on" in found.statement.replace(" (to 1%)", "")
+    assert ("(to 1%)" in found.statement) == (found.width > 100)
+    assert "no two paths are correlated by more than 0.05 at the saddle point" in " ".join(repr(found).split())
+    factors = rng.normal(size=(6, 8))
+    correlations = ba.path_correlations(drawn(np.tile(factors @ factors.T, (1, 5, 1, 1))), model)
+    table, expected = correlations.summary(), between_paths(factors @ factors.T)
+    assert len(table) == 12
+    np.testing.assert_allclose(sorted(table["mean"]), sorted(expected.values()), rtol=1e-10)
+    one = model.replace(
+        architecture=ba.Architecture((1,), (4, 4), (1.0,) * 3, outputs=2), path_inputs=np.ones((10, 1, 3))
+    )
+    with pytest.raises(ba.BayesattnError, match="model must have two paths or more, got one with a single path"):
+        ba.combining_width(one)
+    alone = ba.path_correlations(drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1))), one)
+    assert len(alone.summary()) == 0
+    assert "strongest" not in repr(alone)
+    assert correlations_table(one, drawn(np.tile(np.eye(2) + 0.5, (1, 5, 1, 1)))) == []
 
 
 @pytest.mark.parametrize(
