@@ -29,7 +29,14 @@ from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.models.origin import described_in
-from bayesattn.models.trees import DRAW_VARIABLES, Draws, in_order_of_rows, opened_with_network, order_parameters_in
+from bayesattn.models.trees import (
+    DRAW_VARIABLES,
+    Draws,
+    in_order_of_rows,
+    opened_with_network,
+    order_parameters_in,
+    require_finite,
+)
 from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.prior_draws import from_prior
@@ -235,8 +242,6 @@ def _variables(
 ) -> dict[str, Float[np.ndarray, "chain draw *axes"]]:
     """Every thin-th draw of some variables."""
     variables = {"order_parameter": order_parameters_in(tree, model, thin)}
-    if not np.isfinite(variables["order_parameter"]).all():
-        raise BayesattnError("order_parameter of draws must be finite, got entries that are not")
     _require_rank(variables["order_parameter"], model.architecture.factor_columns)
     for name in {*names} - variables.keys():
         if name not in tree["posterior"]:
@@ -246,6 +251,7 @@ def _variables(
             advice = "" if name in DRAW_VARIABLES else f": keep {kept!r}"
             raise BayesattnError(f"draws of a model with {of} must have posterior[{name!r}], got draws without{advice}")
         values = in_order_of_rows(tree["posterior"].to_dataset()[name], tree, model)
+        require_finite(f"posterior[{name!r}]", values)
         variables[name] = values.isel(draw=slice(thin - 1, None, thin)).values
     return variables
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
+import bayesattn as ba
 from bayesattn.checks.diagnostics import Diagnostics, diagnose, summary
 from bayesattn.checks.mixing import FEWEST_DRAWS, moments
 from bayesattn.checks.verdict import doubts_about
@@ -128,9 +129,11 @@ def test_one_chain_that_stands_still_among_others_is_found():
 def test_draws_that_are_not_finite_are_said_to_be_so():
     values = np.random.default_rng(1).normal(size=(4, 500, 1, 1))
     values[0, 7] = np.nan
-    assert (
-        "R-hat and ESS are not defined: some draws are not finite" in diagnose(tree(order_parameter=values)).warnings()
-    )
+    for function in (diagnose, summary):
+        with pytest.raises(
+            ba.BayesattnError, match=r"draws must be finite, got posterior\['order_parameter'\] with NaN"
+        ):
+            function(tree(order_parameter=values))
 
 
 def test_r_hat_of_one_chain_is_not_defined():

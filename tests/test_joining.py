@@ -1,6 +1,7 @@
 """Draws put together, of other models, with other axes, written and read: the right numbers or one sentence."""
 
 import json
+import shutil
 
 import arviz_base
 import numpy as np
@@ -15,6 +16,7 @@ from bayesattn.checks.predicted import Predicted
 from bayesattn.models.arviz import axes, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.plots.run import Names, names_of
+from tests.models.attention_networks import attention_model
 from tests.posteriors import tiny_model
 
 pytestmark = [
@@ -263,6 +265,67 @@ def test_axes_are_put_right_by_name(model, several):
     np.testing.assert_array_equal(pruning.posterior_readout(model, array), pruning.posterior_readout(model, tree))
 
 
+TAKE_DRAWS = {
+    "diagnose": lambda model, draws: ba.diagnostics.diagnose(draws),
+    "summary": lambda model, draws: ba.diagnostics.summary(draws),
+    "heads": lambda model, draws: ba.heads(draws),
+    "head_losses": lambda model, draws: ba.head_losses(draws),
+    "path_correlations": lambda model, draws: ba.path_correlations(draws),
+    "validate": ba.validate,
+    "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs),
+    "with_groups": lambda model, draws: ba.with_groups(draws, "log_prior"),
+    "prior alone": lambda model, draws: ba.with_groups(draws, "prior"),
+    "weights": lambda model, draws: ba.collapsed.weights(draws, model),
+    "concat": lambda model, draws: ba.concat([draws]),
+    "readouts": lambda model, draws: mean_predictor.readout_batches(model, draws),
+    "prune": lambda model, draws: pruning.posterior_readout(model, draws),
+    "grade": lambda model, draws: ba.grade(draws, "one_head"),
+    "figure": lambda model, draws: plots.run_figure(draws),
+    "theory figure": lambda model, draws: plots.validation_figure(draws),
+    "pruning figure": lambda model, draws: plots.pruning_figure(draws),
+}
+MISSING = {
+    "draws": ("[ps]*/*/c.1.1*", "posterior"),
+    "predictions": ("posterior/prediction/c.0.0*", r"posterior\['prediction'\]"),
+    "log densities": ("sample_stats/lp/c.0.0*", r"sample_stats\['lp'\]"),
+    "test labels": ("constant_data/test_labels/c*", r"constant_data\['test_labels'\]"),
+    "labels": ("observed_data/labels/c*", r"observed_data\['labels'\]"),
+}
+
+
+@pytest.mark.parametrize("what", MISSING)
+def test_all_that_take_draws_refuse_what_xarray_reads_as_nan(model, run, tmp_path, monkeypatch, what):
+    """Chunks that a run has not written yet, or has lost: the accuracy of predictions that are NaN would be 0."""
+    shutil.copytree(run.path, tmp_path / "run")
+    monkeypatch.setattr("bayesattn.models.trees.BLOCK_ENTRIES", 50)
+    whole = xr.open_datatree(tmp_path / "run", engine="zarr")
+    assert ba.diagnostics.summary(whole) == run.summary()
+    files, name = MISSING[what]
+    chunks = [*(tmp_path / "run").glob(files)] or [*(tmp_path / "run").glob(files.replace("c.1.1", "c.1.0"))]
+    assert chunks
+    for chunk in chunks:
+        chunk.unlink()
+    draws = xr.open_datatree(tmp_path / "run", engine="zarr")
+    for function in TAKE_DRAWS.values():
+        with pytest.raises(ba.BayesattnError, match=rf"draws must be finite, got {name}.* run\.draws\(\) of a"):
+            function(model, draws)
+
+
+def test_arrays_and_queries_that_are_not_finite_are_refused(model, several):
+    sampled = several[0]["posterior"]["order_parameter"].values.copy()
+    sampled[0, 3, 0, 1] = np.nan
+    with pytest.raises(ba.BayesattnError, match="order_parameters must be finite, got nan"):
+        mean_predictor.readout_batches(model, sampled)
+    attention = attention_model()
+    values = {"order_parameter": (("path", "other_path"), np.eye(2))}
+    for name in ("queries_1", "keys_1"):
+        values[name] = (("head_1", "key_feature", "feature"), np.full((2, 2, 2), np.nan if name == "keys_1" else 0.0))
+    drawn = xr.Dataset({name: xr.DataArray(array, dims=dims) for name, (dims, array) in values.items()})
+    draws = xr.DataTree.from_dict({"posterior": drawn.expand_dims(chain=2, draw=5)})
+    with pytest.raises(ba.BayesattnError, match=r"draws must be finite, got posterior\['keys_1'\] with NaN"):
+        ba.predict(draws, attention.test_inputs, model=attention)
+
+
 def written(tree, folder, form):
     if form == "zarr":
         tree.to_zarr(folder / "tree.zarr")
@@ -338,7 +401,7 @@ def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
     assert plots.run_figure(bare, "U").axes
     unfinished = changed(several[0], "sample_stats", lp=several[0]["sample_stats"]["lp"].where(lambda lp: lp.draw < 30))
     for call, message in (
-        (lambda: plots.run_figure(unfinished), "run must have finite draws to show, got lp that are not"),
+        (lambda: plots.run_figure(unfinished), r"draws must be finite, got sample_stats\['lp'\] with NaN or infinity"),
         (
             lambda: plots.run_figure(several[0].isel(draw=slice(0))),
             "run must have draws to show, got one that has none",

@@ -17,9 +17,9 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import rounded, with_error
 from bayesattn._util.watched import watched
 from bayesattn.checks.accuracy import Outcome, outcome_of, plain_values
-from bayesattn.checks.mean_predictor import drawn_order_parameters, gp_of_group
+from bayesattn.checks.mean_predictor import gp_of_group
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.models import Model
+from bayesattn.models import Model, trees
 from bayesattn.theory.arguments import gaussian_density
 
 MOST_ALIGNED_LABELS = 2000
@@ -92,7 +92,7 @@ def alignment_over_draws(
             `bayesattn.sample`, a run or its folder.
 
     Raises:
-        ValueError: draws of another model.
+        ValueError: draws of another model, or that are not finite.
     """
     labels, process = model.labels.ravel(), gaussian_density(model)
     if why_unaligned(labels, model.compressed is not None):
@@ -103,7 +103,7 @@ def alignment_over_draws(
         leading = theory.alignment(kernel, labels)[:ALIGNED_EIGENVECTORS]
         return np.append(theory.kernel_target_alignment(kernel, labels), leading)
 
-    order_parameters = drawn_order_parameters(order_parameters, model)
+    order_parameters = trees.order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     kept = np.linspace(0, draws - 1, min(draws, max(1, ALIGNED_DRAWS // chains))).astype(int)
     # With BLAS threads, which wait for each other, eigenvectors of a hundred examples take several times as long.

@@ -56,9 +56,9 @@ def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray
         order_parameters: draws of U, shape (chain, draw, Pi, Pi); or the result of `bayesattn.sample`, a run or its folder.
 
     Raises:
-        ValueError: draws of another model.
+        ValueError: draws of another model, or that are not finite.
     """
-    order_parameters = drawn_order_parameters(order_parameters, model)
+    order_parameters = trees.order_parameters(order_parameters, model)
     chains, draws = order_parameters.shape[:2]
     batches = min(BATCHES_PER_CHAIN, draws)
     per_batch = max(1, min(draws // batches, PREDICTOR_DRAWS // (chains * batches)))
@@ -66,8 +66,3 @@ def readout_batches(model: Model, order_parameters: Checked) -> Float[np.ndarray
     chosen = order_parameters[:, kept].reshape(-1, *order_parameters.shape[2:])
     per_draw = np.asarray(readouts(chosen, model))
     return per_draw.reshape(chains * batches, per_batch, *per_draw.shape[1:]).mean(1)
-
-
-def drawn_order_parameters(draws: Checked, model: Model) -> Float[np.ndarray, "chain draw row row"]:
-    """Draws of U from draws of this model; an array is returned unchanged, finite or not."""
-    return draws if isinstance(draws, np.ndarray) else trees.order_parameters(draws, model)

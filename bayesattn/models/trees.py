@@ -35,6 +35,8 @@ DRAW_VARIABLES = ("order_parameter", "latent", "prediction", "bartlett", "readou
 """Variables of draws that functions of this package read."""
 JOINED_KEY = "joined"
 """Key in the description of joined trees: original seed and chain of each chain."""
+BLOCK_ENTRIES = 2**22
+"""Most entries of a variable that are checked at a time: 32 MiB."""
 AXIS_ORDER = (
     *(*CHAIN_AXES, "example", "test_example", "sequence", "output", "token", "test_token", "head", "query", "key"),
     *("path", "path_of_inputs", "other_path", "value_feature", "readout_width", "key_feature", "width", "feature"),
@@ -50,8 +52,9 @@ def opened(draws: Draws) -> "xr.DataTree":
             folder.
 
     Raises:
-        ValueError: an argument of another kind; draws without axes of chains and draws, or with U that is not square;
-            joined trees of several models, with chains of several lengths, or with the same draws twice.
+        ValueError: an argument of another kind; draws without axes of chains and draws, with U that is not square, or
+            that are not finite, as those of an unfinished run are if it is opened by xarray; joined trees of several
+            models, with chains of several lengths, or with the same draws twice.
         RunError: a folder that is not a readable run.
     """
     return _in_order(_tree_and_run(draws)[0])
@@ -126,6 +129,10 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     put["posterior"] = _square(put["posterior"])
     if joined:
         _require_joinable(put)
+    for name, data in put.items():
+        for variable, values in data.data_vars.items():
+            if name in DATA_GROUPS or (name in ("posterior", "sample_stats") and variable in DRAW_VARIABLES):
+                require_finite(f"{name}[{variable!r}]", values)
     changed = {name: data for name, data in put.items() if data is not groups[name]}
     if not changed:
         return tree
@@ -135,6 +142,21 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     if joined:
         result.attrs = _without_seed(tree)
     return result
+
+
+def require_finite(what: str, values: "xr.DataArray") -> None:
+    """Raise ValueError unless a variable of draws is finite. xarray reads what is missing in a store of a run as NaN."""
+    if values.dtype.kind != "f":
+        return
+    # A part at a time, because all predictions may not fit into memory.
+    draws = values.sizes.get("draw", 1)
+    step = max(1, BLOCK_ENTRIES * draws // max(1, values.size))
+    parts = [values.isel(draw=slice(at, at + step)) for at in range(0, draws, step)] if step < draws else [values]
+    if not all(np.isfinite(part.values).all() for part in parts):
+        raise BayesattnError(
+            f"draws must be finite, got {what} with NaN or infinity: a run that is opened by xarray has NaN where draws or"
+            " files are missing, run.draws() of a bayesattn.runs.Run has the draws that all chains have"
+        )
 
 
 def _without_seed(tree: "xr.DataTree") -> dict[Hashable, object]:

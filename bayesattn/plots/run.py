@@ -19,7 +19,7 @@ from bayesattn.checks.mixing import FEWEST_CHAINS, FEWEST_DRAWS, Scalar, moments
 from bayesattn.models import CENTRAL
 from bayesattn.models.arviz import dataset
 from bayesattn.models.origin import described_in
-from bayesattn.models.trees import DRAW_VARIABLES, Draws, opened
+from bayesattn.models.trees import Draws, opened
 from bayesattn.plots import diagnostics
 from bayesattn.plots.style import (
     MOST_ROWS_WITH_ENTRIES,
@@ -78,7 +78,6 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
     draws = opened(run).compute()
     if not draws["posterior"].sizes["draw"]:
         raise BayesattnError("run must have draws to show, got one that has none yet")
-    _require_finite(draws)
     missing = lacking(draws)
     for kind in kinds or ():
         if kind in missing:
@@ -92,17 +91,6 @@ def figure_and_lacking(run: Draws, kinds: Sequence[str] | None = None) -> tuple[
     for part, kind in zip(np.atleast_1d(figure.subfigures(len(chosen), 1, height_ratios=heights)), chosen, strict=True):
         draw(part, kind, draws, quantities, names)
     return figure, missing
-
-
-def _require_finite(draws: xr.DataTree) -> None:
-    """Raise ValueError unless all draws are finite, because figures cannot show NaN."""
-    for group in ("posterior", "sample_stats"):
-        for name, values in dataset(draws, group).data_vars.items():
-            if name in DRAW_VARIABLES and values.dtype.kind == "f" and not np.isfinite(values.values).all():
-                raise BayesattnError(
-                    f"run must have finite draws to show, got {name} that are not: for an unfinished run,"
-                    " use bayesattn.runs.Run(..).draws(), the draws that all chains have"
-                )
 
 
 def names_of(draws: xr.DataTree) -> Names:

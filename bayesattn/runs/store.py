@@ -240,19 +240,22 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
     coords = axis_names(model) | {"chain": np.arange(job.chains), "draw": job.draw_numbers}
     data = data_groups(model, parameterisation_of(model, job.parameterisation).needs_tokens)
 
-    def add(group: zarr.Group, name: str, along: Iterable[str], **content: Any) -> None:
+    def add(group: zarr.Group, name: str, along: Iterable[str], kind: str, **content: Any) -> None:
         group.create_array(
             name,
             dimension_names=[*along],
             compressors=[ZstdCodec(level=1), Crc32cCodec()],
             chunk_key_encoding={"name": "default", "separator": "."},
             config={"write_empty_chunks": True},
+            # Missing draws and data are read as NaN, where there is one.
+            **({"fill_value": np.nan} if kind == "f" else {}),
             **content,
         )
 
     def write(group: zarr.Group, name: str, along: Iterable[str], values: Any) -> None:
         values = np.asarray(values)
-        add(group, name, along, data=values.astype(np.dtypes.StringDType()) if values.dtype.kind == "U" else values)
+        values = values.astype(np.dtypes.StringDType()) if values.dtype.kind == "U" else values
+        add(group, name, along, values.dtype.kind, data=values)
 
     for name, variables in (data | ready.shapes).items():
         group, all_sizes = root.create_group(name), {}
@@ -264,8 +267,8 @@ def _write_groups(root: zarr.Group, model: Posterior, job: Job, ready: Plan) -> 
                 sizes = {"chain": job.chains, "draw": job.kept} | sizes
                 most = min(CHUNK_DRAWS, CHUNK_BYTES // max(1, like.size * like.dtype.itemsize))
                 chunks = (1, ready.block * max(1, most // ready.block), *like.shape)
-                shape, fill = tuple(sizes.values()), np.nan if like.dtype.kind == "f" else 0
-                add(group, variable, sizes, shape=shape, dtype=like.dtype, chunks=chunks, fill_value=fill)
+                shape = tuple(sizes.values())
+                add(group, variable, sizes, like.dtype.kind, dtype=like.dtype, shape=shape, chunks=chunks)
             all_sizes |= sizes
         for dim, size in all_sizes.items():
             write(group, dim, [dim], coords.get(dim, np.arange(size)))
