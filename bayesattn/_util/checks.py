@@ -5,6 +5,7 @@ import operator
 import os
 import reprlib
 import sys
+import warnings
 from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence, Set, ValuesView
 from functools import lru_cache
 from pathlib import Path
@@ -78,6 +79,17 @@ def labels_array(name: str, value: Checked, examples: int, outputs: int) -> Any:
             " these"
         )
     return finite_array(name, labels, shape)
+
+
+def warn_of_swapped_axes(name: str, draws: np.ndarray, stacklevel: int = 4) -> None:
+    """Warn of an array of shape (chain, draw, ..) with more chains than draws: its first two axes are likely swapped."""
+    chains, count = draws.shape[:2]
+    if chains > count:
+        warnings.warn(
+            f"{name} must have shape (chain, draw, ..), got {chains} chains of {count} draws: swap the first two axes"
+            f" if these are {count} chains; R-hat and errors of so short chains do not hold",
+            stacklevel=stacklevel,
+        )
 
 
 def is_traced(value: Checked) -> bool:

@@ -19,7 +19,7 @@ from jaxtyping import Array, Float, Key
 from numpy.typing import ArrayLike
 from numpyro.infer import MCMC
 
-from bayesattn._util.checks import Checked, finite_array, seed_number, shown
+from bayesattn._util.checks import Checked, finite_array, seed_number, shown, warn_of_swapped_axes
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainMapping
 from bayesattn._util.random import fingerprint, first_key, stream
@@ -151,6 +151,8 @@ def from_numpyro(
     Raises:
         ValueError: a site that is missing, has another shape or is not finite; a parameterisation that cannot serve the
             model.
+
+    Warns of sites with more chains than draws.
     """
     if isinstance(mcmc_or_sites, MCMC):
         if mcmc_or_sites.last_state is None:
@@ -163,7 +165,10 @@ def from_numpyro(
     if not hasattr(sites, "keys"):
         raise BayesattnError(f"mcmc_or_sites must be a numpyro.infer.MCMC or sites by name, got {shown(sites)}")
     posterior = _posterior(model, parameterisation, weights, after=dict(sites))
-    tree = _tree(_checked_sites(posterior, dict(sites)), statistics, model, posterior, weights, seed)
+    checked = _checked_sites(posterior, dict(sites))
+    if sites is mcmc_or_sites:
+        warn_of_swapped_axes("sites", next(iter(checked.values())))
+    tree = _tree(checked, statistics, model, posterior, weights, seed)
     if "order_parameter" in sites:
         recorded, found = np.asarray(sites["order_parameter"]), dataset(tree, "posterior")["order_parameter"].values
         if recorded.shape != found.shape or not np.allclose(recorded, found, rtol=1e-6, atol=1e-9):
@@ -188,11 +193,12 @@ def from_vectors(
         seed: seed of the quantities drawn given the vectors: predictions, and weights of collapsed draws.
 
     Raises ValueError for vectors of another shape, or that are not finite, and a parameterisation that cannot serve the
-    model. Returns a DataTree like that of `from_numpyro`.
+    model. Warns of more chains than draws. Returns a DataTree like that of `from_numpyro`.
     """
     posterior = _posterior(model, parameterisation, weights, after=vectors)
     density = LogDensity(posterior, parameterisation)
     checked = finite_array("vectors", vectors, ("chains", "draws", density.size))
+    warn_of_swapped_axes("vectors", checked)
     sites = jax.vmap(jax.vmap(density.sites))(jnp.asarray(checked))
     return _tree(sites, {}, model, posterior, weights, seed)
 

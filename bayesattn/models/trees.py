@@ -15,7 +15,7 @@ import numpy as np
 import tomli_w
 from jaxtyping import Float
 
-from bayesattn._util.checks import Checked, finite_array, positive_integer, shown
+from bayesattn._util.checks import Checked, finite_array, positive_integer, shown, warn_of_swapped_axes
 from bayesattn._util.errors import BayesattnError
 from bayesattn.model import Model, has_fixed_attention
 from bayesattn.models.arviz import DATA_GROUPS
@@ -280,7 +280,9 @@ def order_parameters(draws: Checked, model: NetworkPosterior, thin: int = 1) -> 
 
         draws = xarray.DataTree.from_dict({"posterior": draws.to_dataset(name="order_parameter")})
     elif not is_tree_or_run(draws):
-        return finite_array("order_parameters", draws, ("chains", "draws", rows, rows))[:, thin - 1 :: thin]
+        array = finite_array("order_parameters", draws, ("chains", "draws", rows, rows))
+        warn_of_swapped_axes("order_parameters", array)
+        return array[:, thin - 1 :: thin]
     return order_parameters_in(opened_of(draws, model), model, thin)
 
 

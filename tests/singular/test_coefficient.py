@@ -221,6 +221,57 @@ def test_losses_of_any_chain(one_path):
     assert found.error > one_path.error[0] / 2
 
 
+@pytest.fixture(scope="module")
+def rank_one():
+    """Network of one neuron and labels of rank two, for which S* is searched, and losses with lambda_hat = 3.9."""
+    labels = np.random.default_rng(3).normal(size=(4, 2))
+    model = network((1,), (1, 3), 4, outputs=2, temperature=0.01, labels=labels)
+    least = np.linalg.svd(labels, compute_uv=False)[1] ** 2
+    losses = least + 2 * model.temperature * np.random.default_rng(4).gamma(3.9, size=(4, 2000))
+    return model, least, losses
+
+
+@pytest.mark.parametrize("noise", [0.1, 0.3])
+def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
+    """Losses with noise have the same mean; with the least of them for S*, lambda_hat would be 7 and 24 too large."""
+    model, least, exact = rank_one
+    losses = exact + noise * np.random.default_rng(5).uniform(-1, 1, exact.shape) * np.sqrt(3)
+    with pytest.warns(UserWarning, match=r"below S\* = .* \(found\): state noise, 0 if each loss is of all examples"):
+        unsaid = learning_coefficient_of(losses, model)
+    for found in (unsaid, learning_coefficient_of(losses, model, noise=noise)):
+        assert abs(found.value - 3.9) < 4 * found.error
+    with pytest.warns(UserWarning, match=r"\(given\): state noise"):
+        assert learning_coefficient_of(losses, model, best_fit=least).value == pytest.approx(unsaid.value)
+    # Said to be of all examples, the least of them is attained.
+    lowered = learning_coefficient_of(losses, model, noise=0)
+    assert lowered.value == pytest.approx(unsaid.value + (least - losses.min()) / (2 * model.temperature), rel=1e-6)
+    with pytest.raises(ba.BayesattnError, match="best_fit must not be above"):
+        learning_coefficient_of(losses, model, best_fit=least, noise=0)
+
+
+def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
+    """Without a word of noise where S* was found; a search that ended above them is caught by losses said to be exact."""
+    model, least, losses = rank_one
+    found = learning_coefficient_of(losses, model)
+    assert abs(found.value - 3.9) < 4 * found.error
+    monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
+    assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
+        np.mean(losses - losses.min()) / (2 * model.temperature)
+    )
+    with pytest.raises(ba.BayesattnError, match="noise must be a number of at least 0, got -1"):
+        learning_coefficient_of(losses, model, noise=-1)
+
+
+@pytest.mark.parametrize("swap", ["transposed", "many short chains"])
+def test_chains_that_are_draws_are_warned_of(rank_one, swap):
+    model, _, losses = rank_one
+    swapped = losses.T if swap == "transposed" else losses.reshape(-1, 4)[:100]
+    with pytest.warns(
+        UserWarning, match=rf"losses must have shape \(chain, draw, ..\), got {len(swapped)} chains of 4"
+    ):
+        learning_coefficient_of(swapped, model)
+
+
 def test_best_fit_of_narrow_layers_is_that_of_reduced_rank_regression():
     """One head of width 1 with an orthonormal design: what the first singular value of the regression leaves."""
     rng = np.random.default_rng(3)
