@@ -432,11 +432,28 @@ def test_a_deleted_checkpoint_draws_its_chain_again(model, interrupted, made):
     assert contents(interrupted) == contents(made / "complete")
 
 
+@pytest.mark.parametrize("state", ["complete", "interrupted"])
+def test_the_first_draws_of_a_longer_run_may_be_asked_for(model, made, interrupted, state):
+    """Those that a run of this length would have; its numbers are kept apart from those of the whole run."""
+    folder = interrupted if state == "interrupted" else made / state
+    whole = contents(made / "complete")
+    runs.Run(made / "complete").summary()
+    shorter = runs.sample(model, folder, **JOB | {"draws": 40})
+    expected = ba.sample(model, **JOB | {"draws": 40})
+    assert shorter.drawn == 40
+    for draws in (shorter.draws(), ba.concat([shorter])):
+        for name, values in expected["posterior"].data_vars.items():
+            np.testing.assert_array_equal(draws["posterior"][name].values, values.values)
+    assert shorter.summary() == ba.diagnostics.summary(expected)
+    assert shorter.diagnose().draws == 40
+    assert runs.sample(model, folder, **JOB).summary() == runs.Run(made / "complete").summary() != shorter.summary()
+    assert contents(folder) == whole
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"seed": 4}, "holds a run with seed = 3, got 4"),
-        ({"draws": 50}, "holds a run with draws = 100, got 50"),
         ({"sampler": "hmc"}, "holds a run with sampler = nuts, got hmc"),
         ({"options": {"max_tree_depth": 8}}, "holds a run with options = {.*}, got {.*'max_tree_depth': 8}"),
         ({"model": tiny_model(temperature=0.4)}, "holds a run with temperature = 0.5, got 0.4"),

@@ -97,7 +97,7 @@ def sample(
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
-    A complete run continues if --draws is larger. Exit status 2: bad input, or draws that are not finite.
+    A complete run continues if --draws is larger; if it is smaller, the first draws are shown. Exit status 2: bad input, or draws that are not finite.
 
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """
@@ -155,7 +155,7 @@ def sample(
         say_where(f"{out} is stopped: {run.drawn} draws of {chains} chains; without target and limit, it goes on")
         return
     complete = before == chains * (warmup + draws) and not overwrite
-    say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.job.kept} draws of {chains} chains")
+    say_where(f"{out} {'was already complete' if complete else 'is complete'}: {run.drawn} draws of {chains} chains")
 
 
 def _print_cost(case: NetworkPosterior, job: Job, at_once: int, as_json: bool) -> None:

@@ -109,11 +109,10 @@ def differences(begun: PlainDict, now: PlainDict) -> list[str]:
 def require_same(run: Run, model: Posterior, job: Job) -> None:
     """Raise RunError, which names the first difference, unless a run is of this model and these settings.
 
-    A request for more draws is not a difference.
+    A request for more or fewer draws is not a difference.
     """
     asked, has = _settings(model, job.for_model(model)), _settings(run.model, run.job)
-    if job.draws > run.job.draws:
-        del asked["draws"], has["draws"]
+    del asked["draws"], has["draws"]
     for name, value in has.items():
         if asked.get(name) != value:
             raise RunError(

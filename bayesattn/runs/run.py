@@ -42,10 +42,14 @@ class Run(Described):
 
     Opening a run reads arrays and JSON; it executes no code, takes no lock and writes nothing. Raises RunError if `path` is
     not a readable run.
+
+    Args:
+        path: folder of the run.
+        first: number of kept draws of each chain that are read, the first ones; by default all.
     """
 
-    def __init__(self, path: str | Path):
-        self.path = user_path("run", path)
+    def __init__(self, path: str | Path, first: int | None = None):
+        self.path, self.first = user_path("run", path), first
         self.description, self.metadata = store.read_root(self.path)
 
     @property
@@ -109,8 +113,9 @@ class Run(Described):
 
     @property
     def drawn(self) -> int:
-        """Number of kept draws that all chains have so far."""
-        return max(0, (min(self.done) - self.job.warmup) // self.job.thin)
+        """Number of kept draws that all chains have so far, at most `first`."""
+        drawn = max(0, (min(self.done) - self.job.warmup) // self.job.thin)
+        return drawn if self.first is None else min(drawn, self.first)
 
     @property
     def complete(self) -> bool:
@@ -142,7 +147,7 @@ class Run(Described):
             return sum(array.nbytes for array in store.arrays_of(self.root()).values() if store.is_of_draws(array))
 
     def draws(self) -> xr.DataTree:
-        """Draws that all chains have so far, read lazily.
+        """Draws that all chains have so far, at most the `first`, read lazily.
 
         Raises RunError if the draws are damaged.
         """
@@ -189,7 +194,9 @@ class Run(Described):
 
         By default `about` is the stamp of the present draws and DIAGNOSTICS_VERSION.
         """
-        file, about = self.path / FOLDER / f"{name}.json", about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION}
+        drawn = {} if self.first is None else {"first": self.drawn}
+        about = about or {"of": self.stamp(), "by": DIAGNOSTICS_VERSION} | drawn
+        file = self.path / FOLDER / f"{name}.json"
         with suppress(OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
             stored = json.loads(file.read_text())
             if stored["about"] == about | {"sum": digest(stored["value"])}:

@@ -43,6 +43,8 @@ def sample(
 ) -> Run:
     """Start, resume or extend a run; a complete run is returned as it is.
 
+    If fewer draws are asked for than the run has, the returned run reads the first ones; its folder keeps all.
+
     The draws are bit-identical regardless of how often the run stopped, and of whether its draws were requested all at once
     or in several calls.
 
@@ -112,14 +114,14 @@ class _Request(NamedTuple):
             ready = self._plan()
             store.create(out, self.model, self.job, ready)
         run = self._opened(out)
-        if not run.complete or self.job.draws > run.job.draws:  # Else no lock is taken, as the disk may be read-only.
+        if run.drawn < self.job.kept:  # Else no lock is taken, as the disk may be read-only.
             with folder.locked(out):
                 run = self._opened(out)  # Another process may have changed it meanwhile.
                 require_same_environment(run)
                 if self.job.draws > run.job.draws:
                     store.extend(run, self.job)
                     run = self._opened(out)
-                if not run.complete:
+                if run.drawn < self.job.kept:
                     self._advance(run, ready)
         self.goal.finish(run.drawn)
         return run
@@ -132,6 +134,8 @@ class _Request(NamedTuple):
         """Run at a path, if it is the requested one and undamaged."""
         run = Run(path)
         require_same(run, self.model, self.job)
+        if self.job.draws < run.job.draws:
+            run.first = self.job.kept
         run.require_sound()
         self.goal.values = lambda count: entries(cast("PlainMapping", run.root()["posterior"]), count)
         return run

@@ -79,8 +79,8 @@ def learning_coefficient_of(
     if noise is None and least.how != "not needed" and array.min() < least.square - mean_error:
         warnings.warn(
             f"losses go down to {array.min():.6g}, below S* = {least.square:.6g} ({least.how}): state noise, 0 if each loss"
-            " is of all examples, else their standard deviation at fixed weights; until then they are taken to be noisy, and S*"
-            " is kept",
+            " is of all examples, else their standard deviation at fixed weights; until then they are taken to be noisy,"
+            " and S* is kept",
             stacklevel=3,
         )
     found["mean"] = found["mean"] - least.square / (2 * model.temperature)
