@@ -97,7 +97,8 @@ def sample(
 ) -> None:
     """Draw from the posterior into a run on disk. The same command starts it, resumes it, or finds it complete.
 
-    A complete run continues if --draws is larger; if it is smaller, the first draws are shown. Exit status 2: bad input, or draws that are not finite.
+    A complete run continues if --draws is larger; if it is smaller, its first draws are shown.
+    Exit status 2: bad input, or draws that are not finite.
 
     Example: bayesattn sample hidden_markov --draws 2000 --out out/run
     """

@@ -92,7 +92,8 @@ def _(model: AttentionModel) -> dict[str, list[str]]:
 
 @axis_names.register
 def _(model: NetworkPosterior) -> dict[str, list[str]]:
-    return {"path": model.row_names, "other_path": model.row_names}
+    names = getattr(model, "output_names", None) if model.architecture.output_axes else None
+    return {"path": model.row_names, "other_path": model.row_names} | ({"output": [*names]} if names else {})
 
 
 @data_groups.register
