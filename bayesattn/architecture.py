@@ -49,6 +49,15 @@ class Architecture:
     skips: tuple[float, ...] = ()
     outputs: int = 1
 
+    def __new__(cls, *_: object, **named: object) -> "Architecture":
+        """Architecture; raises ValueError, which Python would not say in full, for a number in place of one per layer."""
+        for name in ("width", "variance", "head", "skip"):
+            if name in named:
+                raise BayesattnError(
+                    f"{name}s= must be given, a sequence of numbers with an entry for each layer, got {name}="
+                )
+        return super().__new__(cls)
+
     def __post_init__(self):
         set_field, expected = object.__setattr__, "a sequence of numbers with an entry for each layer"
         for name in ("heads", "widths", "variances"):

@@ -27,6 +27,7 @@ from bayesattn._util.checks import (
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.plain import PlainDict, PlainMapping
 from bayesattn.architecture import Architecture
+from bayesattn.classes import names_of_outputs
 from bayesattn.kernels.path_inputs import input_scale, refuse_contradictions
 from bayesattn.labels import doubtful_labels
 from bayesattn.likelihoods import (
@@ -170,6 +171,7 @@ class AttentionModel(NetworkPosterior):
         self._check_test(test_inputs, test_mask, test_labels)
         put("watched", self._checked_watched(watched))
         put("head_names", None if head_names is None else arch.checked_head_names(head_names))
+        output_names = names_of_outputs(output_names, labels=labels, test_labels=test_labels)
         put("output_names", None if output_names is None else names("output_names", output_names))
         put("name", name)
         if task is not None and not isinstance(task, Mapping):

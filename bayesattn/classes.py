@@ -201,7 +201,7 @@ def one_hot(classes: Checked, names: Checked = None) -> OneHot:
             with test examples.
 
     Returns:
-        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`.
+        Labels for `bayesattn.Model(labels=..)`, and names for its `output_names`. Given whole as labels, it is both.
 
     Raises:
         ValueError: fewer than two classes, another shape or type, a missing class, a class that is not among `names`.
@@ -221,6 +221,19 @@ def one_hot(classes: Checked, names: Checked = None) -> OneHot:
         if value not in places:
             raise BayesattnError(f"classes[{example}] must be one of {shown(known)}, got {shown(value)}")
     return _from_codes(np.array([places[value] for value in plain]), [str(name) for name in known])
+
+
+def names_of_outputs(output_names: Checked, **labels: Checked) -> Checked:
+    """`output_names`, or if they are None those of labels that `one_hot` made; raises ValueError if the latter differ."""
+    for name, value in labels.items():
+        if isinstance(value, OneHot):
+            output_names = value.names if output_names is None else checked_names("output_names", output_names)
+            if output_names != value.names:
+                raise BayesattnError(
+                    f"{name} must be of classes {', '.join(output_names)}, got {', '.join(value.names)}: give one_hot the"
+                    " names of all classes"
+                )
+    return output_names
 
 
 def _from_codes(codes: np.ndarray, categories: list[str]) -> OneHot:

@@ -13,10 +13,12 @@ from bayesattn._util.checks import Checked, OwnsArrays, finite_array, labels_arr
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn.architecture import Architecture
+from bayesattn.classes import OneHot, names_of_outputs
 from bayesattn.compressed import Compressed
 from bayesattn.gather import gather as gathered
 
 PARTS = ("test", "validation")
+FROM_TOKENS = ": bayesattn.attention.path_inputs and paths_from_matrices make path inputs of token sequences"
 GATHERED = "{} must not be given for a compressed dataset, whose training examples are gathered"
 
 
@@ -27,7 +29,7 @@ class Dataset(OwnsArrays, Described):
     Args:
         path_inputs: xi of shape (P, Pi, N_0), from `bayesattn.attention`.
         labels: Y of shape (P,), or (P, m) for m > 1 outputs. Accuracy requires labels +1 and -1 or, with several
-            outputs, rows whose largest entry is at the class.
+            outputs, rows whose largest entry is at the class, such as the result of `bayesattn.one_hot`.
         test_path_inputs: xi of shape (P_test, Pi, N_0) at which to predict.
         test_labels: shape (P_test,), or (P_test, m).
         validation_path_inputs: xi of shape (P_validation, Pi, N_0), for the choice of the temperature.
@@ -155,6 +157,9 @@ class Dataset(OwnsArrays, Described):
         def put(name: str, value: Checked) -> None:
             object.__setattr__(self, name, value)
 
+        own = None if isinstance(self.labels, OneHot) and "output_names" not in changed else self.output_names
+        labelled = {name: getattr(self, name) for name in ("labels", *(f"{part}_labels" for part in PARTS))}
+        put("output_names", names_of_outputs(own, **labelled))
         if self.compressed is not None and "compressed" in changed:
             if not isinstance(self.compressed, Compressed):
                 raise BayesattnError(f"compressed must be made by Dataset.gather, got {type(self.compressed).__name__}")
@@ -203,7 +208,10 @@ def _compressed(dataset: Dataset) -> Compressed:
 
 
 def _owned_inputs(name: str, value: Checked, *sizes: int | str) -> np.ndarray:
-    array = finite_array(name, value, ("examples", *sizes))
+    array = reals(name, value)
+    if array.ndim != len(sizes) + 1:
+        raise BayesattnError(f"{name} must have shape (examples, paths, features), got {array.shape}{FROM_TOKENS}")
+    array = finite_array(name, array, ("examples", *sizes))
     require_memory(name, array.nbytes, "gather the examples (bayesattn.Dataset.gather)")
     return owned(array)
 

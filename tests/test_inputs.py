@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import re
 
 import jax
 import jax.numpy as jnp
@@ -13,6 +14,7 @@ import pytest
 import bayesattn as ba
 from bayesattn._util.checks import owned
 from bayesattn._util.random import fingerprint
+from bayesattn.classes import class_accuracy
 from bayesattn.compressed import Compressed
 from bayesattn.exchangeable.finite import FiniteLatent
 from bayesattn.gather import gather
@@ -456,3 +458,86 @@ def test_commands_warn_of_numbers_of_classes(command, tmp_path):
     assert "examples" in out
     assert "labels are 0, 1, 2 and are taken as values of a function" in err
     assert "bayesattn.one_hot(labels)" in err
+
+
+def test_labels_of_one_hot_are_taken_whole_with_their_names():
+    """As labels of models, datasets, sequences and scores; classes of other names are not those of the training labels."""
+    labels = ba.one_hot(["cat", "dog", "cat", "dog"])
+    rng = np.random.default_rng(0)
+    inputs, arch = rng.normal(size=(4, 2, 3)), ba.Architecture((2,), (3, 3), (1.0,) * 3, outputs=2)
+    fields = {"architecture": arch, "temperature": 0.5}
+    model = ba.Model(path_inputs=inputs, labels=labels, test_path_inputs=inputs, test_labels=labels, **fields)
+    np.testing.assert_array_equal(model.labels, labels.labels)
+    np.testing.assert_array_equal(model.test_labels, labels.labels)
+    assert model.output_names == ("cat", "dog")
+    renamed = model.replace(test_path_inputs=None, test_labels=None, labels=ba.one_hot(["a", "b", "b", "a"]))
+    assert renamed.output_names == ("a", "b")
+    sequences = ba.AttentionModel(
+        inputs=inputs, labels=labels, heads=(2,), widths=(3, 3), key_width=2, outputs=2, temperature=0.5
+    )
+    np.testing.assert_array_equal(sequences.labels, labels.labels)
+    assert sequences.output_names == ("cat", "dog")
+    gathered = ba.Dataset.gather([(inputs, labels)], arch)
+    np.testing.assert_array_equal(gathered.labels, ba.Dataset.gather([(inputs, labels.labels)], arch).labels)
+    assert class_accuracy(labels.labels, labels).accuracy == 1
+    other = ba.one_hot(["cat", "cow", "cat", "cow"])
+    for make in (
+        lambda: model.replace(test_labels=other),
+        lambda: ba.Model(path_inputs=inputs, labels=labels, test_path_inputs=inputs, test_labels=other, **fields),
+    ):
+        with pytest.raises(
+            ba.BayesattnError, match=r"^test_labels must be of classes cat, dog, got cat, cow: give one_hot"
+        ):
+            make()
+
+
+TOKENS, ATTENTION = np.ones((5, 4, 3)), np.full((5, 2, 4, 4), 0.25)
+CATS = np.array(["cat", "dog", "cat", "dog", "cat"])
+MISTAKES = {
+    "strings as labels": (
+        lambda: ba.Model(path_inputs=TOKENS[:, :2], labels=CATS, architecture=ARCH, temperature=1.0),
+        "labels must be an array of real numbers, got one of str96 of shape (5,): bayesattn.one_hot makes labels of classes",
+    ),
+    "a column of strings": (
+        lambda: ba.Dataset(path_inputs=TOKENS, labels=CATS.astype(object)),
+        "got one of object of shape (5,): bayesattn.one_hot makes labels of classes",
+    ),
+    "batches of strings": (
+        lambda: ba.Dataset.gather([(TOKENS[:, :2], CATS)], ARCH),
+        "labels of batches[0] must be an array of real numbers, got one of str96 of shape (5,): bayesattn.one_hot",
+    ),
+    "labels of sequences": (
+        lambda: ba.AttentionModel(inputs=TOKENS, labels=CATS, heads=(1,), widths=(2, 2), key_width=1, temperature=1.0),
+        "bayesattn.one_hot makes labels of classes",
+    ),
+    "tokens as path inputs": (
+        lambda: ba.Model(path_inputs=TOKENS, labels=np.ones(5), architecture=ARCH, temperature=1.0),
+        "got shape (5, 4, 3): bayesattn.attention.path_inputs and paths_from_matrices make path inputs of tokens",
+    ),
+    "features as path inputs": (
+        lambda: ba.Dataset(path_inputs=TOKENS[:, 0], labels=np.ones(5)),
+        "path_inputs must have shape (examples, paths, features), got (5, 3): bayesattn.attention.path_inputs and"
+        " paths_from_matrices make path inputs of token sequences",
+    ),
+    "one matrix": (
+        lambda: ba.attention.paths_from_matrices(TOKENS, ATTENTION),
+        "matrices must be a list of one array per layer, got one array of 4 axes: for one layer, give [matrices]",
+    ),
+    "one layer of weights": (
+        lambda: ba.attention.path_inputs(TOKENS, np.ones((2, 3, 3))),
+        "weights must be a list of one array per layer, got one array of 3 axes: for one layer, give [weights]",
+    ),
+    "one width": (
+        lambda: ba.Architecture(heads=(2,), width=3, variances=(1.0,) * 3),
+        "widths= must be given, a sequence of numbers with an entry for each layer, got width=",
+    ),
+    "one variance": (lambda: ba.Architecture((2,), (3, 3), variance=1.0), "variances= must be given, a sequence"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_frequent_mistakes_are_told_what_is_meant(name):
+    call, message = MISTAKES[name]
+    with pytest.raises(ba.BayesattnError, match=re.escape(message)) as caught:
+        call()
+    assert len(str(caught.value).splitlines()) == 1

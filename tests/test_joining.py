@@ -13,7 +13,7 @@ from bayesattn import plots, runs
 from bayesattn._util.random import fingerprint
 from bayesattn.checks import mean_predictor, pruning
 from bayesattn.checks.predicted import Predicted
-from bayesattn.models.arviz import axes, data_groups
+from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.plots.run import Names, names_of
 from tests.models.attention_networks import attention_model
@@ -440,6 +440,8 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
         temperature=0.5,
         output_names=names,
     )
+    assert axis_names(made)["output"] == ["cat", "dog"]
+    assert "output" not in axis_names(made.replace(output_names=None))
     drawn = {"posterior": {"prediction": rng.normal(size=(2, 60, 8, 2))}}
     tree = arviz_base.from_dict(drawn | data_groups(made), dims=axes(made))
     tree.attrs[ATTRIBUTE] = json.dumps(described(made))

@@ -99,13 +99,15 @@ def is_traced(value: Checked) -> bool:
 
 
 def readable(value: Checked) -> Any:
-    """`value` in a form that NumPy can read: the entries of an iterator or view as a list, a PyTorch tensor as an array.
+    """`value` in a form that NumPy can read: an iterator or view as a list, a PyTorch tensor or one-hot labels as an array.
 
     NumPy itself refuses a tensor that requires a gradient, is on an accelerator or has type bfloat16.
     """
     if _is_tensor(value):
         tensor = value.detach().cpu()
         return (tensor.float() if str(tensor.dtype).endswith("bfloat16") else tensor).numpy()
+    if getattr(value, "_fields", None) == ("labels", "names"):  # what `one_hot` returns
+        return value.labels
     content = list(value) if isinstance(value, Iterator | KeysView | ValuesView) else value
     if isinstance(content, list | tuple) and content and _is_tensor(content[0]):
         return [readable(entry) if _is_tensor(entry) else entry for entry in content]
@@ -167,7 +169,9 @@ def reals(name: str, value: Checked) -> Any:
     if array.dtype.kind not in "biuf" and not np.can_cast(array.dtype, np.float64):
         kind = "a structured one" if array.dtype.names else f"one of {array.dtype.name}"
         got = f"{kind} of shape {array.shape}" if array.ndim else shown(value)
-        raise BayesattnError(f"{name} must be an array of real numbers, got {got}")
+        strings = "labels" in name and array.size and isinstance(array.flat[0], str)
+        advice = ": bayesattn.one_hot makes labels of classes" if strings else ""
+        raise BayesattnError(f"{name} must be an array of real numbers, got {got}{advice}")
     # A number too large for float64 becomes infinite, and `finite` reports it as such.
     with np.errstate(over="ignore"):
         return np.asarray(array, dtype=np.float64)

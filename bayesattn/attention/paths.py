@@ -225,6 +225,7 @@ def checked_matrices(
     matrices: Checked, examples: int, tokens: int, mask: np.ndarray | None = None, renormalise: Checked = None
 ) -> list[np.ndarray]:
     """Attention matrices of each layer as arrays; raises ValueError as `paths_from_matrices` does."""
+    _refuse_one_layer("matrices", matrices, 5)
     layers = entries("matrices", matrices, "a list of one array per layer", most_axes=5)
     if not layers:
         raise BayesattnError("matrices must hold one array per layer, got none")
@@ -255,6 +256,14 @@ def checked_matrices(
     return checked
 
 
+def _refuse_one_layer(name: str, value: Checked, axes: int) -> None:
+    """Raise ValueError for the array of one layer where one for each layer is expected."""
+    if 0 < (got := getattr(value, "ndim", axes)) < axes:
+        raise BayesattnError(
+            f"{name} must be a list of one array per layer, got one array of {got} axes: for one layer, give [{name}]"
+        )
+
+
 def checked_tolerance(renormalise: Checked) -> float:
     """Largest accepted deviation of the sums of rows from 1; raises ValueError unless it is from 0 to below 1."""
     if renormalise is None:
@@ -275,6 +284,7 @@ def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
 
 def checked_heads(weights: Checked, features: int) -> tuple:
     """Heads of each layer as an array, or as a pair of query and key arrays; raises ValueError as `path_inputs` does."""
+    _refuse_one_layer("weights", weights, 4)
     layers = entries("weights", weights, "a list of the heads of each layer", most_axes=4)
     if not layers:
         raise BayesattnError("weights must hold the heads of at least one layer, got none")

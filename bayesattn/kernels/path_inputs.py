@@ -44,7 +44,7 @@ def require_paths(name: str, array: Checked, arch: Architecture) -> None:
         raise BayesattnError(
             f"{name} must have {arch.paths} paths on axis 1 (the product of"
             f" {f'heads {arch.heads}' if arch.ways == arch.heads else f'heads and skips {arch.ways}'}),"
-            f" got shape {array.shape}"
+            f" got shape {array.shape}: bayesattn.attention.path_inputs and paths_from_matrices make path inputs of tokens"
         )
 
 

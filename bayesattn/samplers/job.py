@@ -27,6 +27,20 @@ MINIBATCHED = [name for name, kernel in SAMPLERS.items() if issubclass(kernel, l
 WITH_REPLICAS = ["tempered"]
 """Samplers whose transition depends on more than the last draw: on replicas that have sampled with the same labels."""
 PRESETS = tomllib.loads((Path(__file__).parent / "presets.toml").read_text())
+NAMES_ELSEWHERE = {
+    "num_samples": "draws",
+    "iter_sampling": "draws",
+    "num_warmup": "warmup",
+    "iter_warmup": "warmup",
+    "tune": "warmup",
+    "num_chains": "chains",
+    "rng_key": "seed",
+    "random_seed": "seed",
+    "thinning": "thin",
+    "progress_bar": "progress",
+    "progressbar": "progress",
+}
+"""Arguments of NumPyro, PyMC and Stan, and their names here."""
 QUANTITIES = ("order_parameter", "latent", "prediction", "queries_keys", "weights")
 
 
@@ -117,6 +131,8 @@ class Job:
     def of(cls, **settings: Any) -> "Job":
         """Job with these settings; raises ValueError also for an unknown setting."""
         for name in settings:
+            if name in NAMES_ELSEWHERE:
+                raise BayesattnError(f"{NAMES_ELSEWHERE[name]}= must be given, as it is called here, got {name}=")
             one_of("setting of a job", name, [each.name for each in fields(cls)])
         return cls(**settings)
 

@@ -367,6 +367,8 @@ def test_a_run_holds_skips_outputs_names_and_padding(tmp_path):
     np.testing.assert_array_equal(held.tokens.mask, model.tokens.mask)
     drawn = run.draws()
     assert drawn["posterior"]["prediction"].dims == ("chain", "draw", "test_example", "output")
+    for group in ("posterior", "observed_data"):
+        assert [*drawn[group]["output"].values] == ["left", "right"]
     found = ba.predict(run, model.test_path_inputs)
     assert found.mean.shape == found.error.shape == (2, 2)
     assert found.probabilities is None
