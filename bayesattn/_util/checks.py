@@ -81,14 +81,14 @@ def labels_array(name: str, value: Checked, examples: int, outputs: int) -> Any:
     return finite_array(name, labels, shape)
 
 
-def warn_of_swapped_axes(name: str, draws: np.ndarray, stacklevel: int = 4) -> None:
+def warn_of_swapped_axes(name: str, draws: Checked) -> None:
     """Warn of an array of shape (chain, draw, ..) with more chains than draws: its first two axes are likely swapped."""
     chains, count = draws.shape[:2]
     if chains > count:
         warnings.warn(
             f"{name} must have shape (chain, draw, ..), got {chains} chains of {count} draws: swap the first two axes"
             f" if these are {count} chains; R-hat and errors of so short chains do not hold",
-            stacklevel=stacklevel,
+            stacklevel=4,  # The wrapper that sets JAX's settings adds a frame.
         )
 
 

@@ -324,7 +324,8 @@ def combining_width(model: Model, correlation: float = NEGLIGIBLE_CORRELATION, m
 def _pairs(rows: int, outputs: int) -> tuple[np.ndarray, np.ndarray]:
     """Pairs of rows of U of different paths, each once; outputs are fastest."""
     paths = np.arange(rows) // outputs
-    return np.nonzero(paths[:, None] > paths)
+    first, second = np.nonzero(paths[:, None] > paths)
+    return first, second
 
 
 def _drawn(draws: Draws, model: NetworkPosterior | None) -> tuple[NetworkPosterior, np.ndarray]:

@@ -10,6 +10,7 @@ from numpyro.infer.autoguide import AutoLowRankMultivariateNormal
 from scipy import stats
 
 import bayesattn as ba
+from bayesattn.checks.mean_predictor import readout_batches
 from bayesattn.exchangeable import latent_posterior
 from bayesattn.models import Collapsed, LatentModel
 from bayesattn.models.path import network
@@ -229,3 +230,20 @@ SITES = {"V_0": np.zeros((2, 3, 3, 4)), "V_1": np.zeros((2, 3, 2, 4, 3)), "a": n
 def test_bad_input_is_named(make, message):
     with pytest.raises(ba.BayesattnError, match=message):
         make(MODELS["one layer"]())
+
+
+SWAPPED = {
+    r"vectors must have shape \(chain, draw, ..\), got 5 chains of 4": lambda m: ba.from_vectors(
+        np.zeros((5, 4, 4)), m
+    ),
+    "sites must have shape .* got 4 chains of 3 draws: swap the first two axes if these are 3 chains": lambda m: (
+        ba.from_numpyro({name: np.repeat(values, 2, axis=0) for name, values in SITES.items()}, m)
+    ),
+    "order_parameters must have shape .* got 5 chains of 4": lambda m: readout_batches(m, np.ones((5, 4, 2, 2))),
+}
+
+
+@pytest.mark.parametrize("message", SWAPPED)
+def test_more_chains_than_draws_are_warned_of(message):
+    with pytest.raises(UserWarning, match=message):  # Warnings are errors in the tests.
+        SWAPPED[message](MODELS["one layer"]())
