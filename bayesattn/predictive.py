@@ -53,6 +53,8 @@ DRAWS_PER_BLOCK = 64
 """Number of draws between two updates of the progress bar."""
 RANK_TOLERANCE = 1e-5
 """Share of the largest eigenvalue of U up to which others are rounding, also of draws that were stored in float32."""
+DRAWS_NEAR_MODES = 12
+"""Number of draws whose outputs show where the modes of an example's likelihood are."""
 PRIOR_GROUPS = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
 Part = TypeVar("Part")
@@ -205,10 +207,14 @@ def with_groups(
     flat, (chains, count) = _flat(drawn), drawn["order_parameter"].shape[:2]
     made: dict[str, dict[str, np.ndarray]] = {}
     if "log_likelihood" in wanted:
-        density = _log_likelihood if joint else _leave_one_out
+        some = np.linspace(0, chains * count - 1, DRAWS_NEAR_MODES).astype(int)
+        others = {name: values[some] for name, values in flat.items()}
+        density = _log_likelihood if joint else partial(_leave_one_out, others=others)
         values = _by_draw(lambda part: density(conditional, part), flat, "log likelihood")
         made["log_likelihood"] = {"labels": _by_chain(values, chains)}
-        _require_finite("likelihood", made["log_likelihood"]["labels"])
+        if not joint and not model.likelihood.conjugate:
+            _require_integrated(values, model)
+        _require_finite("likelihood", values)
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
@@ -292,6 +298,17 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
         )
 
 
+def _require_integrated(values: Float[np.ndarray, "draw example"], model: NetworkPosterior) -> None:
+    unknown = np.isnan(values)
+    if unknown.any():
+        example = int(np.argmax(unknown.sum(0)))
+        raise FloatingPointError(
+            f"log_likelihood of example {example} could not be integrated over the example's outputs in"
+            f" {unknown[:, example].sum()} of {len(values)} draws, for likelihood {model.likelihood!r}: leave the example"
+            " out and sample again"
+        )
+
+
 def _by_chain(values: np.ndarray, chains: int) -> np.ndarray:
     """Values of each draw, with a first axis of chains."""
     return values.reshape(chains, -1, *values.shape[1:])
@@ -322,9 +339,10 @@ def _log_likelihood(conditional: Conditional, draws):
 
 
 @jax.jit
-def _leave_one_out(conditional: Conditional, draws):
+def _leave_one_out(conditional: Conditional, draws, others):
     # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(conditional.leave_one_out, draws)
+    outputs = jax.lax.map(conditional.own_outputs, others)
+    return jax.lax.map(lambda draw: conditional.leave_one_out(draw, outputs), draws)
 
 
 @jax.jit

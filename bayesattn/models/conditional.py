@@ -24,12 +24,10 @@ from bayesattn.kernels import Factor, GaussianProcess, moments_at_factor
 from bayesattn.kernels.path_inputs import Features, checked_path_inputs, outputs_of, scaled_features
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.model import Model
-from bayesattn.models.latent_outputs import leave_one_out
+from bayesattn.models.left_out import leave_one_out
 from bayesattn.models.parameterisation import arrays_of
 from bayesattn.posterior import Posterior
 
-LEAVE_ONE_OUT_NODES = 256
-"""Number of points for the leave-one-out integral over the outputs of an example."""
 PathInputs = Float[Array, "example path feature"]
 Draw = Mapping[str, Array]
 """Variables of one draw, by name."""
@@ -57,8 +55,12 @@ class Conditional(Protocol):
         """Log density of all labels together."""
         ...
 
-    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
-        """Log density of each label given the other labels."""
+    def own_outputs(self, draw: Draw) -> Outputs | None:
+        """Outputs f on the training examples of a draw, None if they are integrated out."""
+        ...
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None) -> Float[Array, " example"]:
+        """Log density of each label given the other labels; `others` are `own_outputs` of some draws."""
         ...
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
@@ -169,7 +171,10 @@ class GivenOrderParameter(eqx.Module):
         """Log likelihood log p(Y | U)."""
         return self.kernels.log_density(self._factor(draw))
 
-    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
+    def own_outputs(self, draw: Draw) -> None:
+        """None: outputs are integrated out."""
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density log p(Y_i | Y of all other examples, U) of each example."""
         return kernels.leave_one_out(self.kernels, self._factor(draw))
 
@@ -230,16 +235,17 @@ class GivenReadout(eqx.Module):
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | f)."""
-        return jnp.sum(self.likelihood.log_prob(self.outputs(draw, self.path_inputs)[0], self.labels))
+        return jnp.sum(self.likelihood.log_prob(self.own_outputs(draw), self.labels))
 
-    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
-        """Log density log p(Y_i | f of all other examples, U) of each example."""
-        qmc: Any = stats.qmc  # Type checkers know another name of the seed.
-        nodes = jnp.asarray(
-            qmc.MultivariateNormalQMC(np.zeros(self.kernels.outputs), seed=0).random(LEAVE_ONE_OUT_NODES)
-        )
-        outputs = self.outputs(draw, self.path_inputs)[0]
-        return leave_one_out(self.kernels, self.likelihood, draw["order_parameter"], outputs, self.labels, nodes)
+    def own_outputs(self, draw: Draw) -> Outputs:
+        """Outputs f on the training examples."""
+        return self.outputs(draw, self.path_inputs)[0]
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
+        """Log density log p(Y_i | f of all other examples, U) of each example, NaN where it cannot be integrated."""
+        outputs = self.own_outputs(draw)
+        others = outputs[None] if others is None else others
+        return leave_one_out(self.kernels, self.likelihood, draw["order_parameter"], outputs, self.labels, others)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""

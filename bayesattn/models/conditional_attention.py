@@ -81,9 +81,13 @@ class GivenAttention(eqx.Module):
         """Log density of all labels together."""
         return self._at(draw).log_likelihood(draw)
 
-    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
+    def own_outputs(self, draw: Draw) -> Outputs | None:
+        """Outputs f on the training examples, None if they are integrated out."""
+        return self._at(draw).own_outputs(draw)
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label given the other labels."""
-        return self._at(draw).leave_one_out(draw)
+        return self._at(draw).leave_one_out(draw, others)
 
     def replicate(self, draw: Draw, key: Key[Array, ""]) -> Labels:
         """New draw of the labels on the training inputs."""
@@ -134,10 +138,13 @@ class GivenWeights(eqx.Module):
         given, tokens = self.posterior.given_uniform, sequences.inputs.shape[1]
         return max(given.heads) * tokens * max(tokens, *given.widths)
 
-    def leave_one_out(self, draw: Draw) -> Float[Array, " example"]:
+    def own_outputs(self, draw: Draw) -> Outputs:
+        """Outputs f on the training examples."""
+        return self._function(draw, self.posterior.sequences)
+
+    def leave_one_out(self, draw: Draw, others: Outputs | None = None) -> Float[Array, " example"]:
         """Log density of each label, which given the weights does not depend on the other labels."""
-        outputs = self._function(draw, self.posterior.sequences)
-        return self._likelihood.log_prob(outputs, self.posterior.labels)
+        return self._likelihood.log_prob(self.own_outputs(draw), self.posterior.labels)
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log density of all labels together."""

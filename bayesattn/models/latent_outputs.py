@@ -11,8 +11,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Key
 
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.kernels.path_inputs import Factor, OrderParameter, outputs_of
-from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.kernels.path_inputs import Factor, outputs_of
+from bayesattn.likelihoods import Likelihood, Outputs
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
@@ -29,8 +29,6 @@ LEAST_JITTER = 1e-150
 MOST_WHITENED_LATENTS = 2000
 """Largest number of latents that are whitened by their curvature; more have the scale of the prior."""
 NEWTON_STEPS = 50
-LEAVE_ONE_OUT_STEPS = 20
-"""Newton steps to the mode of an example's outputs; the average over points near the mode is correct as well."""
 
 Latents = Float[Array, " latent"]
 
@@ -76,69 +74,14 @@ def _projection(latents: Latents, factor: Factor) -> Float[Array, "column featur
 def _root(kernels: GaussianProcess, factor: Factor) -> tuple[Float[Array, "label label"], Float[Array, ""]]:
     """Cholesky factor of K with a jitter on its diagonal, and the jitter."""
     kernel = kernels.kernel(factor)
-    jitter = _jitter(kernel)
+    jitter = jitter_of(kernel)
     return jnp.linalg.cholesky(kernel + jitter * jnp.eye(len(kernel))), jitter
 
 
-def _jitter(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
+def jitter_of(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
+    """Variance added to each output, which keeps K regular."""
     # The smallest jitter is for inputs that are all zero.
     return JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
-
-
-def leave_one_out(
-    kernels: GaussianProcess,
-    likelihood: Likelihood,
-    order_parameter: OrderParameter,
-    outputs: Outputs,
-    labels: Labels,
-    nodes: Float[Array, "node output"],
-) -> Float[Array, " example"]:
-    """Log density log p(Y_i | f of all other examples, U) of each example, integrated over the example's own outputs.
-
-    Given the outputs of the other examples, f_i is Gaussian with precision B = (K^{-1})_ii and mean
-    f_i - B^{-1} (K^{-1} f)_i; with several outputs these are blocks. With f_i = mean + L z, L L^T = B^{-1}, and d the
-    maximum of p(Y_i | z) p(z),
-
-        p(Y_i | ..) = exp(-|d|^2 / 2) E[p(Y_i | d + z) exp(-d . z)],  z standard normal,
-
-    which is an average over nodes. If log p(Y_i | z) is concave, with gradient d at d, no term exceeds p(Y_i | d).
-
-    Args:
-        kernels: kernels K(U).
-        likelihood: likelihood of the labels given f.
-        order_parameter: U.
-        outputs: f on the training examples, shape (P,) or (P, m).
-        labels: labels, of the same shape.
-        nodes: standard normal points over which the expectation is averaged, shape (S, m).
-    """
-    kernel = kernels.kernel_of(order_parameter)
-    jittered = kernel + _jitter(kernel) * jnp.eye(len(kernel))
-    root = jnp.linalg.cholesky(jittered)
-    inverse = jax.scipy.linalg.solve_triangular(root, jnp.eye(len(root)), lower=True)
-    columns = inverse.reshape(len(root), -1, kernels.outputs)
-    blocks = jnp.einsum("xec,xed->ecd", columns, columns)
-    pulled = jax.scipy.linalg.cho_solve((root, True), outputs.reshape(-1)).reshape(-1, kernels.outputs)
-
-    def one(block, pull, at, label):
-        lower = jnp.linalg.cholesky(block)
-        spread = jax.scipy.linalg.solve_triangular(lower, jnp.eye(len(lower)), lower=True).T
-        mean = at.reshape(-1) - spread @ (spread.T @ pull)
-
-        def log_likelihood(point):
-            moved = (mean + spread @ point).reshape(1, *at.shape)
-            return likelihood.log_prob(moved, label[None])[0]
-
-        def value(point):
-            return point @ point / 2 - log_likelihood(point)
-
-        def local(point):
-            return Local(value(point), jax.grad(value)(point), jax.hessian(value)(point))
-
-        shift = minimum(value, local, jnp.zeros(len(lower)), LEAVE_ONE_OUT_STEPS, 1e-3).point
-        terms = jax.vmap(lambda node: log_likelihood(shift + node) - shift @ node)(nodes)
-        return jax.scipy.special.logsumexp(terms) - jnp.log(len(nodes)) - shift @ shift / 2
-
-    return jax.vmap(one)(blocks, pulled, outputs, labels)
 
 
 def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Factor) -> Whitening:

@@ -307,7 +307,9 @@ class Mclmc(Unadjusted):
         state = integrators.IntegratorState(point.position, point.momentum, point.logdensity, point.gradient)
         length = self.length * jnp.sqrt(point.position.size)
         (position, momentum, value, gradient), info = kernel(key, state, logdensity, 1.0, length, step_size)
-        return Move(Point(position, value, gradient, momentum), jnp.ones(()), info.energy_change, MCLACHLAN_GRADIENTS)
+        # BlackJAX takes back a step to where the density is not finite, and calls its energy error 0.
+        error = jnp.where(info.nonans, info.energy_change, jnp.inf)
+        return Move(Point(position, value, gradient, momentum), jnp.ones(()), error, MCLACHLAN_GRADIENTS)
 
     def adapted(self, state: LangevinState, moves: Move) -> LangevinState:
         """State with the step size adapted to the energy errors of the transition's steps, whose variance grows as eps^6."""
@@ -315,8 +317,9 @@ class Mclmc(Unadjusted):
         decay = (self.memory - 1) / (self.memory + 1)
 
         def seen(tuning: EnergyTuning, error: Array) -> tuple[EnergyTuning, None]:
+            known, error = jnp.isfinite(error), jnp.where(jnp.isfinite(error), error, 0.0)
             ratio = error**2 / (dimension * self.desired_energy_var) + 1e-8
-            weight = jnp.exp(-(jnp.log(ratio) ** 2) / (2 * (6 * self.trust) ** 2))
+            weight = known * jnp.exp(-(jnp.log(ratio) ** 2) / (2 * (6 * self.trust) ** 2))
             return EnergyTuning(decay * tuning.weight + weight, decay * tuning.mean + weight * ratio / size**6), None
 
         tuning, _ = jax.lax.scan(seen, state.tuning, moves.energy_error)

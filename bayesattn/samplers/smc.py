@@ -6,6 +6,7 @@ form islands, which do not mix. All islands share powers, step sizes and metrics
 island gives an estimate of p(Y), and the scatter of these estimates gives the error.
 """
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +42,9 @@ LEAPFROG_STEPS = 8
 TARGET_ACCEPTANCE = 0.8
 MOST_STEPS = 200
 """Most steps from the prior to the posterior."""
+WIDEST_RANGE = 1.0
+"""Range of the islands' log p(Y) above which they are too few."""
+LARGEST_RELIABLE_ERROR = 0.3
 
 Particles = Float[Array, "island particle coordinate"]
 
@@ -50,29 +54,39 @@ class Annealed(Described):
     """Evidence and draws from tempered sequential Monte Carlo.
 
     Args:
-        log_evidence: log p(Y), the log of the mean of the islands' estimates.
-        error: its standard error, from the scatter of the islands, with Student's factor for their small number.
+        log_evidence: log p(Y), the log of the mean of the islands' estimates. It is biased low, since powers and metric
+            are chosen from the particles themselves, the more the fewer there are.
+        error: half of its 95 % interval. It adds the variance that independent particles would have to the scatter of the
+            islands (of p(Y) or of log p(Y), whichever is larger), with Student's factor for their small number.
+        reliable: whether the islands lie within a nat of each other, and the error is at most 0.3.
         islands: log p(Y) by each island.
         powers: powers of the likelihood, from 0 to 1.
         acceptance: mean acceptance probability of the moves at each power.
+        died: number of prior draws whose likelihood is 0 or NaN.
+        particles: number of particles of all islands.
         draws: particles resampled by weight, in the format of `bayesattn.sample`; each island is a "chain". Draws of
             one island may be copies of each other, so effective sample sizes are upper bounds.
     """
 
     log_evidence: float
     error: float
+    reliable: bool
     islands: Float[np.ndarray, " island"]
     powers: Float[np.ndarray, " power"]
     acceptance: Float[np.ndarray, " power"]
+    died: int
+    particles: int
     draws: "xr.DataTree"
 
     def _described(self) -> tuple[str, dict[str, str]]:
         rows = {
             "log evidence": f"{self.log_evidence:.4g} ± {self.error:.2g}, of {len(self.islands)} islands"
-            f" from {self.islands.min():.4g} to {self.islands.max():.4g}",
+            f" from {self.islands.min():.4g} to {self.islands.max():.4g}" + ("" if self.reliable else ", not reliable"),
             "powers": f"{len(self.powers)}; moves accepted with probability {self.acceptance.min():.2f} to"
             f" {self.acceptance.max():.2f}",
         }
+        if self.died:
+            rows["died"] = f"{self.died} of {self.particles} draws from the prior, whose likelihood is 0 or NaN"
         return "Annealed", rows
 
 
@@ -101,6 +115,8 @@ def anneal(
     Raises:
         ValueError: invalid numbers, a parameterisation that does not fit the model or cannot draw from its prior.
         FloatingPointError: the posterior is not reached in 200 steps, or no particle of an island has a finite likelihood.
+
+    Warns if islands differ by more than a nat, or if the likelihood of a prior draw is NaN, which counts as 0.
     """
     require_kind("model", model, Posterior)
     for name, value, least in (("islands", islands, 2), ("particles", particles, 8), ("moves", moves, 1)):
@@ -116,9 +132,16 @@ def anneal(
     like = ravel_pytree(posterior.initial(first_key(0)))[0]
     points = _prior(jax.random.split(start_key, (islands, particles)), posterior)
     step, power = 0.5 * like.size**-0.25, 0.0
-    log_evidence, powers, acceptance = np.zeros(islands), [0.0], []
+    log_evidence, variance, died, powers, acceptance = np.zeros(islands), 0.0, 0, [0.0], []
     for level in watched(range(MOST_STEPS), "annealing"):
         likelihoods = np.asarray(_log_likelihoods(points, posterior))
+        if level == 0:
+            died = int(np.sum(~np.isfinite(likelihoods)))
+            if undefined := int(np.sum(np.isnan(likelihoods))):
+                warnings.warn(
+                    f"likelihood is NaN for {undefined} of {likelihoods.size} draws from the prior, and counts as 0 there",
+                    stacklevel=3,
+                )
         likelihoods = np.where(np.isfinite(likelihoods), likelihoods, -np.inf)
         if not np.isfinite(likelihoods).any(1).all():
             raise FloatingPointError(
@@ -127,6 +150,10 @@ def anneal(
         rise = _rise(likelihoods, 1 - power)
         log_weights = rise * likelihoods
         log_evidence += special.logsumexp(log_weights, axis=1) - np.log(particles)
+        # Variance for independent particles: a lower bound, in case the islands agree by chance.
+        variance += (
+            np.exp(special.logsumexp(2 * log_weights) - 2 * special.logsumexp(log_weights)) - 1 / log_weights.size
+        )
         power = 1.0 if rise >= 1 - power else power + rise
         powers.append(power)
         normal = special.softmax(log_weights, axis=1)
@@ -142,15 +169,30 @@ def anneal(
             f"the posterior was not reached in {MOST_STEPS} powers of the likelihood, the last is {power:.3g}: raise the"
             " temperature or the number of particles"
         )
-    mean = special.logsumexp(log_evidence) - np.log(islands)
-    scatter = np.std(np.exp(log_evidence - mean), ddof=1) / np.sqrt(islands)
-    student = special.stdtrit(islands - 1, special.ndtr(1.0))
+    mean, error = _mean(log_evidence, variance)
+    if (differ := np.ptp(log_evidence)) > WIDEST_RANGE:
+        warnings.warn(
+            f"log p(Y) of the {islands} islands differs by {differ:.2g} nats: there are too few particles for the evidence"
+            f" and its error ({particles} an island), or too few moves ({moves})",
+            stacklevel=3,
+        )
+    reliable = bool(differ <= WIDEST_RANGE and error <= LARGEST_RELIABLE_ERROR)
     # Islands are weighted by their estimates of the evidence.
     shares = special.softmax(log_evidence)
     chosen = _across_islands(np.random.default_rng(np.asarray(jax.random.key_data(last_key))), shares, particles)
     flat = np.asarray(points).reshape(-1, like.size)[chosen].reshape(islands, particles, -1)
     draws = from_vectors(flat, model, parameterisation, weights=weights, seed=seed)
-    return Annealed(float(mean), float(student * scatter), log_evidence, np.array(powers), np.array(acceptance), draws)
+    return Annealed(
+        mean, error, reliable, log_evidence, np.array(powers), np.array(acceptance), died, islands * particles, draws
+    )
+
+
+def _mean(log_evidence: np.ndarray, variance: float) -> tuple[float, float]:
+    """Log of the mean of the islands' estimates, and half of its 95 % interval."""
+    islands = len(log_evidence)
+    mean = special.logsumexp(log_evidence) - np.log(islands)
+    scatter = max(np.std(np.exp(log_evidence - mean), ddof=1), np.std(log_evidence, ddof=1)) / np.sqrt(islands)
+    return float(mean), float(np.hypot(special.stdtrit(islands - 1, 0.975) / 2 * scatter, np.sqrt(variance)))
 
 
 def _across_islands(random: np.random.Generator, shares: np.ndarray, particles: int) -> np.ndarray:
@@ -176,8 +218,9 @@ def _rise(likelihoods: np.ndarray, most: float) -> float:
 
     if share(most) >= EFFECTIVE_SHARE:
         return most
-    log_most = np.log(most)
-    found: Any = optimize.brentq(lambda logarithm: share(np.exp(logarithm)) - EFFECTIVE_SHARE, log_most - 40, log_most)
+    # At the lower end of the bracket, no weight is more than a hundredth smaller than another.
+    least, log_most = np.log(0.01 / np.ptp(likelihoods)), np.log(most)
+    found: Any = optimize.brentq(lambda logarithm: share(np.exp(logarithm)) - EFFECTIVE_SHARE, least, log_most)
     return float(np.exp(found))
 
 

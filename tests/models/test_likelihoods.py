@@ -8,12 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy import stats
 
 import bayesattn as ba
 from bayesattn.checks import calibration
 from bayesattn.classes import class_scores
-from bayesattn.models import collapsed, latent_outputs, path
+from bayesattn.models import collapsed, latent_outputs, left_out, path
 from bayesattn.network import effective_weights, path_readouts
 from tests.conftest import relative_error
 from tests.posteriors import prior_draws, two_sample_z_score, z_score
@@ -354,10 +353,7 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     )
     root = rng.normal(size=(arch.rows, arch.rows))
     u, f = root @ root.T, rng.normal(size=model.labels.shape)
-    nodes = jnp.asarray(stats.qmc.MultivariateNormalQMC(np.zeros(outputs), seed=0).random(256))
-    found = latent_outputs.leave_one_out(
-        model.kernels, model.likelihood, jnp.asarray(u), jnp.asarray(f), jnp.asarray(model.labels), nodes
-    )
+    found = left_out.leave_one_out(model.kernels, model.likelihood, *map(jnp.asarray, (u, f, model.labels, f[None])))
     kernel, own = np.asarray(model.kernels.kernel_of(jnp.asarray(u))), np.arange(outputs)  # of the first example
     others = np.arange(outputs, len(kernel))
     slope = np.linalg.solve(kernel[np.ix_(others, others)], kernel[np.ix_(others, own)]).T

@@ -1,0 +1,117 @@
+"""Leave-one-out integrals over an example's outputs: likelihoods that are far narrower than the spread of the outputs."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import special
+
+from bayesattn.models import left_out
+
+SCALES = (1.0, 0.1, 0.03, 0.01, 0.001)
+normal = jax.scipy.stats.norm.logpdf
+
+
+def two_spikes(label, output, scale):
+    """The label is the output or its negative."""
+    return jnp.logaddexp(normal(label, output, scale), normal(label, -output, scale)) - jnp.log(2.0)
+
+
+def spike_and_slab(label, output, scale):
+    """One label in ten is an outlier."""
+    spike = jnp.log(0.9) + normal(label, output, scale)
+    return jnp.logaddexp(spike, jnp.log(0.1) + normal(label, output, 2.0))
+
+
+ONE_OUTPUT = {
+    "Student": lambda label, output, scale: jax.scipy.stats.t.logpdf(label, 4.0, output, scale),
+    "Cauchy": lambda label, output, scale: jax.scipy.stats.t.logpdf(label, 1.0, output, scale),
+    "Laplace": lambda label, output, scale: -jnp.abs(label - output) / scale - jnp.log(2 * scale),
+    "two spikes": two_spikes,
+    "spike and slab": spike_and_slab,
+    "counts": lambda _, output, scale: jnp.round(1 / scale) * output - jnp.exp(output),
+    "classes": lambda _, output, scale: jax.nn.log_sigmoid(output / scale),
+}
+
+
+def integrals(log_prob, cases):
+    """Log integrals of p(label | mean + spread z) p(z), for arrays of means, spreads, labels, scales and draws of z."""
+    size = cases[0].shape[1]
+    nodes = left_out.standard_nodes(size)
+
+    @jax.jit
+    @jax.vmap
+    def of(mean, spread, label, scale, drawn):
+        def log_integrand(z):
+            return jnp.sum(log_prob(label, mean + spread @ z, scale)) - z @ z / 2 - size / 2 * jnp.log(2 * jnp.pi)
+
+        return left_out.log_integral(log_integrand, drawn[0], drawn[1:], nodes)
+
+    return np.asarray(of(*map(jnp.asarray, cases)))
+
+
+@pytest.mark.parametrize("name", ONE_OUTPUT)
+def test_integrals_over_one_output_are_those_of_quadrature(name):
+    """Points at all scales around both labels, so that the sum is exact; draws of z by its inverse distribution."""
+    rng, means, labels, drawn, exact = np.random.default_rng(0), [], [], [], []
+    scales = np.repeat(SCALES, 4)
+    steps = np.geomspace(1e-8, 60, 4000)
+    around = np.concatenate([-steps[::-1], [0.0], steps])
+    log_prob = jax.jit(ONE_OUTPUT[name])
+    for scale in scales:
+        mean, label = rng.normal(size=2)
+        ends = np.unique(np.concatenate([around, around + label - mean, around - label - mean]))
+        points, widths = (ends[1:] + ends[:-1]) / 2, np.diff(ends)
+        values = np.asarray(log_prob(label, mean + points, scale)) - points**2 / 2 - np.log(2 * np.pi) / 2
+        exact.append(special.logsumexp(values, b=widths))
+        ranks = np.cumsum(widths * np.exp(values - exact[-1]))
+        drawn.append(points[np.searchsorted(ranks, rng.uniform(size=7)).clip(max=len(points) - 1)][:, None])
+        means.append([mean])
+        labels.append([label])
+    found = integrals(
+        ONE_OUTPUT[name], [np.array(means), np.ones((len(means), 1, 1)), np.array(labels), scales, np.array(drawn)]
+    )
+    # A draw in ten thousand may leave a mode out; none of these does.
+    assert np.max(np.abs(found - exact)) < 0.1
+    assert np.sqrt(np.mean((found - exact) ** 2)) < 0.04
+
+
+@pytest.mark.parametrize("outputs", [2, 3])
+@pytest.mark.parametrize("log_prob", [two_spikes, spike_and_slab])
+def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outputs):
+    rng, means, spreads, labels, drawn, exact = np.random.default_rng(1), [], [], [], [], []
+    scales = np.repeat(SCALES, 3)
+    for number, scale in enumerate(scales):
+        root = rng.normal(size=(outputs, outputs + number % 3 - 1)) if number % 3 else rng.normal(size=(outputs, 5))
+        spread = np.linalg.cholesky(root @ root.T + 1e-6 * np.eye(outputs))
+        mean, z = rng.normal(size=(2, outputs))
+        label, terms = mean + spread @ z + scale * rng.normal(size=outputs), []
+        for choice in itertools.product((0, 1), repeat=outputs):
+            of = np.array(choice)
+            if log_prob is two_spikes:
+                signs, noise, weight = 1 - 2.0 * of, scale * np.ones(outputs), 0.5**outputs
+            else:
+                signs, noise = np.ones(outputs), np.where(of, 2.0, scale)
+                weight = np.prod(np.where(of, 0.1, 0.9))
+            covariance = spread @ spread.T + np.diag(noise**2)
+            away = signs * label - mean
+            solved = np.linalg.solve(covariance, away)
+            log_mass = np.log(weight) - (away @ solved + np.linalg.slogdet(2 * np.pi * covariance)[1]) / 2
+            precision = np.eye(outputs) + spread.T @ (spread / noise[:, None] ** 2)
+            terms.append((log_mass, spread.T @ solved, np.linalg.cholesky(np.linalg.inv(precision))))
+        masses = np.array([term[0] for term in terms])
+        # Every mode of 3 % or more is known from some draw.
+        large = np.flatnonzero(special.softmax(masses) > 0.03)
+        chosen = np.append(large, rng.choice(len(terms), 9 - len(large), p=special.softmax(masses)))
+        drawn.append([terms[each][1] + terms[each][2] @ rng.normal(size=outputs) for each in chosen])
+        exact.append(special.logsumexp(masses))
+        means.append(mean)
+        spreads.append(spread)
+        labels.append(label)
+    found = integrals(log_prob, [*map(np.array, (means, spreads, labels)), scales, np.array(drawn)])
+    known = np.isfinite(found)
+    assert np.mean(known) > 0.9
+    assert np.sqrt(np.mean((found - exact)[known] ** 2)) < 0.04
+    assert np.max(np.abs(found - exact)[known]) < 0.1
