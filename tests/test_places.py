@@ -133,6 +133,7 @@ compressed.read_store compressed.write_store _util.files.append_line _util.files
 _util.files.sync _util.files.sync_folder runs.folder.beside runs.folder.clean runs.folder.damaged
 runs.folder.is_free runs.folder.locked runs.folder.remove runs.folder.replace sweep.plan.Planned
 reference.truth.Truth.open reference.truth.Truth.save attention.pretrained.from_transformers
+attention.read.Store.new
 """
 """Functions whose paths went through `user_path` before, are made by the package, or need PyTorch; whole modules."""
 OWN_MODULES = ("runs.store", "sweep.table", "sweep.execute")

@@ -2,8 +2,9 @@
 
 from bayesattn.attention import paths
 from bayesattn.attention.paths import matrices, path_inputs, paths_from_matrices
-from bayesattn.attention.pretrained import Read, from_cache, from_transformers
+from bayesattn.attention.pretrained import from_cache, from_transformers
 from bayesattn.attention.projection import Projection, principal_components
+from bayesattn.attention.read import Read
 
 __all__ = [
     "Projection",

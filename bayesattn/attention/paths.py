@@ -244,7 +244,7 @@ def checked_matrices(
         if deviations[layer] > tolerance:
             raise BayesattnError(
                 f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{_renormalise_hint(deviations[layer], renormalise)}"
+                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:
@@ -274,12 +274,20 @@ def checked_tolerance(renormalise: Checked) -> float:
     return tolerance
 
 
-def _renormalise_hint(deviation: float, renormalise: float | None) -> str:
-    """End of the error about row sums: the limit exceeded, or advice if rounding explains the deviation from 1."""
+def _renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
+    """End of the error about row sums: the limit exceeded, or advice if the cause of the deviation from 1 is known."""
     if renormalise is not None:
         return f", more than renormalise, {renormalise:g}"
-    rounded = f", which half precision explains; renormalise={2 * deviation:.1g} divides rows by their sums"
-    return rounded if deviation <= HALF_PRECISION_DEVIATION else ""
+    off = np.abs(sums - 1).max()
+    advice = f"; renormalise={min(2 * off, (1 + off) / 2):.2g} divides rows by their sums"
+    return f": {cause}{advice}" if (cause := cause_of_sums(sums.min(), sums.max())) else ""
+
+
+def cause_of_sums(lowest: float, highest: float) -> str:
+    """What explains rows whose sums are not 1: rounding errors have both signs, sinks only make sums smaller."""
+    if lowest > 0 and highest <= 1 + ROW_TOLERANCE:
+        return "attention sinks, whose share is missing, explain this"
+    return "half precision explains this" if max(1 - lowest, highest - 1) <= HALF_PRECISION_DEVIATION else ""
 
 
 def checked_heads(weights: Checked, features: int) -> tuple:

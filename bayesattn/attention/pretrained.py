@@ -7,117 +7,27 @@ Layers and heads are counted from 0, as Hugging Face and TransformerLens count t
 layer `layer`.
 """
 
-import itertools
-import math
 import shutil
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float
 
-from bayesattn._util.checks import (
-    Checked,
-    entries,
-    positive_integer,
-    readable,
-    real_array,
-    require_kind,
-    require_memory,
-    shown,
-    truth,
-)
+from bayesattn._util.checks import Checked, entries, positive_integer, readable, real_array, shown
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.extras import require
 from bayesattn._util.files import require_new, user_path
-from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
-from bayesattn.attention.paths import (
-    HALF_PRECISION_DEVIATION,
-    checked_mask,
-    checked_matrices,
-    checked_tokens,
-    checked_tolerance,
-    paths_from_matrices,
-)
-from bayesattn.attention.projection import Projection
-from bayesattn.attention.pytorch import evaluated
+from bayesattn.attention.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding
+from bayesattn.attention.paths import checked_mask, checked_tolerance
+from bayesattn.attention.pytorch import evaluated, pad_token
+from bayesattn.attention.read import Read, Store
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""
-CHUNK_BYTES = 2**26
-"""Approximate memory of the attention whose path inputs are computed at a time."""
-Attention = Float[np.ndarray, "example _ query key"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Read(Described):
-    """Hidden states and attention of chosen layers and heads of a transformer; unpacks into `inputs, matrices, mask`.
-
-    Args:
-        inputs: hidden states before the first of the layers, shape (P, T, N_0), float32.
-        matrices: attention of each layer, shape (P, H_l, T, T), float32; rows of tokens sum to 1, and padding attends to
-            itself.
-        mask: True for tokens and False for padding, shape (P, T).
-        skips: rho of each layer: least-squares factor from the hidden states before the layer to those after it, over
-            all tokens, or 0 if negative. To model the residual stream, use these as the skips of the architecture.
-        head_names: layer and number of each head, such as "5.0".
-    """
-
-    inputs: Float[np.ndarray, "example token feature"]
-    matrices: list[Attention]
-    mask: Bool[np.ndarray, "example token"]
-    skips: tuple[float, ...]
-    head_names: tuple[tuple[str, ...], ...]
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter((self.inputs, self.matrices, self.mask))
-
-    def path_inputs(self, readout: str = "mean", skips: Checked = False) -> Float[np.ndarray, "example path feature"]:
-        """Path inputs xi of shape (P, Pi, N_0), in float64.
-
-        Args:
-            readout: "mean" over tokens, the "first" token or the "last" one; choose the readout of the transformer.
-            skips: whether the layers have skip connections (the residual stream); one truth value for all layers.
-
-        Raises:
-            ValueError: another readout, or skips that are not true or false.
-        """
-        flags = [truth("skips", skips)] * len(self.matrices)
-        heads = sum(len(names) for names in self.head_names)
-        chunk = max(1, CHUNK_BYTES // (8 * heads * self.inputs.shape[1] ** 2))
-        chunks = [slice(start, start + chunk) for start in range(0, len(self.inputs), chunk)]
-        return np.concatenate(
-            [
-                np.asarray(
-                    paths_from_matrices(
-                        self.inputs[part],
-                        [_normalised(matrix[part]) for matrix in self.matrices],
-                        readout,
-                        self.mask[part],
-                        flags,
-                    )
-                )
-                for part in watched(chunks, "path inputs", "batches")
-            ]
-        )
-
-    def projected(self, projection: Projection) -> "Read":
-        """Copy with inputs projected to fewer features."""
-        require_kind("projection", projection, Projection)
-        return replace(self, inputs=projection(self.inputs, self.mask))
-
-    def _described(self) -> tuple[str, dict[str, str]]:
-        examples, tokens, features = self.inputs.shape
-        layers = [f"{len(names)} of layer {names[0].partition('.')[0]}" for names in self.head_names]
-        return "Attention of a transformer", {
-            "sequences": f"{examples} of {tokens} tokens, {self.mask.mean():.0%} of them not padding; {features} features",
-            "heads": ", ".join(layers),
-            "skips": ", ".join(f"{rho:.3g}" for rho in self.skips) + " (least squares)",
-        }
 
 
 def from_transformers(
@@ -137,19 +47,22 @@ def from_transformers(
 
     Args:
         model: the transformer (needs PyTorch: `pip install 'bayesattn[transformers]'`).
-        batch: its arguments by name, as a tokeniser returns them: input_ids of shape (P, T), attention_mask, .. If
-            sequences are padded on the left, positions begin with the first token, unless position_ids are given.
+        batch: its arguments by name, as a tokeniser returns them: input_ids of shape (P, T), attention_mask, ..
+            Padding may be anywhere. Sequences of equally many tokens are read together, without padding, so that
+            positions begin with the first token unless position_ids are given.
         layers: the layers, from 0, ascending; negative numbers count from the last.
         heads: heads of each layer, from 0: one list for all layers, or a list for each; by default all.
         batch_size: sequences read at a time.
         renormalise: largest accepted deviation of the sum of a token's attention from 1; attention is divided by this
-            sum. Half precision needs about 0.02.
+            sum. Half precision needs about 0.02. A warning says if sums are smaller than 1 only, as attention sinks
+            make them, since the share of the sinks is then left out.
         folder: new folder for arrays that do not fit into memory: inputs.npy, mask.npy and attention_<layer>.npy, opened
             as memory maps.
 
     Raises:
-        ValueError: a model that returns no attention, layers or heads that it does not have, attention to padding, sums
-            that are off by more than `renormalise`, values that are not finite; not enough memory.
+        ValueError: a model that returns no attention, or that does not say which of its layers have attention; layers or
+            heads that it does not have; sums that are off by more than `renormalise`, values that are not finite; not
+            enough memory.
         FileExistsError: the folder exists.
         ImportError: PyTorch is not installed.
     """
@@ -161,26 +74,45 @@ def from_transformers(
         raise BayesattnError(
             f"batch must be the arguments of the model by name, as a tokeniser returns them, got {shown(batch)}"
         )
-    sizes = {name: _examples(name, value) for name, value in batch.items()}
+    arrays = {name: _array_of(name, value) for name, value in batch.items()}
+    sizes = {name: len(value) for name, value in arrays.items()}
     if len(set(sizes.values())) != 1:
-        raise BayesattnError(f"batch must hold arrays of equally many sequences, got {sizes or shown(batch)}")
+        raise BayesattnError(f"batch must hold arrays of equally many sequences, got {sizes}")
     examples, size = next(iter(sizes.values())), positive_integer("batch_size", batch_size)
-    tolerance = checked_tolerance(renormalise)
-    store: _Store | None = None
+    real, tolerance = np.ones((examples, 1), bool), checked_tolerance(renormalise)
+    if masked := "attention_mask" in arrays:
+        real = np.asarray(readable(arrays["attention_mask"])) > 0
+        checked_mask(real, examples, real.shape[1], "batch['attention_mask']")
+    store, tokens, unknown_end = None, real.shape[1], False
     with evaluated(model) as run, _removed_if_refused(place):
-        for part in watched([slice(at, at + size) for at in range(0, examples, size)], "transformer", "batches"):
-            piece = {name: value[part] for name, value in batch.items()}
-            states, attention = run(piece)
-            chosen = _chosen(layers, heads, [each.shape[1] for each in attention])
-            mask = piece.get("attention_mask")
-            mask = np.ones(states[0].shape[:2], bool) if mask is None else np.asarray(readable(mask)) > 0
+        for name in () if masked else arrays.keys() & {"input_ids", "inputs_embeds"}:
+            warn_if_padded("attention_mask", padded_ends(np.asarray(readable(arrays[name])), pad_token(model)))
+        for rows, columns in watched(equally_long(real, size), "transformer", "batches"):
+            states, attention, known = run(without_padding(arrays, rows, columns, tokens))
+            if masked and states[0].shape[1] != columns.shape[1]:
+                raise BayesattnError(
+                    "hidden states must have as many tokens as attention_mask has in a sequence,"
+                    f" {columns.shape[1]}, got {states[0].shape[1]}"
+                )
+            counts = [attention[layer].shape[1] if layer in attention else 0 for layer in range(len(states) - 1)]
+            chosen = _chosen(layers, heads, counts)
+            unknown_end |= not known and len(counts) - 1 in chosen
+            before, after = (
+                [at_places(states[layer + step], columns, tokens, 1) for layer in chosen] for step in (0, 1)
+            )
+            picked = [at_places(attention[layer][:, kept], columns, tokens, 2, 3) for layer, kept in chosen.items()]
             if store is None:
-                store = _Store.new(examples, states[0].shape[1:], chosen, place)
-            pairs = [(states[layer], states[layer + 1]) for layer in chosen]
-            picked = [attention[layer][:, kept] for layer, kept in chosen.items()]
-            store.put(part, pairs, picked, mask, tolerance)
+                store = Store.new(examples, before[0].shape[1:], chosen, place)
+            mask = real[rows] if masked else np.ones(before[0].shape[:2], bool)
+            store.put(rows, list(zip(before, after, strict=True)), picked, mask, tolerance)
     if store is None:
         raise BayesattnError("batch must hold at least one sequence, got none")
+    if unknown_end:
+        warnings.warn(
+            "skips of the last layer compare its input with the model's last hidden state, which may have passed a final"
+            " norm: the output of the last layer was not found",
+            stacklevel=2,
+        )
     return store.result()
 
 
@@ -195,7 +127,8 @@ def from_cache(
             of shape (P, T, N_0).
         layers: the layers, from 0, ascending.
         heads: heads of each layer, from 0: one list for all layers, or a list for each; by default all.
-        mask: True for tokens and False for padding, shape (P, T); by default there is no padding.
+        mask: True for tokens and False for padding, shape (P, T); by default there is no padding. A warning says if it
+            looks otherwise: tokens that repeat at an end, as far as states show it, or to which no token attends.
         renormalise: as for `from_transformers`.
 
     Raises:
@@ -220,16 +153,22 @@ def from_cache(
     pairs = [(entry("resid_pre", layer), entry("resid_post", layer)) for layer in numbers]
     examples, tokens = pairs[0][0].shape[:2]
     checked = checked_mask(mask, examples, tokens)
-    store = _Store.new(examples, pairs[0][0].shape[1:], chosen, None)
+    store = Store.new(examples, pairs[0][0].shape[1:], chosen, None)
+    if checked is None:
+        unseen = np.all([pattern.sum((1, 2)) == 0 for pattern in patterns.values()], axis=0).any(1)
+        warn_if_padded("mask", padded_ends(_embeddings(cache, pairs[0][0])) | unseen)
+        checked = np.ones((examples, tokens), bool)
     picked = [patterns[layer][:, kept] for layer, kept in chosen.items()]
-    store.put(
-        slice(0, examples),
-        pairs,
-        picked,
-        np.ones((examples, tokens), bool) if checked is None else checked,
-        tolerance,
-    )
+    store.put(slice(0, examples), pairs, picked, checked, tolerance)
     return store.result()
+
+
+def _embeddings(cache: Checked, states: np.ndarray) -> np.ndarray:
+    """Embedded tokens, which repeat where tokens do; states of a later layer if the cache has none before the first."""
+    for key in ("embed", ("resid_pre", 0)):
+        with suppress(KeyError, IndexError, TypeError):
+            return np.asarray(readable(cache[key]))
+    return states
 
 
 @contextmanager
@@ -243,17 +182,17 @@ def _removed_if_refused(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _examples(name: str, value: Any) -> int:
-    """Number of sequences of an argument of the model."""
+def _array_of(name: str, value: Any) -> Any:
+    """Argument of the model as an array or tensor, with sequences on its first axis and tokens on its second."""
     try:
-        shape = tuple(value.shape) if hasattr(value, "shape") else np.shape(value)
+        value = value if hasattr(value, "shape") else np.asarray(readable(value))
     except ValueError:
         raise BayesattnError(
             f"batch[{name!r}] must be an array, got sequences of different lengths: let the tokeniser pad them"
         ) from None
-    if len(shape) < 2 or (name == "attention_mask" and len(shape) != 2):
-        raise BayesattnError(f"batch[{name!r}] must have shape (sequences, tokens), got {shape}")
-    return shape[0]
+    if value.ndim < 2 or (name == "attention_mask" and value.ndim != 2):
+        raise BayesattnError(f"batch[{name!r}] must have shape (sequences, tokens), got {tuple(value.shape)}")
+    return value
 
 
 def _ascending(layers: Checked) -> list[int]:
@@ -279,6 +218,9 @@ def _chosen(layers: Checked, heads: Checked, counts: Sequence[int]) -> dict[int,
                 f"layers must be below {len(counts)}, the model's number of layers, got {shown(layers)}"
             )
     numbers = _ascending([int(layer) % len(counts) for layer in given])
+    if without := [layer for layer in numbers if not counts[layer]]:
+        having = [layer for layer, count in enumerate(counts) if count]
+        raise BayesattnError(f"layers must be layers with attention, {having}, got {without}, which have none")
     if heads is None:
         return {layer: list(range(counts[layer])) for layer in numbers}
     lists = entries("heads", heads, "a list of heads, from 0, or a list for each layer", most_axes=2)
@@ -296,82 +238,3 @@ def _chosen(layers: Checked, heads: Checked, counts: Sequence[int]) -> dict[int,
             )
         chosen[layer] = kept
     return chosen
-
-
-def _normalised(matrix: Attention) -> np.ndarray:
-    """Rows divided by their sums in float64; in float32 they sum to 1 only up to rounding."""
-    wide = np.asarray(matrix, float)
-    return wide / wide.sum(-1, keepdims=True)
-
-
-@dataclass(frozen=True)
-class _Store:
-    """Arrays that are filled batch by batch, in memory or in files, and the sums from which rho is computed."""
-
-    chosen: dict[int, list[int]]
-    inputs: np.ndarray
-    attention: list[np.ndarray]
-    mask: np.ndarray
-    products: np.ndarray
-
-    @classmethod
-    def new(cls, examples: int, shape: tuple[int, ...], chosen: dict[int, list[int]], folder: Path | None) -> "_Store":
-        tokens, features = shape
-        shapes = {"inputs": (examples, tokens, features)} | {
-            f"attention_{layer}": (examples, len(kept), tokens, tokens) for layer, kept in chosen.items()
-        }
-        if folder is None:
-            needed = 4 * sum(map(math.prod, shapes.values()))
-            require_memory("the attention", needed, "give a folder, or use fewer layers, heads or tokens")
-            inputs, *attention = (np.empty(size, np.float32) for size in shapes.values())
-            return cls(chosen, inputs, attention, np.empty((examples, tokens), bool), np.zeros((len(chosen), 2)))
-        folder.mkdir(parents=True)
-
-        def mapped(name: str, size: tuple[int, ...], kind: Any = np.float32) -> np.ndarray:
-            return np.lib.format.open_memmap(folder / f"{name}.npy", mode="w+", dtype=kind, shape=size)
-
-        inputs, *attention = (mapped(name, size) for name, size in shapes.items())
-        return cls(chosen, inputs, attention, mapped("mask", (examples, tokens), bool), np.zeros((len(chosen), 2)))
-
-    def put(
-        self,
-        part: slice,
-        states: list[tuple[np.ndarray, np.ndarray]],
-        attention: list[np.ndarray],
-        mask: np.ndarray,
-        renormalise: float,
-    ) -> None:
-        """Check and keep one batch: hidden states before and after each layer, and attention."""
-        examples, tokens = mask.shape
-        checked_mask(mask, examples, tokens)
-        for each in itertools.chain(*states):
-            if each.shape != (wanted := (examples, tokens, self.inputs.shape[2])):
-                raise BayesattnError(f"hidden states must have shape {wanted}, got {each.shape}")
-        for each in attention:
-            if each.shape != (wanted := (examples, each.shape[1], tokens, tokens)):
-                raise BayesattnError(f"attention must have shape {wanted}, got {each.shape}")
-        itself = np.eye(tokens, dtype=bool)
-        attention = [np.where(mask[:, None, :, None], each, itself) for each in attention]
-        worst = max(np.abs(each.sum(-1, dtype=float) - 1).max() for each in attention)
-        if not worst <= renormalise:
-            halved = " (half precision explains this)" if worst <= HALF_PRECISION_DEVIATION else ""
-            raise BayesattnError(
-                f"attention of each token must sum to 1 within renormalise = {renormalise:g}, got a sum that is off by"
-                f" {worst:.2g}{halved}"
-            )
-        attention = checked_matrices([_normalised(each) for each in attention], examples, tokens, mask)
-        before, _ = checked_tokens("hidden states", states[0][0], mask)
-        for _, after in states:
-            checked_tokens("hidden states", after, mask)
-        self.inputs[part], self.mask[part] = before, mask
-        for kept, each in zip(self.attention, attention, strict=True):
-            kept[part] = each
-        for sums, (start, end) in zip(self.products, states, strict=True):
-            start, end = (np.asarray(each[mask], float) for each in (start, end))
-            sums += np.sum(start * end), np.sum(start**2)
-
-    def result(self) -> Read:
-        """Hidden states, attention, mask and skips of all batches."""
-        rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
-        names = tuple(tuple(f"{layer}.{head}" for head in kept) for layer, kept in self.chosen.items())
-        return Read(self.inputs, list(self.attention), self.mask, rho, names)
