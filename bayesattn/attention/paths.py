@@ -284,9 +284,9 @@ def _renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
 
 
 def cause_of_sums(lowest: float, highest: float) -> str:
-    """What explains rows whose sums are not 1: rounding errors have both signs, sinks only make sums smaller."""
+    """What explains rows whose sums are not 1: rounding has both signs, a missing share only one."""
     if lowest > 0 and highest <= 1 + ROW_TOLERANCE:
-        return "attention sinks, whose share is missing, explain this"
+        return "a share is missing, as that of attention sinks"
     return "half precision explains this" if max(1 - lowest, highest - 1) <= HALF_PRECISION_DEVIATION else ""
 
 

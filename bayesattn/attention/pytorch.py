@@ -1,5 +1,6 @@
 """Hidden states and attention from a run of a PyTorch transformer."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -46,13 +47,17 @@ def evaluated(model: Any) -> Iterator[Run]:
     if not isinstance(model, torch.nn.Module):
         raise BayesattnError(f"model must be a transformer of Hugging Face, got {shown(model)}")
     model = getattr(model, "_orig_mod", model)  # torch.compile would compile again for each length.
-    name, configs = type(model).__name__, _configurations(model)
+    name, configs, part = type(model).__name__, _configurations(model), _part(model)
+    arguments = inspect.signature(model.forward).parameters
+    if "output_attentions" not in arguments and not any(each.kind == each.VAR_KEYWORD for each in arguments.values()):
+        raise BayesattnError(f"model must have attention and return it, got {name}, which takes no output_attentions")
     passed: list[tuple[Any, Any]] = []
 
     def keep(_: Any, given: tuple, named: dict, output: Any) -> None:
         before = next((each for each in (*given, *named.values()) if isinstance(each, torch.Tensor)), None)
-        after: Any = output[0] if isinstance(output, tuple | list) and output else output
-        if isinstance(after, torch.Tensor) and before is not None and before.shape == after.shape and after.ndim == 3:
+        outputs = output if isinstance(output, tuple | list) else [output]
+        after = next((each for each in outputs if getattr(each, "shape", None) == getattr(before, "shape", ())), None)
+        if after is not None and after.ndim == 3:
             passed.append((before, after))
 
     def run(batch: Mapping[str, Any]) -> Layers:
@@ -65,13 +70,12 @@ def evaluated(model: Any) -> Iterator[Run]:
             first_line = str(error).strip().partition("\n")[0]
             raise BayesattnError(
                 f"model must read the batch and return its attention, got {name}, which stops with"
-                f" {type(error).__name__}: {first_line}{_part(configs)}"
+                f" {type(error).__name__}: {first_line}{part}"
             ) from error
         states, attention = getattr(found, "hidden_states", None), getattr(found, "attentions", None)
         if not states:
             raise BayesattnError(
-                "model must be an encoder or a causal model, whose output has hidden_states, got"
-                f" {name}{_part(configs)}"
+                f"model must be an encoder or a causal model, whose output has hidden_states, got {name}{part}"
             )
         if not attention or all(each is None for each in attention):
             eager = any(getattr(each, "_attn_implementation", None) == "eager" for each in configs)
@@ -106,10 +110,11 @@ def _configurations(model: Any) -> list[Any]:
     return [each.config for each in model.modules() if hasattr(each, "config")]
 
 
-def _part(configs: Sequence[Any]) -> str:
+def _part(model: Any) -> str:
     """End of the sentence about a model of an encoder and a decoder."""
-    both = any(getattr(each, "is_encoder_decoder", False) for each in configs)
-    return ": give its encoder, model.get_encoder()" if both else ""
+    both = any(getattr(each, "is_encoder_decoder", False) for each in _configurations(model))
+    decodes = any(name.rpartition(".")[2] == "decoder" for name, _ in model.named_modules())
+    return ": give its encoder, model.get_encoder()" if both and decodes else ""
 
 
 def _last(passed: list[tuple[Any, Any]], states: Sequence[Any]) -> list[Any]:

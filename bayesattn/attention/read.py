@@ -181,8 +181,8 @@ class Store:
         lowest, highest = self.sums
         if highest <= 1 + ROW_TOLERANCE and lowest < 1 - ROW_TOLERANCE:
             warnings.warn(
-                f"attention was divided by its sums, which are as small as {lowest:.3g} and never above 1: the share that"
-                " attention sinks take is left out",
+                f"attention was divided by its sums, which are as small as {lowest:.3g} and never above 1: a share, as that"
+                " of attention sinks, is left out",
                 stacklevel=3,
             )
         rho = tuple(max(0.0, float(together / own)) if own else 0.0 for together, own in self.products)
