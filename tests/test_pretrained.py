@@ -47,6 +47,41 @@ def test_a_cache_gives_path_inputs_of_each_sequence_by_itself():
     assert "2 of layer 1, 1 of layer 2" in repr(found)
 
 
+def test_padding_without_a_mask_is_said():
+    cache, mask = cache_of()
+    with pytest.warns(
+        UserWarning, match=f"mask is not given, though {(~mask.all(1)).sum()} of 5 sequences look padded"
+    ):
+        attention.from_cache(cache, layers=(1,))  # No token attends to padding.
+    patterns = {("pattern", layer): np.full((5, 3, 4, 4), 0.25) for layer in range(3)}
+    attention.from_cache(cache | patterns, layers=(1,))
+    embedded = np.random.default_rng(1).normal(size=(5, 4, 6))
+    embedded[:3, 2:] = 1.0
+    for key in ("embed", ("resid_pre", 0)):
+        with pytest.warns(UserWarning, match="mask is not given, though 3 of 5 sequences look padded"):
+            attention.from_cache(cache | patterns | {key: embedded}, layers=(1,))
+    attention.from_cache(cache | patterns | {"embed": embedded}, layers=(1,), mask=np.ones((5, 4), bool))
+
+
+def test_a_missing_share_and_scores_are_told_from_rounding():
+    cache, mask = cache_of()
+    sinks = cache | {("pattern", 1): cache["pattern", 1] * np.float32(0.99)}
+    with pytest.raises(ba.BayesattnError, match=r"off by 0.01 \(a share is missing, as that of attention sinks\)"):
+        attention.from_cache(sinks, layers=(1,), mask=mask)
+    with pytest.warns(UserWarning, match="as small as 0.99 and never above 1: a share, as that of attention sinks"):
+        attention.from_cache(sinks, layers=(1,), mask=mask, renormalise=0.02)
+    rounded = cache["pattern", 1] * np.linspace(0.99, 1.01, 4, dtype=np.float32)[:, None]
+    with pytest.raises(ba.BayesattnError, match=r"off by 0.01 \(half precision explains this\)"):
+        attention.from_cache(cache | {("pattern", 1): rounded}, layers=(1,), mask=mask)
+    scores = cache["pattern", 1] - mask[:, None, None] * np.float32(0.5)
+    with pytest.raises(ba.BayesattnError, match=r"\(scores before the softmax are not attention\)"):
+        attention.from_cache(cache | {("pattern", 1): scores}, layers=(1,), mask=mask)
+    with pytest.raises(
+        ba.BayesattnError, match=r"a share is missing, as that of attention sinks; renormalise=0.02 divides"
+    ):
+        attention.paths_from_matrices(cache["resid_pre", 1], [sinks["pattern", 1]], "mean", mask)
+
+
 def test_a_network_of_the_residual_stream_takes_what_was_read():
     cache, mask = cache_of(examples=12)
     found = attention.from_cache(cache, layers=(0, 1), mask=mask)
