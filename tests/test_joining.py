@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),  # Of names along axes.
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
 ]
-JOB = {"chains": 2, "warmup": 30, "draws": 60, "progress": False}
+JOB = {"sampler": "nuts", "chains": 2, "warmup": 30, "draws": 60, "progress": False}
 
 
 @pytest.fixture(scope="module")

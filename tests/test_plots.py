@@ -25,7 +25,7 @@ from bayesattn.plots.diagnostics import scalars
 from bayesattn.plots.run import Names, draw, lacking
 from tests.posteriors import tiny_model
 
-JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
+JOB = {"sampler": "nuts", "chains": 2, "warmup": 30, "draws": 60, "seed": 3}
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
 
 

@@ -19,7 +19,7 @@ from bayesattn._util.progress import NOTEBOOK_COLUMNS, Bars
 from tests.posteriors import tiny_model
 from tests.screens import Terminal
 
-JOB = {"warmup": 20, "draws": 30, "chains": 2}
+JOB = {"sampler": "nuts", "warmup": 20, "draws": 30, "chains": 2}
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from bayesattn.report import figures, tables
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 
-JOB = {"chains": 2, "warmup": 30, "draws": 60, "seed": 3}
+JOB = {"sampler": "nuts", "chains": 2, "warmup": 30, "draws": 60, "seed": 3}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 

@@ -21,7 +21,7 @@ from bayesattn.models.description import described, restored
 from bayesattn.theory.finite_width import FiniteWidth
 from tests.posteriors import tiny_model
 
-JOB = {"warmup": 20, "draws": 30, "chains": 2}
+JOB = {"sampler": "nuts", "warmup": 20, "draws": 30, "chains": 2}
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from tests.killed_run import BLOCK, CHUNK
 from tests.posteriors import tiny_model
 from tests.test_runs import StopAfter
 
-JOB = {"chains": 2, "warmup": 20, "draws": 60, "seed": 3}
+JOB = {"sampler": "nuts", "chains": 2, "warmup": 20, "draws": 60, "seed": 3}
 QUICK = JOB | {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}}
 """One that a process of its own begins in half of the time: nothing has to be prepared."""
 

@@ -257,7 +257,7 @@ def test_each_sampler_tells_its_options(sampler):
 
 
 def test_lists_of_options_are_used():
-    job = Job(options={"max_tree_depth": [5, 8]})
+    job = Job(sampler="nuts", options={"max_tree_depth": [5, 8]})
     assert job.options["max_tree_depth"] == (5, 8)
     from bayesattn.samplers.program import kernel
 
