@@ -125,6 +125,175 @@ def test_sequences_padded_on_the_left_are_those_padded_on_the_right(batch):
     np.testing.assert_allclose(left.path_inputs("last"), right.path_inputs("last"), atol=1e-6)
 
 
+class Wrapped(torch.nn.Module):
+    """A module around a model, whose signature and configuration hide those of the model."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args, **kwargs):
+        return self.inner(*args, **kwargs)
+
+
+def with_lora(model):
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    return peft.get_peft_model(model, peft.LoraConfig(target_modules=["c_attn"]))
+
+
+def compiled(model):
+    return torch.compile(model, backend="eager")
+
+
+@pytest.mark.parametrize("wrap", [compiled, torch.nn.DataParallel, Wrapped, with_lora])
+@pytest.mark.filterwarnings("ignore:.*(fan_in_fan_out|deprecated)")
+def test_a_wrapped_model_is_read_like_the_model(batch, wrap):
+    torch.manual_seed(2)
+    model = gpt2(attn_implementation="eager")
+    left = {name: value.flip(1) for name, value in batch.items()}
+    found = ba.attention.from_transformers(model, left, layers=(1, 3))
+    wrapped = ba.attention.from_transformers(wrap(model), left, layers=(1, 3), batch_size=2)
+    np.testing.assert_allclose(wrapped.inputs, found.inputs, atol=1e-6)
+    np.testing.assert_allclose(wrapped.matrices[1], found.matrices[1], atol=1e-6)
+    assert wrapped.skips == pytest.approx(found.skips, rel=1e-6)
+
+
+@pytest.mark.parametrize("make", [bert, gpt2])
+def test_tokens_around_a_hole_are_read_as_neighbours(make):
+    torch.manual_seed(2)
+    model = make(attn_implementation="eager")
+    mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1, 0]])
+    holed = {"input_ids": torch.arange(5, 19).reshape(2, 7), "attention_mask": mask}
+    dense = {"input_ids": holed["input_ids"][mask > 0].reshape(2, 5), "attention_mask": torch.ones(2, 5)}
+    expected = ba.attention.from_transformers(model, dense, layers=(2,))
+    for size in (1, 2):
+        found = ba.attention.from_transformers(model, holed, layers=(2,), batch_size=size)
+        assert np.array_equal(found.mask, mask > 0)
+        np.testing.assert_allclose(found.inputs[found.mask].reshape(2, 5, 16), expected.inputs, atol=1e-6)
+        for example, places in enumerate(found.mask):
+            between = found.matrices[0][example][:, places][:, :, places]
+            np.testing.assert_allclose(between, expected.matrices[0][example], atol=1e-6)
+        assert found.skips == pytest.approx(expected.skips)
+
+
+def blocks_and_model(kind):
+    """The last block of a model of two layers whose blocks are unlike those of BERT, and the model."""
+    few = {"vocab_size": 60, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    if kind == "t5":
+        config = transformers.T5Config(vocab_size=60, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
+        model = transformers.T5EncoderModel._from_config(config, attn_implementation="eager")
+        return model.encoder.block[-1], model
+    if kind == "xlnet":
+        model = transformers.XLNetModel(
+            transformers.XLNetConfig(vocab_size=60, d_model=16, n_layer=2, n_head=4, d_inner=32)
+        )
+        return model.layer[-1], model
+    if kind == "distilbert":
+        config = transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=2, n_heads=4, hidden_dim=32)
+        model = transformers.DistilBertModel._from_config(config, attn_implementation="eager")
+        return model.transformer.layer[-1], model
+    if kind == "gpt2":
+        model = transformers.GPT2Model(transformers.GPT2Config(**few, attn_implementation="eager"))
+    else:
+        model = transformers.OpenAIGPTModel(transformers.OpenAIGPTConfig(**few))
+    return model.h[-1], model
+
+
+@pytest.mark.parametrize("kind", ["t5", "xlnet", "openai", "distilbert", "gpt2"])
+@pytest.mark.parametrize("sequences", [4, 7])
+def test_the_last_skip_is_of_the_output_of_the_last_block(kind, sequences):
+    torch.manual_seed(3)
+    block, model = blocks_and_model(kind)
+    model, seen = model.eval(), {}
+
+    def keep(_, given, named, output):
+        states = [each for each in (output if isinstance(output, tuple | list) else [output]) if each is not None]
+        seen["after"] = next(each for each in states if each.ndim == 3)
+        seen["before"] = [*given, *named.values()][0]
+
+    ids = torch.arange(10, 10 + 7 * sequences).reshape(sequences, 7)
+    with block.register_forward_hook(keep, with_kwargs=True), torch.no_grad():
+        model(input_ids=ids)
+    expected = (seen["before"] * seen["after"]).sum() / (seen["before"] ** 2).sum()
+    found = ba.attention.from_transformers(model, {"input_ids": ids}, layers=(1,))
+    assert found.skips[0] == pytest.approx(float(expected), rel=1e-5)
+
+
+def test_an_end_that_is_not_found_is_said():
+    config = transformers.XLMConfig(vocab_size=60, emb_dim=16, n_layers=2, n_heads=4)
+    model = transformers.XLMModel(config)
+    ids = {"input_ids": torch.arange(5, 12)[None]}
+    ba.attention.from_transformers(model, ids, layers=(0,))
+    with pytest.warns(
+        UserWarning, match="skips of the last layer compare its input with .* may have passed a final norm"
+    ):
+        ba.attention.from_transformers(model, ids, layers=(1,))
+
+
+def test_attention_sinks_are_named_and_their_share_is_said():
+    if not hasattr(transformers, "GptOssModel"):
+        pytest.skip("this version has no model with sinks")
+    sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 60}
+    experts = {"intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 2}
+    torch.manual_seed(0)
+    model = transformers.GptOssModel(transformers.GptOssConfig(**sizes, **experts, attn_implementation="eager"))
+    ids = {"input_ids": torch.arange(5, 12)[None]}
+    for sink in (-2.0, -6.0, 20.0):
+        with torch.no_grad():
+            for name, each in model.named_parameters():
+                if "sinks" in name:
+                    each.fill_(sink)
+        with pytest.raises(ba.BayesattnError, match=r"off by .* \(a share is missing, as that of attention sinks\)"):
+            ba.attention.from_transformers(model, ids, layers=(0,))
+        if sink < 0:
+            with pytest.warns(UserWarning, match="never above 1: a share, as that of attention sinks, is left out"):
+                ba.attention.from_transformers(model, ids, layers=(0,), renormalise=0.5)
+
+
+def test_padding_without_a_mask_is_said(batch):
+    model = bert(attn_implementation="eager")
+    ids = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, 0)
+    ends = torch.where(batch["attention_mask"] > 0, ids, 55)
+    for padded, sequences in ((ids, 5), (ids.flip(1), 5), (ends, 4)):  # One sequence has a single token of padding.
+        with pytest.warns(
+            UserWarning, match=f"attention_mask is not given, though {sequences} of 7 sequences look padded"
+        ):
+            ba.attention.from_transformers(model, {"input_ids": padded}, layers=(0,))
+    vectors = torch.where(batch["attention_mask"][..., None] > 0, torch.randn(7, 9, 16), 0)
+    with pytest.warns(UserWarning, match="though 4 of 7 sequences look padded"):
+        ba.attention.from_transformers(model, {"inputs_embeds": vectors}, layers=(0,))
+    ba.attention.from_transformers(model, {"input_ids": ids, "attention_mask": torch.ones(7, 9)}, layers=(0,))
+    ba.attention.from_transformers(model, {"input_ids": torch.randint(1, 60, (300, 6))}, layers=(0,))
+
+
+def test_tuples_are_read_too(batch):
+    named, unnamed = (gpt2(attn_implementation="eager", return_dict=each) for each in (True, False))
+    unnamed.load_state_dict(named.state_dict())
+    found, expected = (ba.attention.from_transformers(each, batch, layers=(1,)) for each in (unnamed, named))
+    assert np.array_equal(found.inputs, expected.inputs)
+
+
+def test_other_models_are_refused_in_one_sentence(batch):
+    sizes = {"vocab_size": 60, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
+    both = transformers.T5Model._from_config(
+        transformers.T5Config(**sizes, decoder_start_token_id=0), attn_implementation="eager"
+    )
+    for more in ({}, {"decoder_input_ids": batch["input_ids"]}):
+        with pytest.raises(
+            ba.BayesattnError, match=r"^model must .*, got T5Model.*: give its encoder, model.get_encoder\(\)$"
+        ):
+            ba.attention.from_transformers(both, batch | more, layers=(0,))
+    model = bert(attn_implementation="eager")
+    with pytest.raises(
+        ba.BayesattnError, match=r"^model must read the batch .* got BertModel, which stops with IndexError"
+    ):
+        ba.attention.from_transformers(model, batch | {"input_ids": batch["input_ids"] + 60}, layers=(0,))
+    with pytest.raises(ba.BayesattnError, match=r"batch\['attention_mask'\] must leave each sequence a token"):
+        ba.attention.from_transformers(model, batch | {"attention_mask": torch.zeros(7, 9)}, layers=(0,))
+    with pytest.raises(ba.BayesattnError, match=r"batch\['kind'\] must have shape \(7, 9, ..\), as attention_mask has"):
+        ba.attention.from_transformers(Wrapped(model), batch | {"kind": torch.ones(7, 1)}, layers=(0,), batch_size=1)
+
+
 def test_each_module_keeps_its_mode(batch):
     model = gpt2(attn_implementation="eager").train()
     model.h[0].eval()
@@ -142,6 +311,8 @@ def test_a_folder_of_what_was_refused_is_removed(batch, tmp_path):
 
 
 def test_other_attention_says_how_to_switch(batch):
+    if transformers.__version__ < "4.5":
+        pytest.skip("this version turns to eager attention itself")
     with pytest.raises(
         ba.BayesattnError, match=r"must return its attention, got none: load it with attn_implementation='eager'"
     ):

@@ -20,7 +20,7 @@ def equally_long(
 ) -> list[tuple[Int[np.ndarray, " row"], Int[np.ndarray, "row column"]]]:
     """Numbers of at most `size` sequences with equally many tokens, and the places of these tokens; all in turn."""
     lengths = mask.sum(1)
-    groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)[::-1]]
+    groups = [np.flatnonzero(lengths == length) for length in np.unique(lengths)]
     parts = [part for group in groups for part in np.split(group, range(size, len(group), size))]
     return [(part, np.nonzero(mask[part])[1].reshape(len(part), -1)) for part in parts]
 
