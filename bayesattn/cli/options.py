@@ -16,7 +16,7 @@ from bayesattn.models import Model, ready_models
 from bayesattn.models.load import FOLDER
 from bayesattn.samplers import AUTO, SAMPLERS
 
-Sampler = StrEnum("Sampler", [AUTO, *sorted(SAMPLERS)])
+Sampler = StrEnum("Sampler", sorted([AUTO, *SAMPLERS]))
 Parameterisation = StrEnum("Parameterisation", sorted(Model.parameterisations))
 AUTO_SAMPLER, HMC, COLLAPSED = Sampler(AUTO), Sampler("hmc"), Parameterisation("collapsed")
 

@@ -151,9 +151,9 @@ def anneal(
         log_weights = rise * likelihoods
         log_evidence += special.logsumexp(log_weights, axis=1) - np.log(particles)
         # Variance for independent particles: a lower bound, in case the islands agree by chance.
-        variance += (
-            np.exp(special.logsumexp(2 * log_weights) - 2 * special.logsumexp(log_weights)) - 1 / log_weights.size
-        )
+        total: Any = special.logsumexp(log_weights)
+        squares: Any = special.logsumexp(2 * log_weights)
+        variance += np.exp(squares - 2 * total) - 1 / log_weights.size
         power = 1.0 if rise >= 1 - power else power + rise
         powers.append(power)
         normal = special.softmax(log_weights, axis=1)
