@@ -128,8 +128,6 @@ def _mean_and_probabilities(
     outputs: Float[np.ndarray, "chain draw *label"], model: NetworkPosterior, labels: Float[np.ndarray, "*label"]
 ) -> tuple[Float[np.ndarray, "*label"], Float[np.ndarray, "*label"] | None]:
     """Mean of draws of f, and probabilities of classes if labels are classes."""
-    if not np.isfinite(outputs).all():
-        raise BayesattnError("prediction of draws must be finite, got entries that are not")
     if not model.likelihood.conjugate:
         return outputs.mean((0, 1)), class_probabilities(model.likelihood, outputs)
     return outputs.mean((0, 1)), (outputs > 0).mean((0, 1)) if has_two_classes(labels) else None

@@ -411,7 +411,7 @@ def test_one_chain_and_few_draws_are_told_in_tables(run):
         (("theory", "small.toml", "--temperature", "-1"), "temperature: Input should be greater than 0, got -1.0"),
         (
             ("sample", "small.toml", "--out", "x", "--sampler", "gibbs"),
-            "'gibbs' is not one of 'adjusted_mclmc', 'barker', 'hmc', ",
+            "'gibbs' is not one of 'adjusted_mclmc', 'auto', 'barker', 'hmc', ",
         ),
         (("sample", "small.toml", "--out", "small.toml"), "small.toml must be a run, a Zarr store that"),
         (

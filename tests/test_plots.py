@@ -335,7 +335,7 @@ def test_a_page_of_a_run_holds_all_kinds_and_says_what_it_is(run):
 
 def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
     model = tiny_model().replace(test_path_inputs=None, test_labels=None)
-    run = runs.sample(model, tmp_path / "run", sampler="mala", **JOB)
+    run = runs.sample(model, tmp_path / "run", **JOB | {"sampler": "mala"})
     assert lacking(run.draws()) == {
         "energy": "the sampler has no energy",
         "prediction": "the model has no test inputs",

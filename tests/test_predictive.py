@@ -244,7 +244,7 @@ def test_scores_of_stored_predictions_are_those_of_predict(model, drawn):
     with pytest.raises(ValueError, match=r"score\(\) needs a model with test_labels, got none"):
         ba.score(draws, model=gaussian.replace(test_labels=None))
     variables["prediction"] = (variables["prediction"][0], np.where(outputs > 2, np.nan, outputs))
-    with pytest.raises(ValueError, match="prediction of draws must be finite"):
+    with pytest.raises(ValueError, match=r"draws must be finite, got posterior\['prediction'\]"):
         ba.score(xr.DataTree.from_dict({"posterior": xr.Dataset(variables)}), model=classes)
 
 
@@ -359,7 +359,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
         ),
         (
             lambda: ba.predict(given_u(model, [[np.nan]], 2), inputs, model=model),
-            "order_parameter of draws must be finite",
+            r"draws must be finite, got posterior\['order_parameter'\]",
         ),
         (lambda: ba.predict(draws, inputs, seed=-1), "seed must be a whole number"),
         (lambda: ba.with_groups(draws, "likelihood"), "group must be one of .*did you mean 'log_likelihood'"),

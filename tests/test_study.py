@@ -137,6 +137,7 @@ def test_bad_input_is_named(model, change, message):
         study.validate(**{"model": model, "widths": (8,), "sampling": lambda _: pytest.fail("drawn")} | change)
 
 
+@pytest.mark.filterwarnings("ignore:chains have not mixed")
 def test_what_is_not_finite_is_none(model):
     """Chains that do not vary have no R-hat."""
     stuck = {"options": {"step_size": 1e-300, "adapt_step_size": False}}

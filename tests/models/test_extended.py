@@ -234,7 +234,7 @@ def test_the_likelihood_of_several_outputs_is_that_of_pairs_of_example_and_outpu
         outputs = np.einsum("epf,pcf->ec", model.test_path_inputs, np.asarray(readout).reshape(9, 2, 3))
         scale = np.sqrt(0.6 / (3 * 4))
         assert relative_error(outputs.ravel() * scale, joint[14:, :14] @ np.linalg.solve(noisy, y)) < 1e-10
-    left = jax.jit(leave_one_out)(ours, u)
+    left = jax.jit(leave_one_out)(ours, factor)
     kept = np.delete(np.arange(14), [4, 5])
     gain = np.linalg.solve(noisy[np.ix_(kept, kept)], noisy[np.ix_(kept, [4, 5])])
     missed, spread = y[4:6] - gain.T @ y[kept], noisy[4:6, 4:6] - gain.T @ noisy[np.ix_(kept, [4, 5])]

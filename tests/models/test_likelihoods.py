@@ -101,6 +101,7 @@ def test_weights_give_back_the_outputs_of_their_draws(drawn):
     assert relative_error(readouts, kept["readout"].values.reshape(readouts.shape)) < 1e-8
 
 
+@pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail")
 def test_predictions_are_those_of_the_draws(drawn):
     model, chains, _ = drawn
     for tree in chains.values():
