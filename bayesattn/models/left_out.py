@@ -1,7 +1,8 @@
 """Leave-one-out densities of labels that are not Gaussian: an integral over the outputs of the example.
 
-Given U and the outputs of the other examples, f_i is Gaussian: f_i = mean + L z with z standard normal. The integral of
-p(Y_i | z) p(z) is an average over nodes, which are drawn from a mixture of Student distributions: one as wide as the spread
+Given U and the outputs of the other examples, f_i is Gaussian: f_i = mean + L z with z standard normal. With one output the
+integral of p(Y_i | z) p(z) is by quadrature, at all scales around values of f_i of several draws. With several it is an
+average over nodes, which are drawn from a mixture of Student distributions: one as wide as the spread
 of f_i, the others about the modes that are reached from values of f_i of several draws, with the curvature there. If the
 nodes do not see enough of the integrand, for instance because the likelihood has a kink, the mixture begins anew with
 further components of all scales around these values, and is fitted to the integrand (population Monte Carlo, Cappe et al.
@@ -39,6 +40,8 @@ EQUAL = 32
 """Number of largest weights that a fit takes for equal, so that few nodes near a narrow mode draw the mixture there."""
 LEAST_FREEDOM = 5
 PRIOR_SHARE = 0.05
+STEPS = np.geomspace(1e-7, 40.0, 64)
+"""Distances of the points of quadrature from each known value of an output, in units of the spread of f_i."""
 
 Point = Float[Array, " output"]
 
@@ -123,6 +126,8 @@ def log_integral(
         nodes: result of `standard_nodes`.
     """
     size, known = len(start), jnp.concatenate([start[None], known])
+    if size == 1:
+        return _by_quadrature(log_integrand, known[:, 0])
 
     def value(point):
         return -log_integrand(point)
@@ -176,6 +181,14 @@ def log_integral(
     *_, weights, share = jax.lax.while_loop(go_on, better, (0, ladder, *first))
     result = jax.scipy.special.logsumexp(weights) - jnp.log(len(weights))
     return jnp.where(share >= TOO_FEW, result, jnp.nan)
+
+
+def _by_quadrature(log_integrand: Callable[[Point], Array], known: Float[Array, " value"]) -> Float[Array, ""]:
+    """Log integral over one output, by the midpoint rule on a grid that is geometric about 0 and each known value."""
+    around = np.concatenate([-STEPS[::-1], [0.0], STEPS])
+    ends = jnp.sort((jnp.append(known, 0.0)[:, None] + around).ravel())
+    values = jax.vmap(log_integrand)((ends[1:, None] + ends[:-1, None]) / 2)
+    return jax.scipy.special.logsumexp(jnp.where(jnp.isnan(values), -jnp.inf, values), b=jnp.diff(ends))
 
 
 def leave_one_out(
