@@ -39,9 +39,13 @@ def without_padding(batch: Mapping[str, Any], rows: np.ndarray, columns: np.ndar
 
 
 def at_places(values: Any, columns: np.ndarray, tokens: int, *axes: int) -> np.ndarray:
-    """Tensor of values of tokens as an array, at their places along axes of `tokens` entries, with 0 elsewhere."""
+    """Tensor of values of tokens as an array, at their places along axes of `tokens` entries, with 0 elsewhere.
+
+    Values that are not one for each token, such as attention to a window, stay as they are; they are refused later.
+    """
     values = np.asarray(readable(values))
-    for axis in axes if columns.shape[1] < tokens else ():
+    of_tokens = all(values.shape[axis : axis + 1] == columns.shape[1:] for axis in axes)
+    for axis in axes if of_tokens and columns.shape[1] < tokens else ():
         wide = np.zeros((*values.shape[:axis], tokens, *values.shape[axis + 1 :]), values.dtype)
         others = [other for other in range(1, values.ndim) if other != axis]
         np.put_along_axis(wide, np.expand_dims(columns, others), values, axis)
