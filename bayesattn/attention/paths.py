@@ -20,7 +20,6 @@ from bayesattn._util.checks import (
     entries,
     finite,
     finite_array,
-    number,
     one_of,
     readable,
     real_array,
@@ -30,6 +29,7 @@ from bayesattn._util.checks import (
 )
 from bayesattn._util.errors import BayesattnError
 from bayesattn._util.settings import with_own_settings
+from bayesattn.attention.row_sums import ROW_TOLERANCE, checked_tolerance, renormalise_hint
 
 READOUTS = ("last", "first", "mean")
 EVERY_POSITION = "all"
@@ -37,15 +37,6 @@ EVERY_POSITION = "all"
 NONLINEARITIES = ("softmax", "hardmax")
 BATCH_BYTES = 2**26
 """Approximate memory of the attention matrices that are formed at a time; it sets the number of examples in a batch."""
-ROW_TOLERANCE = 1e-5
-"""Largest deviation of the sums of rows from 1, and of weights on padding from 0."""
-HALF_PRECISION_DEVIATION = 0.02
-"""Deviation of a row's sum from 1 that half precision explains.
-
-Weights rounded to bfloat16, with 8 significant bits, sum to 1 within 2^-8 = 0.004; a softmax in bfloat16 adds a
-few times that.
-"""
-
 LayerWeights = Float[Array, "head feature feature"]
 QueryKeyWeights = tuple[Float[Array, "head key_feature feature"], Float[Array, "head key_feature feature"]]
 
@@ -244,7 +235,7 @@ def checked_matrices(
         if deviations[layer] > tolerance:
             raise BayesattnError(
                 f"matrices[{layer}] must have rows (last axis, keys) that sum to 1, got a row off by"
-                f" {deviations[layer]:.2g}{_renormalise_hint(sums, renormalise)}"
+                f" {deviations[layer]:.2g}{renormalise_hint(sums, renormalise)}"
             )
         checked.append(matrix if renormalise is None else matrix / sums)
     if renormalise is not None and max(deviations) > ROW_TOLERANCE:
@@ -262,32 +253,6 @@ def _refuse_one_layer(name: str, value: Checked, axes: int) -> None:
         raise BayesattnError(
             f"{name} must be a list of one array per layer, got one array of {got} axes: for one layer, give [{name}]"
         )
-
-
-def checked_tolerance(renormalise: Checked) -> float:
-    """Largest accepted deviation of the sums of rows from 1; raises ValueError unless it is from 0 to below 1."""
-    if renormalise is None:
-        return ROW_TOLERANCE
-    expected = "a number of at least 0 and below 1"
-    if not 0 <= (tolerance := number("renormalise", renormalise, expected)) < 1:
-        raise BayesattnError(f"renormalise must be {expected}, got {tolerance:g}")
-    return tolerance
-
-
-def _renormalise_hint(sums: np.ndarray, renormalise: float | None) -> str:
-    """End of the error about row sums: the limit exceeded, or advice if the cause of the deviation from 1 is known."""
-    if renormalise is not None:
-        return f", more than renormalise, {renormalise:g}"
-    off = np.abs(sums - 1).max()
-    advice = f"; renormalise={min(2 * off, (1 + off) / 2):.2g} divides rows by their sums"
-    return f": {cause}{advice}" if (cause := cause_of_sums(sums.min(), sums.max())) else ""
-
-
-def cause_of_sums(lowest: float, highest: float) -> str:
-    """What explains rows whose sums are not 1: rounding has both signs, a missing share only one."""
-    if lowest > 0 and highest <= 1 + ROW_TOLERANCE:
-        return "a share is missing, as that of attention sinks"
-    return "half precision explains this" if max(1 - lowest, highest - 1) <= HALF_PRECISION_DEVIATION else ""
 
 
 def checked_heads(weights: Checked, features: int) -> tuple:

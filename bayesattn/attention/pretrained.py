@@ -22,9 +22,10 @@ from bayesattn._util.extras import require
 from bayesattn._util.files import require_new, user_path
 from bayesattn._util.watched import watched
 from bayesattn.attention.padding import at_places, equally_long, padded_ends, warn_if_padded, without_padding
-from bayesattn.attention.paths import checked_mask, checked_tolerance
+from bayesattn.attention.paths import checked_mask
 from bayesattn.attention.pytorch import evaluated, pad_token
 from bayesattn.attention.read import Read, Store
+from bayesattn.attention.row_sums import checked_tolerance
 
 BATCH_SIZE = 32
 """Sequences that a transformer reads at a time."""

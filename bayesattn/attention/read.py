@@ -16,14 +16,13 @@ from bayesattn._util.errors import BayesattnError
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.attention.paths import (
-    ROW_TOLERANCE,
-    cause_of_sums,
     checked_mask,
     checked_matrices,
     checked_tokens,
     paths_from_matrices,
 )
 from bayesattn.attention.projection import Projection
+from bayesattn.attention.row_sums import ROW_TOLERANCE, cause_of_sums
 
 CHUNK_BYTES = 2**26
 """Approximate memory of the attention whose path inputs are computed at a time."""

@@ -227,6 +227,7 @@ def diagnose(draws: Draws) -> Diagnostics:
     worst: dict[str, str] = {}
     constant: list[str] = []
     stuck: list[str] = []
+    uncrossed: list[str] = []
     if count >= FEWEST_DRAWS:
         watched = {name: statistics[name] for name in ("energy", "lp") if name in statistics}
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
@@ -250,6 +251,8 @@ def diagnose(draws: Draws) -> Diagnostics:
         numbers["bias"], numbers["bias_error"] = _worst_bias(draws)
         if "order_parameter" in watched:
             numbers["pareto_k"] = float(np.fmax.reduce(pareto_k(watched["order_parameter"])))
+            # Tempered replicas have been where signs change.
+            uncrossed = [] if "round_trips" in statistics else _uncrossed(draws, watched["order_parameter"])
     return Diagnostics(
         **numbers,
         chains=chains,
@@ -259,28 +262,22 @@ def diagnose(draws: Draws) -> Diagnostics:
         worst=worst,
         constant=constant,
         stuck=stuck,
-        uncrossed=_uncrossed(draws),
+        uncrossed=uncrossed,
         round_trips=float(statistics["round_trips"].max("draw").sum()) if "round_trips" in statistics else float("nan"),
         # Only collapsed draws of U include Bartlett coordinates.
         weight_space="order_parameter" in posterior and "bartlett" not in posterior,
     )
 
 
-def _uncrossed(draws: xr.DataTree) -> list[str]:
-    """Pairs of rows of U whose entry never changes its sign in a chain, if the posterior may have modes apart."""
-    posterior, arch = draws["posterior"].to_dataset(), architecture_in(draws)
-    tempered = "round_trips" in dataset(draws, "sample_stats")
-    if arch is None or "order_parameter" not in posterior or tempered or not may_have_modes_apart(arch):
+def _uncrossed(draws: xr.DataTree, entries: xr.DataArray) -> list[str]:
+    """Pairs of rows of U whose entry never changes its sign in a chain, for draws of a network with modes apart."""
+    arch = architecture_in(draws)
+    if arch is None or not may_have_modes_apart(arch):
         return []
-    values = posterior["order_parameter"]
-    names = [str(name) for name in values["path"].values]
-    positive = values.values > 0
+    positive, names = entries.values > 0, [str(name) for name in draws["posterior"]["path"].values]
     crossed = (positive != positive[:, :1]).any((0, 1))
-    return [
-        f"{names[row]} and {names[column]}"
-        for row, column in zip(*np.tril_indices(len(names), -1), strict=True)
-        if not crossed[row, column]
-    ]
+    pairs = zip(*np.tril_indices(len(names)), crossed, strict=True)
+    return [f"{names[row]} and {names[other]}" for row, other, changes in pairs if row != other and not changes]
 
 
 def summary(draws: Draws) -> list[PlainDict]:

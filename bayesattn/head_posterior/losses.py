@@ -20,31 +20,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float
-from scipy import special
 
 from bayesattn._util.checks import Checked, positive_integer, require_kind, seed_number
 from bayesattn._util.errors import BayesattnError
-from bayesattn._util.plain import PlainDict
 from bayesattn._util.random import stream
 from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described, with_error
 from bayesattn._util.watched import watched
 from bayesattn.checks.mixing import FEWEST_DRAWS
-from bayesattn.compressed import Compressed
 from bayesattn.head_posterior.bridge import bridge, rhat
+from bayesattn.head_posterior.fit import Fit, at_saddle_point, mean_and_error, predictions, scaled, without_paths
 from bayesattn.head_posterior.units import Units, units_of
 from bayesattn.kernels.choice import compressed
-from bayesattn.kernels.conditionals import conditional_moments
 from bayesattn.kernels.gaussian_process import GaussianProcess
-from bayesattn.kernels.path_inputs import scaled_features
 from bayesattn.model import Model
-from bayesattn.models.origin import sampler_in
+from bayesattn.models.arviz import dataset
 from bayesattn.models.trees import Draws, opened_with_network, order_parameters_in
 from bayesattn.samplers import sample, suited_sampler
 from bayesattn.theory.bartlett import may_have_modes_apart
 from bayesattn.theory.evidence import evidence
-from bayesattn.theory.predictor import right
-from bayesattn.theory.saddle_point import solve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -55,8 +49,8 @@ SEARCHED_SCALES = 12
 """Halvings in the search for the next t."""
 FEW, MOST = 100, 500
 """Number of draws that choose the next t, and largest number of draws used from each network."""
-JOB, TEMPERED_JOB = {"warmup": 200, "draws": 150}, {"warmup": 500, "draws": 1000}
-"""Usual lengths of the chains of each network, and those of tempered chains, whose draws are less independent."""
+STEPS, TEMPERED_STEPS = (200, 150), (500, 1000)
+"""Usual steps of warm-up and draws of each network, and those of tempered chains, whose draws are less independent."""
 MOST_ERRORS = 5.0
 """Largest difference, in combined errors, between the loss by chains and that by evidences."""
 UNRELIABLE_RHAT = 1.02
@@ -153,16 +147,12 @@ def head_losses(
     require_kind("model of the draws", opened, Model)
     assert isinstance(opened, Model)
     opened.require_gaussian()
-    sampler = "tempered" if sampler_in(tree) == "tempered" else suited_sampler(opened)
-    usual = TEMPERED_JOB if sampler == "tempered" else JOB
-    job = usual | {name: value for name, value in (("warmup", warmup), ("draws", length)) if value is not None}
-    for name, value, fewest in (
-        ("chains", chains, 1),
-        ("warmup", job["warmup"], 1),
-        ("length", job["draws"], FEWEST_DRAWS),
-    ):
+    tempered = "round_trips" in dataset(tree, "sample_stats") or suited_sampler(opened) == "tempered"
+    usual_warmup, usual_length = TEMPERED_STEPS if tempered else STEPS
+    warmup, length = usual_warmup if warmup is None else warmup, usual_length if length is None else length
+    for name, value, fewest in (("chains", chains, 1), ("warmup", warmup, 1), ("length", length, FEWEST_DRAWS)):
         positive_integer(name, value, fewest)
-    job |= {"sampler": sampler, "chains": chains}
+    job = {"sampler": "tempered" if tempered else "nuts", "chains": chains, "warmup": warmup, "draws": length}
     seed_number("seed", seed)
     units, drawn = units_of(opened, of), order_parameters_in(tree, opened)
     if drawn.shape[1] < FEWEST_DRAWS:
@@ -226,7 +216,7 @@ def predicted_losses(model: Model, *, of: Checked = "heads") -> Losses:
     return _collected(units, each)
 
 
-def _lost(whole: "Fit", rest: "Fit", model: Model, error: float = np.nan, rhat: float = np.nan) -> dict[str, float]:
+def _lost(whole: Fit, rest: Fit, model: Model, error: float = np.nan, rhat: float = np.nan) -> dict[str, float]:
     """Losses between two networks by name, with the error of the log evidence and R-hat."""
     found = {"evidence": whole.log_evidence - rest.log_evidence, "evidence_error": error, "rhat": rhat}
     of_examples = {
@@ -238,89 +228,9 @@ def _lost(whole: "Fit", rest: "Fit", model: Model, error: float = np.nan, rhat: 
     return found
 
 
-def mean_and_error(values: Float[np.ndarray, " example"]) -> tuple[float, float]:
-    """Mean over test examples and its standard error; NaN without examples."""
-    mean = float(values.mean()) if values.size else np.nan
-    return mean, float(values.std(ddof=1) / np.sqrt(values.size)) if values.size > 1 else np.nan
-
-
 def _collected(units: Units, each: list[dict[str, float]]) -> Losses:
     arrays: Any = {name: np.array([loss[name] for loss in each]) for name in each[0]}
     return Losses(names=units.names, levels=units.levels, **arrays)
-
-
-@dataclass(frozen=True)
-class Fit:
-    """Log evidence of a network, possibly up to a constant, and predictions: mean and variance of f for each draw."""
-
-    log_evidence: float
-    mean: np.ndarray | None
-    variance: np.ndarray | None
-
-    def accuracy(self, model: Model) -> np.ndarray:
-        """Score of each test example by the mean over draws, 1 if right; empty if test labels are missing or not classes."""
-        if self.mean is None or model.test_labels is None or not _are_classes(model.test_labels):
-            return np.empty(0)
-        return np.asarray(right(self.mean.mean(0), model.test_labels), float)
-
-    def log_score(self, model: Model) -> np.ndarray:
-        """Sum over outputs of each test example's log predictive density; empty without test labels."""
-        if self.mean is None or self.variance is None or model.test_labels is None:
-            return np.empty(0)
-        variance = np.maximum(self.variance, 0) + model.temperature
-        log_densities = -(np.log(2 * np.pi * variance) + (model.test_labels - self.mean) ** 2 / variance) / 2
-        mixed: Any = special.logsumexp(log_densities, axis=0) - np.log(len(self.mean))
-        return np.asarray(mixed).reshape(len(model.test_labels), -1).sum(-1)
-
-
-def _are_classes(labels: Float[np.ndarray, " *labels"]) -> bool:
-    """Whether labels are -1 and 1, or of several outputs with one high value, at the class, and equal low ones."""
-    if labels.ndim == 1:
-        return bool(np.all(np.abs(labels) == 1))
-    return len(np.unique(labels)) == 2 and bool(np.all((labels == labels.max()).sum(1) == 1))
-
-
-def at_saddle_point(model: Model) -> Fit:
-    """Fit to leading order at large width: log p(Y) up to a constant of the architecture, and predictions."""
-    solved = solve(model)
-    log_evidence = -float(solved.energy + solved.entropy) / 2
-    mean, variance = _predictions(model, np.asarray(solved.order_parameter)[None])
-    return Fit(log_evidence, mean, variance)
-
-
-def without_paths(model: Model, paths: Bool[np.ndarray, " path"]) -> Model:
-    """Model with the path inputs of `paths` set to 0; its posterior of the other paths is that without `paths`."""
-    return _scaled(model, np.where(paths, 0.0, 1.0))
-
-
-def _scaled(model: Model, scale: Float[np.ndarray, " path"]) -> Model:
-    """Model whose path inputs are multiplied by one number for each path."""
-    data = model.dataset
-    inputs = data.path_inputs * scale[:, None]
-    changes: dict[str, Any] = {"path_inputs": inputs}
-    if data.compressed is not None:
-        changes = {"compressed": Compressed.restored(inputs, data.labels, data.compressed.residual)}
-    if data.test_path_inputs is not None:
-        changes["test_path_inputs"] = data.test_path_inputs * scale[:, None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # The whole model has already warned about its labels.
-        return model.replace(tokens=None, **changes)
-
-
-def _predictions(model: Model, order_parameters: np.ndarray) -> tuple[np.ndarray | None, np.ndarray | None]:
-    """Mean and variance of f on the test examples given each U."""
-    if model.test_path_inputs is None or model.test_labels is None:
-        return None, None
-    process, arch = compressed(model.kernels, model.architecture), model.architecture
-    features = scaled_features(jnp.asarray(model.test_path_inputs), arch.input_variance)
-    mean, variance = _moments(jnp.asarray(order_parameters), process, features)
-    return np.asarray(mean), np.asarray(variance)
-
-
-@jax.jit
-def _moments(order_parameters: Array, process: GaussianProcess, features: Array) -> tuple[Array, Array]:
-    # One by one, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(lambda each: tuple(conditional_moments(process, each, features)), order_parameters)
 
 
 @jax.jit
@@ -350,13 +260,13 @@ class _Ladder:
         self,
         model: Model,
         drawn: np.ndarray,
-        job: PlainDict,
+        job: dict[str, Any],
         seed: int,
         progress: Callable[[str], None] | None,
     ):
         self.model, self.drawn, self.job, self.seed, self.progress = model, drawn, job, seed, progress
         self.process = compressed(model.kernels, model.architecture)
-        self.whole = Fit(0.0, *_predictions(model, drawn.reshape(-1, *drawn.shape[2:])))
+        self.whole = Fit(0.0, *predictions(model, drawn.reshape(-1, *drawn.shape[2:])))
 
     def losses(self, name: str, rows: Bool[np.ndarray, " row"]) -> dict[str, float]:
         """Losses without the given rows of U."""
@@ -372,7 +282,7 @@ class _Ladder:
             scale, drawn = colder, after
         kept = np.where(rows, 0.0, 1.0)
         masked = (kept[:, None] * drawn * kept).reshape(-1, *drawn.shape[2:])
-        rest = Fit(total, *_predictions(self.model, masked))
+        rest = Fit(total, *predictions(self.model, masked))
         return _lost(self.whole, rest, self.model, float(np.sqrt(square)), worst)
 
     def _differences(
@@ -408,7 +318,7 @@ class _Ladder:
         if self.progress is not None:
             self.progress(f"{name}, path inputs times {scale:.2g}")
         of_paths = rows.reshape(self.model.architecture.paths, -1)[:, 0]
-        changed = _scaled(self.model, np.where(of_paths, scale, 1.0))
+        changed = scaled(self.model, np.where(of_paths, scale, 1.0))
         seed = int(jax.random.randint(stream(self.seed, "losses", name, repr(scale)), (), 0, 2**31 - 1))
         tree = sample(changed, keep=("order_parameter",), seed=seed, progress=False, **self.job)  # pyright: ignore[reportArgumentType]
         return _thinned(order_parameters_in(tree, changed))

@@ -16,7 +16,7 @@ from bayesattn._util.settings import with_own_settings
 from bayesattn._util.text import Described
 from bayesattn._util.watched import watched
 from bayesattn.checks.pruning import MOST_ACCURACY_LOST, dispensable
-from bayesattn.head_posterior.losses import Fit, at_saddle_point, mean_and_error, without_paths
+from bayesattn.head_posterior.fit import Fit, at_saddle_point, mean_and_error, without_paths
 from bayesattn.head_posterior.units import units_of
 from bayesattn.model import Model
 

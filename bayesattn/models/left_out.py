@@ -2,11 +2,10 @@
 
 Given U and the outputs of the other examples, f_i is Gaussian: f_i = mean + L z with z standard normal. With one output the
 integral of p(Y_i | z) p(z) is by quadrature, at all scales around values of f_i of several draws. With several it is an
-average over nodes, which are drawn from a mixture of Student distributions: one as wide as the spread
-of f_i, the others about the modes that are reached from values of f_i of several draws, with the curvature there. If the
-nodes do not see enough of the integrand, for instance because the likelihood has a kink, the mixture begins anew with
-further components of all scales around these values, and is fitted to the integrand (population Monte Carlo, Cappe et al.
-2008). Nodes thereby follow the spread of f_i and the width of the likelihood, whatever their ratio.
+average over nodes of a mixture of Student distributions: one as wide as the spread of f_i, the others about the modes that
+are reached from these values, with the curvature there. If the nodes do not see enough of the integrand, for instance
+because the likelihood has a kink, the mixture begins anew with further components of all scales around these values, and is
+fitted to the integrand (population Monte Carlo, Cappe et al. 2008).
 """
 
 from collections.abc import Callable

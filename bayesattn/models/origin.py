@@ -156,14 +156,6 @@ def architecture_in(tree: "xr.DataTree") -> Architecture | None:
         return None
 
 
-def sampler_in(tree: "xr.DataTree") -> str | None:
-    """Name of the sampler from a tree's description; None without one."""
-    try:
-        return tomllib.loads(described_in(tree)["sampler"])["sampler"]
-    except (AttributeError, KeyError, TypeError, ValueError):
-        return None
-
-
 def own_row_names(tree: "xr.DataTree") -> list[str] | None:
     """Names of the rows of U from a tree's description of its model; None without a description."""
     arch = architecture_in(tree)

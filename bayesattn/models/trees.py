@@ -57,7 +57,7 @@ def opened(draws: Draws) -> "xr.DataTree":
             models, with chains of several lengths, or with the same draws twice.
         RunError: a folder that is not a readable run.
     """
-    return _in_order(_tree_and_run(draws)[0])
+    return _opened(draws)[0]
 
 
 def opened_of(draws: Draws, model: Checked) -> "xr.DataTree":
@@ -73,8 +73,7 @@ def opened_with_network(draws: Draws, model: NetworkPosterior | None = None) -> 
     Raises:
         ValueError: draws that do not identify their model, without `model`; draws not of a network, or not of `model`.
     """
-    tree, run = _tree_and_run(draws)
-    tree = _in_order(tree)
+    tree, run = _opened(draws)
     if model is not None:
         require_model(tree, model)
     own = model if model is not None else model_in(tree) if run is None else run.model
@@ -90,6 +89,17 @@ def opened_with_fixed_attention(draws: Draws) -> tuple[Model, "xr.DataTree"]:
         model.require_gaussian()
         raise AssertionError  # never reached
     return model, tree
+
+
+def _opened(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
+    """Draws by `opened`, and their run; a run itself vouches that its draws are there, so they are not read here."""
+    tree, run = _tree_and_run(draws)
+    tree = _in_order(tree)
+    for name, node in tree.children.items() if run is None else ():
+        for variable, values in node.data_vars.items():
+            if name in DATA_GROUPS or (name in ("posterior", "sample_stats") and variable in DRAW_VARIABLES):
+                require_finite(f"{name}[{str(variable)!r}]", values)
+    return tree, run
 
 
 def _tree_and_run(draws: Checked) -> tuple["xr.DataTree", "Run | None"]:
@@ -129,10 +139,6 @@ def _in_order(tree: "xr.DataTree") -> "xr.DataTree":
     put["posterior"] = _square(put["posterior"])
     if joined:
         _require_joinable(put)
-    for name, data in put.items():
-        for variable, values in data.data_vars.items():
-            if name in DATA_GROUPS or (name in ("posterior", "sample_stats") and variable in DRAW_VARIABLES):
-                require_finite(f"{name}[{variable!r}]", values)
     changed = {name: data for name, data in put.items() if data is not groups[name]}
     if not changed:
         return tree

@@ -101,15 +101,14 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
 
     if count < DRAWS_AT_FIRST_CHECK:
         return
+    judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
+    if "prediction" in posterior:
+        predictions = np.asarray(posterior["prediction"][:, :count])
+        judged.append(predictions.reshape(*predictions.shape[:2], -1))
     worst, least = 1.0, np.inf
-    for name in [name for name in (*CENTRAL, "prediction") if name in posterior]:
-        if name == "prediction":
-            values = np.asarray(posterior[name][:, :count])
-            values = values.reshape(*values.shape[:2], -1)
-        else:
-            values = entries({name: posterior[name]}, count)
-        values = values[:, :, np.unique(np.linspace(0, values.shape[2] - 1, MOST_JUDGED_ENTRIES).astype(int))]
-        draws = xr.DataArray(values[:, :, np.ptp(values, axis=(0, 1)) > 0], dims=("chain", "draw", "entry"))
+    for values in judged:
+        some = values[:, :, np.unique(np.linspace(0, values.shape[2] - 1, MOST_JUDGED_ENTRIES).astype(int))]
+        draws = xr.DataArray(some[:, :, np.ptp(some, axis=(0, 1)) > 0], dims=("chain", "draw", "entry"))
         if draws.size:
             with np.errstate(divide="ignore", invalid="ignore"):
                 least = min(least, float(arviz_stats.ess(draws).min()))

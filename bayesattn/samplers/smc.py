@@ -32,6 +32,7 @@ from bayesattn._util.watched import watched
 from bayesattn.models import Parameterisation, parameterisation_of
 from bayesattn.models.interface import from_vectors
 from bayesattn.posterior import Posterior
+from bayesattn.theory.evidence import LARGEST_RELIABLE_ERROR
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -44,7 +45,6 @@ MOST_STEPS = 200
 """Most steps from the prior to the posterior."""
 WIDEST_RANGE = 1.0
 """Range of the islands' log p(Y) above which they are too few."""
-LARGEST_RELIABLE_ERROR = 0.3
 
 Particles = Float[Array, "island particle coordinate"]
 

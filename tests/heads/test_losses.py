@@ -13,7 +13,8 @@ from scipy import special, stats
 import bayesattn as ba
 from bayesattn.head_posterior import losses
 from bayesattn.head_posterior.bridge import bridge
-from bayesattn.head_posterior.losses import Losses, at_saddle_point, predicted_losses, without_paths
+from bayesattn.head_posterior.fit import at_saddle_point, without_paths
+from bayesattn.head_posterior.losses import Losses, predicted_losses
 from bayesattn.head_posterior.units import units_of
 from bayesattn.samplers.smc import anneal
 from bayesattn.singular import without_head
