@@ -274,7 +274,7 @@ def _uncrossed(draws: xr.DataTree, entries: xr.DataArray) -> list[str]:
     arch = architecture_in(draws)
     if arch is None or not may_have_modes_apart(arch):
         return []
-    positive, names = entries.values > 0, [str(name) for name in draws["posterior"]["path"].values]
+    positive, names = entries.values > 0, [str(name) for name in draws["posterior"].coords["path"].values]
     crossed = (positive != positive[:, :1]).any((0, 1))
     pairs = zip(*np.tril_indices(len(names)), crossed, strict=True)
     return [f"{names[row]} and {names[other]}" for row, other, changes in pairs if row != other and not changes]
