@@ -40,6 +40,7 @@ from bayesattn.models.trees import (
 from bayesattn.network_posterior import NetworkPosterior
 from bayesattn.prediction import PosteriorPrediction
 from bayesattn.prior_draws import from_prior
+from bayesattn.samplers.goal import DRAWS_AT_FIRST_CHECK
 from bayesattn.theory import bartlett
 
 if TYPE_CHECKING:
@@ -55,6 +56,8 @@ RANK_TOLERANCE = 1e-5
 """Share of the largest eigenvalue of U up to which others are rounding, also of draws that were stored in float32."""
 DRAWS_NEAR_MODES = 12
 """Number of draws whose outputs show where the modes of an example's likelihood are."""
+MOST_ERROR = 0.05
+"""Largest Monte Carlo error of a log leave-one-out density, in nats, without a warning."""
 PRIOR_GROUPS = {"prior", "prior_predictive"}
 PRIOR_DRAWS = 1000
 Part = TypeVar("Part")
@@ -188,6 +191,8 @@ def with_groups(
             are of another model than `model`, or have no order_parameter; log_prior of draws without Bartlett coordinates.
         RunError: a folder that is not a readable run.
         FloatingPointError: a value is not finite.
+
+    Warns if the Monte Carlo error of a log leave-one-out density is above 0.05, where chains have at least 100 draws.
     """
     for name in names:
         one_of("group", name, GROUPS)
@@ -215,6 +220,8 @@ def with_groups(
         if not joint and not model.likelihood.conjugate:
             _require_integrated(values, model)
         _require_finite("likelihood", values)
+        if not joint:
+            _warn_of_errors(made["log_likelihood"]["labels"])
     if "log_prior" in wanted:
         made["log_prior"] = {"bartlett": _log_prior(tree, model)}
     if "posterior_predictive" in wanted:
@@ -306,6 +313,22 @@ def _require_integrated(values: Float[np.ndarray, "draw example"], model: Networ
             f"log_likelihood of example {example} could not be integrated over the example's outputs in"
             f" {unknown[:, example].sum()} of {len(values)} draws, for likelihood {model.likelihood!r}: leave the example"
             " out and sample again"
+        )
+
+
+def _warn_of_errors(densities: Float[np.ndarray, "chain draw example"]) -> None:
+    """Warn if a log leave-one-out density, minus the log of the mean of 1 / density, has a large Monte Carlo error."""
+    if densities.shape[1] < DRAWS_AT_FIRST_CHECK:
+        return
+    weights = np.exp(densities.min((0, 1)) - densities)
+    errors = _error_of_mean(weights) / weights.mean((0, 1))
+    if np.fmax.reduce(errors) > MOST_ERROR:
+        example = int(np.nanargmax(errors))
+        warnings.warn(
+            f"the log leave-one-out density of example {example} has a Monte Carlo error of {errors[example]:.3f}, above"
+            f" {MOST_ERROR}, and {np.sum(errors > MOST_ERROR)} of {len(errors)} examples are above: draw more, or leave the"
+            " example out and sample again",
+            stacklevel=4,
         )
 
 

@@ -233,9 +233,9 @@ def diagnose(draws: Draws) -> Diagnostics:
         watched |= {name: posterior[name] for name in CENTRAL if name in posterior}
         if "order_parameter" in watched:
             watched["order_parameter"] = on_and_below_diagonal(watched["order_parameter"])
-        if "prediction" in posterior:
-            axis = posterior["prediction"].dims[2]
-            watched["prediction"] = posterior["prediction"].isel({axis: watched_examples(posterior.sizes[axis])})
+        for name in [name for name in ("prediction", "readout") if name in posterior]:
+            axis = posterior[name].dims[-1 if name == "readout" else 2]
+            watched[name] = posterior[name].isel({axis: watched_examples(posterior.sizes[axis])})
         watched = {name: values.compute() for name, values in watched.items()}
         mixing = {name: _mixing(values) for name, values in watched.items()}
         constant = [name for name, values in watched.items() if _constant(values).any()]

@@ -84,7 +84,8 @@ def prepare(model: Model, whitening: str = "laplace") -> dict[str, Array]:
             problem = find_mode(model.kernels, model.architecture)[1]
         arrays |= _order_of(problem)
     outputs = latent_outputs.whitening_at(model.kernels, model.likelihood, problem.factor(centre, shapes))
-    return arrays | {"latent_centre": outputs.centre, "latent_scale": outputs.scale}
+    arrays |= {f"latent_{name}": array for name, array in outputs._asdict().items() if array is not None}
+    return arrays
 
 
 def _order_of(problem: Problem) -> dict[str, Array]:
@@ -150,7 +151,7 @@ class Collapsed(Parameterisation):
             **fields,
             whitening=_whitening(prepared),
             likelihood=arrays_of(model.likelihood),
-            latents=_whitening(prepared, "latent_"),
+            latents=_latents(prepared),
         )
 
     prepare = staticmethod(prepare)  # pyright: ignore[reportAssignmentType]
@@ -298,42 +299,51 @@ class WithOutputs(Collapsed):
 
     Args:
         likelihood: likelihood of the labels given the outputs.
-        latents: whitening of the coordinates of the outputs.
+        latents: whitening of the coordinates of the outputs, or the pseudo-labels by which it is made at every U.
     """
 
     keeps_readout: ClassVar[bool] = True
 
     likelihood: Likelihood
-    latents: Whitening
+    latents: Whitening | latent_outputs.PseudoLabels
 
     def with_prepared(self, prepared: PlainMapping) -> "Collapsed":
         """Same posterior in other coordinates."""
-        return replace(super().with_prepared(prepared), latents=_whitening(prepared, "latent_"))
+        return replace(super().with_prepared(prepared), latents=_latents(prepared))
 
     def with_float32_gradients(self) -> "Collapsed":
         """Raise ValueError: only Gaussian labels have such gradients."""
         raise BayesattnError(NO_FLOAT32)
 
+    def _latents_at(self, factor: Array) -> Whitening | latent_outputs.LocalWhitening:
+        """Whitening of the latents at the U of a factor."""
+        return self.latents if isinstance(self.latents, Whitening) else self.latents.at(self.kernels, factor)
+
     def outputs(self, sites: Sites, factor: Array) -> Outputs:
         """Outputs f on the training examples."""
-        return latent_outputs.outputs_given(self.kernels, factor, self.latents.point(sites["latents"]))
+        return latent_outputs.outputs_given(self.kernels, factor, self._latents_at(factor).point(sites["latents"]))
 
     def program(self) -> None:
         """NumPyro program: whitened coordinates, latents of the outputs, labels given the outputs."""
         factor = self._sample_factor()
-        latents = jnp.asarray(numpyro.sample("latents", StandardNormal(self.latents)))
+        whitening = self._latents_at(factor)
+        latents = whitening.point(jnp.asarray(numpyro.sample("latents", StandardNormal(whitening))))
         labels = self.kernels.by_example(self.kernels.labels)
-        observe(self.likelihood, self.outputs({"latents": latents}, factor), labels)
+        observe(self.likelihood, latent_outputs.outputs_given(self.kernels, factor, latents), labels)
 
     def initial(self, key: Key[Array, ""]) -> Sites:
         """Draw from the Gaussian approximation of the posterior by the whitening."""
         point_key, latents_key = jax.random.split(key)
-        latents = jax.random.normal(latents_key, self.latents.centre.shape)
-        return super().initial(point_key) | {"latents": latents}
+        kernels = self.kernels
+        entries = self.shapes[0].columns * kernels.features.shape[1]
+        size = latent_outputs.number_of_latents(entries, kernels.labels.size, kernels.outputs)
+        return super().initial(point_key) | {"latents": jax.random.normal(latents_key, (size,))}
 
     def _projection(self, sites: Sites, factor: Array, key: Key[Array, ""]) -> Float[Array, "column feature"]:
         """Projection Z of V_0, the part that affects the outputs, drawn given the outputs."""
-        return latent_outputs.projection_given(key, self.kernels, factor, self.latents.point(sites["latents"]))
+        return latent_outputs.projection_given(
+            key, self.kernels, factor, self._latents_at(factor).point(sites["latents"])
+        )
 
     def weights_of(self, sites: Sites, key: Key[Array, ""]) -> Sites:
         """Exact draw of all weights given the coordinates and the outputs."""
@@ -344,7 +354,9 @@ class WithOutputs(Collapsed):
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Coordinates drawn from the prior."""
         point_key, latents_key = jax.random.split(key)
-        return super().draw_prior(point_key) | {"latents": StandardNormal(self.latents).sample(latents_key)}
+        sites = super().draw_prior(point_key)
+        prior = StandardNormal(self._latents_at(self.factor(sites)))
+        return sites | {"latents": prior.sample(latents_key)}
 
     def draw_labels(self, key: Key[Array, ""], sites: Sites) -> Array:
         """Labels drawn given the outputs."""
@@ -356,3 +368,11 @@ def _whitening(prepared: PlainMapping, prefix: str = "") -> Whitening:
     return Whitening(
         **{name: jnp.asarray(prepared[prefix + name]) for name in Whitening._fields if prefix + name in prepared}
     )
+
+
+def _latents(prepared: PlainMapping) -> Whitening | latent_outputs.PseudoLabels:
+    """Whitening of latents, or pseudo-labels, with the arrays of `prepare`."""
+    if "latent_pull" in prepared:
+        arrays = (jnp.asarray(prepared[f"latent_{name}"]) for name in latent_outputs.PseudoLabels._fields)
+        return latent_outputs.PseudoLabels(*arrays)
+    return _whitening(prepared, "latent_")

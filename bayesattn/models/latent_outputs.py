@@ -4,15 +4,22 @@ Given U, the outputs f are Gaussian, but with a non-Gaussian likelihood they can
 coordinates that are standard normal a priori for every U: f = A Z with A A^T = K(U), where Z is the projection of V_0 that
 affects the outputs. For one output and far fewer labels than entries of Z, the latents are instead the coefficients of the
 columns of the Cholesky factor of K (Murray and Adams 2010).
+
+Likelihoods much narrower than the prior of the outputs tie the latents to U. They are then whitened at every U by
+pseudo-labels, Gaussian labels as informative as the likelihood (the surrogate data of Murray and Adams).
 """
+
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Key
 
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import Factor, outputs_of
 from bayesattn.likelihoods import Likelihood, Outputs
+from bayesattn.models import quadrature
 from bayesattn.theory.minimise import Local, minimum
 from bayesattn.theory.whitening import Whitening
 
@@ -29,8 +36,53 @@ LEAST_JITTER = 1e-150
 MOST_WHITENED_LATENTS = 2000
 """Largest number of latents that are whitened by their curvature; more have the scale of the prior."""
 NEWTON_STEPS = 50
+NARROW = 30.0
+"""Median of the prior variance of an output times the precision of its pseudo-label above which these whiten latents."""
 
 Latents = Float[Array, " latent"]
+
+
+class LocalWhitening(NamedTuple):
+    """Whitening of the latents at one U: point = centre + M^{-T} z.
+
+    Args:
+        centre: mean of the latents given the pseudo-labels.
+        root: M, lower triangular; M M^T is the precision of the latents given the pseudo-labels.
+    """
+
+    centre: Latents
+    root: Float[Array, "latent latent"]
+
+    def point(self, whitened: Latents) -> Latents:
+        """Latents at z."""
+        return self.centre + jax.scipy.linalg.solve_triangular(self.root, whitened, trans=1, lower=True)
+
+    def whitened(self, point: Latents) -> Latents:
+        """z of latents."""
+        return self.root.T @ (point - self.centre)
+
+    def log_volume(self) -> Float[Array, ""]:
+        """Log determinant of M^{-T}."""
+        return -jnp.sum(jnp.log(jnp.diagonal(self.root)))
+
+
+class PseudoLabels(NamedTuple):
+    """Gaussian labels, one for each output, that whiten the latents at every U.
+
+    Args:
+        precision: 1 / variance of each label.
+        pull: label times precision.
+    """
+
+    precision: Float[Array, " label"]
+    pull: Float[Array, " label"]
+
+    def at(self, kernels: GaussianProcess, factor: Factor) -> LocalWhitening:
+        """Whitening at the U of `factor`."""
+        basis = _basis(kernels, factor)
+        precision = jnp.eye(basis.shape[1]) + basis.T @ (self.precision[:, None] * basis)
+        root = jnp.linalg.cholesky(precision)
+        return LocalWhitening(jax.scipy.linalg.cho_solve((root, True), basis.T @ self.pull), root)
 
 
 def are_projection(entries: int, labels: int, outputs: int) -> bool:
@@ -84,8 +136,15 @@ def jitter_of(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
     return JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
 
 
-def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Factor) -> Whitening:
+def _basis(kernels: GaussianProcess, factor: Factor) -> Float[Array, "label latent"]:
+    """Outputs of each latent: f = basis @ latents."""
+    return kernels.mixed(factor) if are_projection(*_sizes(kernels, factor)) else _root(kernels, factor)[0]
+
+
+def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Factor) -> Whitening | PseudoLabels:
     """Whitening by Laplace's method: latents that are nearly standard normal given the labels and the U of `factor`.
+
+    For narrow likelihoods it is one for every U. Where the curvature is not positive, whitening is by the prior.
 
     If the log likelihood is concave in f, so is the log posterior of the latents, and Newton's method finds its only mode
     (Rasmussen and Williams 2006, section 3.4).
@@ -93,15 +152,22 @@ def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Facto
     size = number_of_latents(*_sizes(kernels, factor))
     if size > MOST_WHITENED_LATENTS:
         return Whitening(jnp.zeros(size), jnp.ones(size))
-    mode, hessian = _laplace(kernels, likelihood, factor)
-    return Whitening(mode, jnp.linalg.inv(jnp.linalg.cholesky(hessian)).T)
+    mode, hessian, basis = _laplace(kernels, likelihood, factor)
+    pseudo, share = _pseudo_labels(kernels, likelihood, basis, mode)
+    if np.median(share) > NARROW:
+        return pseudo
+    root = jnp.linalg.cholesky(hessian)
+    if not jnp.isfinite(root).all():
+        return Whitening(jnp.zeros(size), jnp.ones(size))
+    return Whitening(mode, jnp.linalg.inv(root).T)
 
 
 @jax.jit
 def _laplace(
     kernels: GaussianProcess, likelihood: Likelihood, factor: Factor
-) -> tuple[Latents, Float[Array, "latent latent"]]:
-    basis = kernels.mixed(factor) if are_projection(*_sizes(kernels, factor)) else _root(kernels, factor)[0]
+) -> tuple[Latents, Float[Array, "latent latent"], Float[Array, "label latent"]]:
+    """Mode of the latents, Hessian there, and outputs of each latent."""
+    basis = _basis(kernels, factor)
     labels = kernels.by_example(kernels.labels)
 
     def of_example(outputs, label):
@@ -119,4 +185,34 @@ def _laplace(
         return Local(value(latents), jax.grad(value)(latents), jnp.eye(len(latents)) + basis.T @ curved)
 
     mode = minimum(value, local, jnp.zeros(basis.shape[1]), NEWTON_STEPS)
-    return mode.point, mode.local.hessian
+    return mode.point, mode.local.hessian, basis
+
+
+@jax.jit
+def _pseudo_labels(
+    kernels: GaussianProcess, likelihood: Likelihood, basis: Float[Array, "label latent"], mode: Latents
+) -> tuple[PseudoLabels, Float[Array, " label"]]:
+    """Pseudo-labels at one U, and their precision times the prior variance of the output.
+
+    With its pseudo-label, an output has the mean and the variance that it has with its own label, if it is independent
+    of other examples, and other outputs of the example stay where they are at the mode. Unlike the curvature at the mode,
+    these see kinks and further modes, among which chains shall move.
+    """
+    at, labels = (basis @ mode).reshape(-1, kernels.outputs), kernels.labels.reshape(-1, kernels.outputs)
+    spread = jnp.sqrt(jnp.sum(basis**2, axis=1)).reshape(at.shape)
+
+    def of_output(example, output):
+        outputs, label = at[example], kernels.by_example(kernels.labels)[example]
+
+        def log_density(scaled):
+            moved = outputs.at[output].set(spread[example, output] * scaled[0])
+            return likelihood.log_prob(moved.reshape(1, *label.shape), label[None])[0] - scaled[0] ** 2 / 2
+
+        known = jnp.stack([outputs[output], labels[example, output]]) / spread[example, output]
+        mean, variance = quadrature.mean_and_variance(log_density, known)
+        pseudo = jnp.stack([jnp.maximum(1 / variance - 1, 0), mean / variance])
+        return jnp.where(jnp.isfinite(pseudo).all(), pseudo, 0.0)
+
+    every = jnp.meshgrid(jnp.arange(at.shape[0]), jnp.arange(at.shape[1]), indexing="ij")
+    share, pull = jax.vmap(of_output)(every[0].ravel(), every[1].ravel()).T
+    return PseudoLabels(share / spread.ravel() ** 2, pull / spread.ravel()), share

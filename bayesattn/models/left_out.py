@@ -20,6 +20,7 @@ from scipy import special, stats
 from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import OrderParameter
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
+from bayesattn.models import quadrature
 from bayesattn.models.latent_outputs import jitter_of
 from bayesattn.theory.minimise import Local, minimum
 
@@ -39,8 +40,6 @@ EQUAL = 32
 """Number of largest weights that a fit takes for equal, so that few nodes near a narrow mode draw the mixture there."""
 LEAST_FREEDOM = 5
 PRIOR_SHARE = 0.05
-STEPS = np.geomspace(1e-7, 40.0, 64)
-"""Distances of the points of quadrature from each known value of an output, in units of the spread of f_i."""
 
 Point = Float[Array, " output"]
 
@@ -126,7 +125,7 @@ def log_integral(
     """
     size, known = len(start), jnp.concatenate([start[None], known])
     if size == 1:
-        return _by_quadrature(log_integrand, known[:, 0])
+        return quadrature.log_integral(log_integrand, known[:, 0])
 
     def value(point):
         return -log_integrand(point)
@@ -180,14 +179,6 @@ def log_integral(
     *_, weights, share = jax.lax.while_loop(go_on, better, (0, ladder, *first))
     result = jax.scipy.special.logsumexp(weights) - jnp.log(len(weights))
     return jnp.where(share >= TOO_FEW, result, jnp.nan)
-
-
-def _by_quadrature(log_integrand: Callable[[Point], Array], known: Float[Array, " value"]) -> Float[Array, ""]:
-    """Log integral over one output, by the midpoint rule on a grid that is geometric about 0 and each known value."""
-    around = np.concatenate([-STEPS[::-1], [0.0], STEPS])
-    ends = jnp.sort((jnp.append(known, 0.0)[:, None] + around).ravel())
-    values = jax.vmap(log_integrand)((ends[1:, None] + ends[:-1, None]) / 2)
-    return jax.scipy.special.logsumexp(jnp.where(jnp.isnan(values), -jnp.inf, values), b=jnp.diff(ends))
 
 
 def leave_one_out(

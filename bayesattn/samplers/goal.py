@@ -93,7 +93,7 @@ def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain dra
 def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     """Warn if the first `count` posterior draws of each chain disagree between chains, or hold few effective draws.
 
-    Judged are entries of U (or of the latent) and predictions, at most 50 of each. `bayesattn.diagnose` says more, and
+    Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says more, and
     has stricter thresholds.
     """
     import arviz_stats
@@ -102,9 +102,9 @@ def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     if count < DRAWS_AT_FIRST_CHECK:
         return
     judged = [entries(posterior, count)] if set(CENTRAL) & posterior.keys() else []
-    if "prediction" in posterior:
-        predictions = np.asarray(posterior["prediction"][:, :count])
-        judged.append(predictions.reshape(*predictions.shape[:2], -1))
+    for name in [name for name in ("prediction", "readout") if name in posterior]:
+        values = np.asarray(posterior[name][:, :count])
+        judged.append(values.reshape(*values.shape[:2], -1))
     worst, least = 1.0, np.inf
     for values in judged:
         some = values[:, :, np.unique(np.linspace(0, values.shape[2] - 1, MOST_JUDGED_ENTRIES).astype(int))]

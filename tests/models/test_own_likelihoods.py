@@ -65,6 +65,7 @@ def log_likelihoods(outputs, model, kind):
     return each.reshape(len(outputs), -1).sum(1)
 
 
+@pytest.mark.filterwarnings("ignore:the log leave-one-out density")
 @pytest.mark.parametrize(("network", "kind"), EACH)
 def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior(network, kind):
     model, light = model_of(network, kind), (network, kind) in LIGHT
