@@ -15,6 +15,7 @@ import bayesattn as ba
 from bayesattn import cli
 from bayesattn.cli.compiled import compile_quickly, processor
 from bayesattn.samplers.program import program
+from tests.costs import Costs
 
 # For the test processes that begin after this one: BLAS threads of two processes on two cores hinder each other.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -60,6 +61,7 @@ def pytest_configure(config):
         raise pytest.UsageError(
             f"write marks as -m {config.option.markexpr!r}, got {MARKS!r} before anything was compiled"
         )
+    config.pluginmanager.register(Costs())
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")
