@@ -215,4 +215,5 @@ def _pseudo_labels(
 
     every = jnp.meshgrid(jnp.arange(at.shape[0]), jnp.arange(at.shape[1]), indexing="ij")
     share, pull = jax.vmap(of_output)(every[0].ravel(), every[1].ravel()).T
-    return PseudoLabels(share / spread.ravel() ** 2, pull / spread.ravel()), share
+    unit = jnp.where(spread > 0, spread, 1.0).ravel()  # Of outputs that are always zero, pseudo-labels say nothing.
+    return PseudoLabels(share / unit**2, pull / unit), share

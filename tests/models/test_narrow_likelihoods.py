@@ -115,10 +115,15 @@ def test_order_parameters_and_left_out_labels_are_those_of_scale_mixtures(name, 
     assert z_score(chances, 1.0, left_out_error) < ERRORS
 
 
-@pytest.mark.parametrize(("outputs", "features"), [(1, 2), (1, 6), (3, 6)])
-def test_whitening_at_every_u_is_a_change_of_coordinates(outputs, features):
-    """Densities differ by the volume, by automatic differentiation; outputs and prior draws do not differ."""
+@pytest.mark.parametrize(("outputs", "features", "zero"), [(1, 2, True), (1, 6, False), (3, 6, True)])
+def test_whitening_at_every_u_is_a_change_of_coordinates(outputs, features, zero):
+    """Densities differ by the volume, by automatic differentiation; outputs and prior draws do not differ.
+
+    With `zero`, one example has inputs of zero, so that its output is zero whatever its label.
+    """
     model = model_of(ba.StudentT(NARROW, 4.0), outputs, features)
+    if zero:
+        model = model.replace(path_inputs=model.path_inputs * np.array([0.0, 1, 1, 1])[:, None, None])
     prepared = WithOutputs.prepare(model)
     posterior = WithOutputs.of(model, **prepared)
     assert isinstance(posterior.latents, latent_outputs.PseudoLabels)
