@@ -31,7 +31,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = "-1"
 COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
-LONGEST = ["test_readme.py", "test_faults.py", "test_evidence.py", "test_collapsed.py", "test_extended.py"]
+LONGEST = [
+    "test_coefficient.py",
+    "test_likelihoods.py",
+    "test_elsewhere.py",
+    "test_langevin.py",
+    "test_losses.py",
+    "test_own_likelihoods.py",
+]
 """Files of tests that take longest, those that compile most of them."""
 ROOM = 2**32
 """Free bytes that a disk in memory must have; tests leave some 300 MB behind."""

@@ -10,6 +10,8 @@ from pathlib import Path
 import jax
 import pytest
 
+from tests import statistics
+
 BUDGETS = tomllib.loads((Path(__file__).parent / "budgets.toml").read_text())
 """Largest number of programs of files, and of all others."""
 COMPILED = "/jax/core/compile/backend_compile_duration"
@@ -29,20 +31,21 @@ class Costs:
         self.now["programs"] += event == COMPILED
         self.now["compiling"] += seconds if event in STEPS else 0.0
 
-    def _cpu(self):
+    def _spent(self):
         children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return time.process_time() + children.ru_utime + children.ru_stime
+        cpu = time.process_time() + children.ru_utime + children.ru_stime
+        return Counter(self.now, cpu=cpu, comparisons=statistics.made)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item):
-        self.before = Counter(self.now, cpu=self._cpu())
+        self.before = self._spent()
         return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call):
         report = yield
         if call.when == "teardown":
-            spent = Counter(self.now, cpu=self._cpu())
+            spent = self._spent()
             report.user_properties += [(name, spent[name] - self.before[name]) for name in spent]
         return report
 
@@ -69,5 +72,8 @@ class Costs:
         write("programs  CPU s  of them compiling s")
         for name, costs in [*rows, (f"{len(self.of_files)} files", total)]:
             write(f"{costs['programs']:8d} {costs['cpu']:6.0f} {costs['compiling']:8.0f}  {name}")
+        write(
+            f"{total['comparisons']} comparisons of draws: false alarm {statistics.alarm(total['comparisons']):.1g} at most"
+        )
         for name, fault in self._over().items():
             write(f"{name} compiles {fault}", red=True)

@@ -138,6 +138,7 @@ def test_readme(names, command):
     assert names["heads"].summary().shape[0] == 12
 
 
+@pytest.mark.pages
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_of_a_page(page, names):

@@ -76,7 +76,10 @@ def _claims(rng: np.random.Generator, name: str, tokens: Tokens) -> list[Claim]:
     def outputs(inputs: np.ndarray, readout: str) -> np.ndarray:
         return np.asarray(network(weights, attention.path_inputs(inputs, heads, readout)))
 
-    order = rng.permutation(contents.shape[1])
+    # One cycle, so that every token moves, the one that is read too; or at some seeds there would be nothing to tell apart.
+    cycle = rng.permutation(contents.shape[1])
+    order = np.empty_like(cycle)
+    order[cycle] = np.roll(cycle, 1)
     rest = np.append(rng.permutation(contents.shape[1] - 1), contents.shape[1] - 1)
     inputs = contents + places
     mean, last = outputs(inputs, "mean"), outputs(inputs, "last")

@@ -13,9 +13,8 @@ from bayesattn.models import latent_outputs
 from bayesattn.models.collapsed import WithOutputs
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory.whitening import Whitening
-from tests.posteriors import z_score
+from tests.statistics import agree
 
-ERRORS = 4
 NARROW = 0.01
 
 
@@ -109,10 +108,10 @@ def test_order_parameters_and_left_out_labels_are_those_of_scale_mixtures(name, 
     assert float(draws["sample_stats"]["n_steps"].mean()) < 50
     (mean, mean_error), (left_out, left_out_error) = exact(model, variances)
     u = draws["posterior"]["order_parameter"]
-    assert z_score(u.stack(entry=u.dims[2:]), mean, mean_error) < ERRORS
+    agree(u.stack(entry=u.dims[2:]), mean, mean_error)
     log_densities = ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"]
     chances = np.exp(left_out - log_densities)  # Their mean is 1.
-    assert z_score(chances, 1.0, left_out_error) < ERRORS
+    agree(chances, 1.0, left_out_error)
 
 
 @pytest.mark.parametrize(("outputs", "features", "zero"), [(1, 2, True), (1, 6, False), (3, 6, True)])

@@ -6,6 +6,7 @@ import pytest
 
 from bayesattn import exchangeable as ex
 from reproductions.tokens import learning, pretraining
+from tests.statistics import near
 
 
 def sharp_law(parameters, data, variance=0.0):
@@ -23,7 +24,7 @@ def test_population_optimum_is_where_the_risk_of_many_sequences_is_least():
     inverse = np.linalg.inv(hessian)
     errors = np.sqrt(np.diag(inverse @ second @ inverse) / 40_000)
     assert errors.max() < 0.2
-    assert np.all(np.abs(fitted - best.parameters) < 5 * errors)
+    near(fitted - best.parameters, errors)
 
 
 def test_averaged_targets_give_the_same_law_with_less_noise():
@@ -79,7 +80,7 @@ def test_moments_of_pretraining():
     for expected, other in ((known.attention, rows), (known.cross, latents[:, 0])):
         products = rows[:, :, None] * other[:, None, :]
         error = products.std(0) / np.sqrt(len(products))
-        assert np.all(np.abs(products.mean(0) - expected) < 4 * error)
+        near(products.mean(0) - expected, error)
 
 
 def test_learnt_parameters_approach_the_best():

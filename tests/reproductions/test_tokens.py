@@ -68,6 +68,12 @@ def test_claims_hold_at_other_seeds(name, seed, fast):
     check(name, seed=seed, fast=fast)
 
 
+@pytest.mark.parametrize("seed", [4, 11, 28])
+def test_tokens_are_moved_at_every_seed(seed):
+    """A permutation that happened to leave the token read in its place had nothing to tell apart."""
+    check("positions", seed=seed)
+
+
 def test_experiments_share_no_random_numbers():
     """The same numbers whenever seed and name are the same, and others otherwise."""
     drawn = [stream(*settings).random() for settings in ((0, "urn"), (0, "urn"), (1, "urn"), (0, "forward"))]

@@ -1,0 +1,84 @@
+"""Comparisons of draws with exact means, or with other draws, with a level: most errors in which they may differ.
+
+All comparisons of a run of all tests, heavy ones too, together raise a false alarm with probability `LEVEL` at most. Each
+entry is one comparison, so each has the level LEVEL / COMPARISONS (Bonferroni). Its p-value is from Student's law, because
+the error is estimated too: the variance of an error from a window of five autocorrelation times has a relative variance of
+some 20 / ESS (Geyer 1992), which is that of a chi-square law with ESS / 10 degrees of freedom.
+"""
+
+from typing import NamedTuple
+
+import arviz_stats
+import numpy as np
+import xarray as xr
+from scipy import stats
+
+LEVEL = 1e-3
+COMPARISONS = 40_000
+"""Most entries that all tests compare in one run; the run says how many it was (`tests/costs.py`)."""
+POWER = 0.9
+FINDS = 0.5
+"""Difference that a comparison must find with probability `POWER`, in standard deviations of the draws."""
+DRAWS_PER_DEGREE = 10
+made = 0
+"""Number of entries that this process has compared."""
+
+
+class Mean(NamedTuple):
+    """Mean of draws, its Monte Carlo error, the degrees of freedom of that error, and the draws' standard deviation."""
+
+    value: np.ndarray
+    error: np.ndarray
+    degrees: np.ndarray
+    deviation: np.ndarray
+
+
+def mean_of(draws: xr.DataArray) -> Mean:
+    """Mean over chain and draw of each entry."""
+    error, deviation = arviz_stats.mcse(draws).values, draws.std(("chain", "draw")).values
+    return Mean(draws.mean(("chain", "draw")).values, error, (deviation / error) ** 2 / DRAWS_PER_DEGREE, deviation)
+
+
+def p_values(draws: xr.DataArray, other: xr.DataArray | np.ndarray | float, error: np.ndarray | float = 0.0):
+    """Two-sided p-values of each entry, and the standard deviations that would be found with probability `POWER`."""
+    one = mean_of(draws)
+    two = mean_of(other) if isinstance(other, xr.DataArray) else Mean(np.asarray(other), np.asarray(error), np.inf, 0)
+    total = np.hypot(one.error, two.error)
+    # Welch and Satterthwaite.
+    degrees = total**4 / (one.error**4 / one.degrees + two.error**4 / two.degrees)
+    found = (stats.t.isf(LEVEL / COMPARISONS / 2, degrees) + stats.norm.isf(1 - POWER)) * total
+    return 2 * stats.t.sf(np.abs(one.value - two.value) / total, degrees), found / np.maximum(
+        one.deviation, two.deviation
+    )
+
+
+def agree(
+    draws: xr.DataArray,
+    other: xr.DataArray | np.ndarray | float,
+    error: np.ndarray | float = 0.0,
+    *,
+    finds: float = FINDS,
+) -> None:
+    """Assert that means of draws are those of other draws, or exact ones with an error of their own.
+
+    Asserts too that there are draws enough: a difference of `finds` standard deviations would be found.
+    """
+    global made
+    p, found = p_values(draws, other, error)
+    made += p.size
+    assert np.all(p >= LEVEL / COMPARISONS), f"p = {np.nanmin(p):.1g} of {p.size} comparisons"
+    assert np.all(found <= finds), f"differences below {np.max(found):.2f} standard deviations might not be found"
+
+
+def alarm(comparisons: int) -> float:
+    """Largest probability that any of these comparisons fails by chance."""
+    return comparisons * LEVEL / COMPARISONS
+
+
+def near(difference: np.ndarray | float, error: np.ndarray | float, degrees: np.ndarray | float = np.inf) -> None:
+    """Assert that differences are those of chance, for errors with these degrees of freedom, at the same level."""
+    global made
+    scaled = np.abs(np.asarray(difference) / np.asarray(error))
+    made += scaled.size
+    bound = stats.t.isf(LEVEL / COMPARISONS / 2, degrees)
+    assert np.all(scaled <= bound), f"a difference is {np.max(scaled):.2f} errors, {np.min(bound):.2f} are allowed"
