@@ -93,8 +93,8 @@ def entries(posterior: PlainMapping, count: int) -> Float[np.ndarray, "chain dra
 def warn_of_poor_mixing(posterior: PlainMapping, count: int) -> None:
     """Warn if the first `count` posterior draws of each chain disagree between chains, or hold few effective draws.
 
-    Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says more, and
-    has stricter thresholds.
+    Judged are entries of U (or of the latent), predictions and readouts, at most 50 of each. `bayesattn.diagnose` says
+    more, and has stricter thresholds.
     """
     import arviz_stats
     import xarray as xr
