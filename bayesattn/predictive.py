@@ -28,6 +28,7 @@ from bayesattn.models import collapsed
 from bayesattn.models.arviz import axes, axis_names, tree_of
 from bayesattn.models.conditional import Conditional, conditional_of, new_inputs
 from bayesattn.models.description import ATTRIBUTE, described
+from bayesattn.models.left_out import require_integrated
 from bayesattn.models.origin import described_in
 from bayesattn.models.trees import (
     DRAW_VARIABLES,
@@ -218,7 +219,7 @@ def with_groups(
         values = _by_draw(lambda part: density(conditional, part), flat, "log likelihood")
         made["log_likelihood"] = {"labels": _by_chain(values, chains)}
         if not joint and not model.likelihood.conjugate:
-            _require_integrated(values, model)
+            require_integrated(values, model.likelihood)
         _require_finite("likelihood", values)
         if not joint:
             _warn_of_errors(made["log_likelihood"]["labels"])
@@ -302,17 +303,6 @@ def _require_finite(what: str, *values: np.ndarray) -> None:
     if not all(np.isfinite(value).all() for value in values):
         raise FloatingPointError(
             f"a {what} is not finite: K + T I of a draw is likely singular in float64; raise the temperature"
-        )
-
-
-def _require_integrated(values: Float[np.ndarray, "draw example"], model: NetworkPosterior) -> None:
-    unknown = np.isnan(values)
-    if unknown.any():
-        example = int(np.argmax(unknown.sum(0)))
-        raise FloatingPointError(
-            f"log_likelihood of example {example} could not be integrated over the example's outputs in"
-            f" {unknown[:, example].sum()} of {len(values)} draws, for likelihood {model.likelihood!r}: leave the example"
-            " out and sample again"
         )
 
 

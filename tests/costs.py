@@ -72,8 +72,7 @@ class Costs:
         write("programs  CPU s  of them compiling s")
         for name, costs in [*rows, (f"{len(self.of_files)} files", total)]:
             write(f"{costs['programs']:8d} {costs['cpu']:6.0f} {costs['compiling']:8.0f}  {name}")
-        write(
-            f"{total['comparisons']} comparisons of draws: false alarm {statistics.alarm(total['comparisons']):.1g} at most"
-        )
+        alarm = total["comparisons"] * statistics.LEVEL / statistics.COMPARISONS
+        write(f"{total['comparisons']} comparisons by tests/statistics.py: false alarm {alarm:.1g} at most")
         for name, fault in self._over().items():
             write(f"{name} compiles {fault}", red=True)

@@ -1,9 +1,9 @@
-"""Comparisons of draws with exact means, or with other draws, with a level: most errors in which they may differ.
+"""Comparisons of draws with exact means, or with other draws, with a level and a power.
 
-All comparisons of a run of all tests, heavy ones too, together raise a false alarm with probability `LEVEL` at most. Each
-entry is one comparison, so each has the level LEVEL / COMPARISONS (Bonferroni). Its p-value is from Student's law, because
-the error is estimated too: the variance of an error from a window of five autocorrelation times has a relative variance of
-some 20 / ESS (Geyer 1992), which is that of a chi-square law with ESS / 10 degrees of freedom.
+All comparisons by `agree` in a run of all tests, heavy ones too, together raise a false alarm with probability `LEVEL` at
+most. Each entry is one comparison, so each has the level LEVEL / COMPARISONS (Bonferroni). Its p-value is from Student's
+law, because the error is estimated too: the variance of an error from a window of five autocorrelation times has a relative
+variance of some 20 / ESS (Geyer 1992), which is that of a chi-square law with ESS / 10 degrees of freedom.
 """
 
 from typing import NamedTuple
@@ -68,17 +68,3 @@ def agree(
     made += p.size
     assert np.all(p >= LEVEL / COMPARISONS), f"p = {np.nanmin(p):.1g} of {p.size} comparisons"
     assert np.all(found <= finds), f"differences below {np.max(found):.2f} standard deviations might not be found"
-
-
-def alarm(comparisons: int) -> float:
-    """Largest probability that any of these comparisons fails by chance."""
-    return comparisons * LEVEL / COMPARISONS
-
-
-def near(difference: np.ndarray | float, error: np.ndarray | float, degrees: np.ndarray | float = np.inf) -> None:
-    """Assert that differences are those of chance, for errors with these degrees of freedom, at the same level."""
-    global made
-    scaled = np.abs(np.asarray(difference) / np.asarray(error))
-    made += scaled.size
-    bound = stats.t.isf(LEVEL / COMPARISONS / 2, degrees)
-    assert np.all(scaled <= bound), f"a difference is {np.max(scaled):.2f} errors, {np.min(bound):.2f} are allowed"

@@ -17,7 +17,6 @@ from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.description import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
-from tests.statistics import near
 
 WIDTHS = (1, 3, 10)
 SETTINGS = {"chains": 4, "warmup": 300, "draws": 1000}
@@ -44,16 +43,16 @@ def given_u(model, order_parameter, count):
 def test_predictions_are_those_of_quadrature_and_of_the_draws(model, drawn, width):
     predicted = ba.predict(drawn[width], model.test_path_inputs)
     _, exact, _ = exact_scalar_posterior(model.replace(width=width))
-    near(predicted.mean - exact, predicted.error)
+    assert np.all(np.abs(predicted.mean - exact) < 5 * predicted.error)
     assert np.all(predicted.error < 0.02 * np.sqrt(predicted.variance))
     sampled = drawn[width]["posterior"].to_dataset()["prediction"]
     error, spread = arviz_stats.mcse(sampled).values, arviz_stats.mcse(sampled, method="sd").values
-    near(predicted.mean - sampled.mean(("chain", "draw")), error)
+    assert np.all(np.abs(predicted.mean - sampled.mean(("chain", "draw"))) < 4 * error)
     deviation = sampled.std(("chain", "draw")).values
-    near(np.sqrt(predicted.variance) - deviation, spread)
+    assert np.all(np.abs(np.sqrt(predicted.variance) - deviation) < 4 * spread)
     above = np.mean(sampled.values > 0, axis=(0, 1))
     binomial = np.sqrt(above * (1 - above) / arviz_stats.ess(sampled).values)
-    near(predicted.probabilities - above, binomial)
+    assert np.all(np.abs(predicted.probabilities - above) < 4 * binomial)
     assert predicted.draws is None
 
 
@@ -106,9 +105,9 @@ def test_draws_given_u_have_the_moments_of_theory():
     noisy = np.asarray(kernel[0]) + model.temperature * np.eye(len(model.labels))
     covariance = np.asarray(kernel[2]) - np.asarray(kernel[1]).T @ np.linalg.solve(noisy, np.asarray(kernel[1]))
     [draws] = predicted.draws
-    near(draws.mean(0) - exact.mean, np.sqrt(np.diag(covariance) / count))
+    assert np.all(np.abs(draws.mean(0) - exact.mean) < 4 * np.sqrt(np.diag(covariance) / count))
     error = np.sqrt((np.outer(np.diag(covariance), np.diag(covariance)) + covariance**2) / count)
-    near(np.cov(draws.T) - covariance, error)
+    assert np.all(np.abs(np.cov(draws.T) - covariance) < 4 * error)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
@@ -161,9 +160,9 @@ def test_leave_one_out_and_comparison_are_those_of_refits(model, drawn):
         # 1 / p(Y_i | others) is the mean of 1 / p(Y_i | others, U) over draws; their batches show how well it is known.
         batches = -np.log(np.mean(np.exp(-log_likelihood.values).reshape(16, -1, len(model.labels)), axis=1))
         error = batches.std(0, ddof=1) / 4
-        near(whole.elpd_i.values - exact[width], error)
+        assert np.all(np.abs(whole.elpd_i.values - exact[width]) < 5 * error)
         total = batches.sum(1).std(ddof=1) / 4
-        near(whole.elpd - exact[width].sum(), total)
+        assert abs(whole.elpd - exact[width].sum()) < 4 * total
         assert total < 0.1
     compared = arviz_stats.compare(scored)
     right = sorted(exact, key=lambda width: -exact[width].sum())
@@ -206,8 +205,8 @@ def test_errors_of_variances_are_those_of_independent_draws():
     model, draws = readout_draws(random.normal(size=(4, 1000, 200)))
     predicted = ba.predict(draws, np.eye(200)[:, None], model=model)
     scores = (predicted.variance - 1) / predicted.variance_error
-    near(scores, 1.0)
-    near(np.mean(scores**2) - 1, np.sqrt(2 / 200))
+    assert np.all(np.abs(scores) < 4.5)
+    assert abs(np.mean(scores**2) - 1) < 4 * np.sqrt(2 / 200)
     assert "Monte Carlo error at most 0.0" in " ".join(repr(predicted).split("deviation")[1].split())
     heavy, draws = readout_draws(random.standard_t(2.2, size=(4, 1000, 200)), correlation=0.0)
     with pytest.warns(UserWarning, match=r"the variance of f has a heavy tail: Pareto k is [01]\.\d\d, above 0\.7"):
@@ -255,10 +254,10 @@ def test_replicated_labels_have_the_moments_of_predictions(model, drawn):
     assert replicated.dims == ("chain", "draw", "example")
     np.testing.assert_array_equal(replicated["draw"], draws["posterior"]["draw"])
     predicted = ba.predict(draws, model.path_inputs)
-    near(replicated.mean(("chain", "draw")) - predicted.mean, arviz_stats.mcse(replicated))
+    assert np.all(np.abs(replicated.mean(("chain", "draw")) - predicted.mean) < 4 * arviz_stats.mcse(replicated))
     spread = arviz_stats.mcse(replicated, method="sd").values
     deviation = np.sqrt(predicted.variance + model.temperature)
-    near(replicated.std(("chain", "draw")) - deviation, spread)
+    assert np.all(np.abs(replicated.std(("chain", "draw")) - deviation) < 4 * spread)
 
 
 def test_the_prior_has_the_moments_of_the_gp_limit():
@@ -269,7 +268,7 @@ def test_the_prior_has_the_moments_of_the_gp_limit():
     assert set(prior.children) == {"posterior", "prior", "prior_predictive"}
     drawn = prior["prior"].to_dataset()["order_parameter"].values[0]
     error = drawn.std(0) / np.sqrt(count)
-    near(drawn.mean(0) - ba.theory.gp_order_parameter(model.architecture), error)
+    assert np.all(np.abs(drawn.mean(0) - ba.theory.gp_order_parameter(model.architecture)) < 4 * error)
     both = np.hstack(
         [
             prior["prior_predictive"].to_dataset()["labels"].values[0],
@@ -281,7 +280,7 @@ def test_the_prior_has_the_moments_of_the_gp_limit():
     noise = model.temperature * (np.arange(len(inputs)) < len(model.labels))
     covariance = np.asarray(ba.theory.kernel(gp, inputs, inputs, model.architecture)) + np.diag(noise)
     products = both[:, :, None] * both[:, None, :]
-    near(products.mean(0) - covariance, products.std(0) / np.sqrt(count))
+    assert np.all(np.abs(products.mean(0) - covariance) < 4.5 * products.std(0) / np.sqrt(count))
 
 
 def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model, drawn):

@@ -36,6 +36,8 @@ LEAST_JITTER = 1e-150
 MOST_WHITENED_LATENTS = 2000
 """Largest number of latents that are whitened by their curvature; more have the scale of the prior."""
 NEWTON_STEPS = 50
+BATCH = 256
+"""Number of outputs whose pseudo-labels are found at a time."""
 NARROW = 30.0
 """Median of the prior variance of an output times the precision of its pseudo-label above which these whiten latents."""
 
@@ -136,6 +138,11 @@ def jitter_of(kernel: Float[Array, "label label"]) -> Float[Array, ""]:
     return JITTER * jnp.mean(jnp.diag(kernel)) + LEAST_JITTER
 
 
+def log_prob_of_example(likelihood: Likelihood, outputs: Float[Array, " output"], label: Array) -> Float[Array, ""]:
+    """Log likelihood log p(Y_i | f_i) of one example, for outputs of shape (m,) and a label of shape () or (m,)."""
+    return likelihood.log_prob(outputs.reshape(1, *label.shape), label[None])[0]
+
+
 def _basis(kernels: GaussianProcess, factor: Factor) -> Float[Array, "label latent"]:
     """Outputs of each latent: f = basis @ latents."""
     return kernels.mixed(factor) if are_projection(*_sizes(kernels, factor)) else _root(kernels, factor)[0]
@@ -144,10 +151,9 @@ def _basis(kernels: GaussianProcess, factor: Factor) -> Float[Array, "label late
 def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Factor) -> Whitening | PseudoLabels:
     """Whitening by Laplace's method: latents that are nearly standard normal given the labels and the U of `factor`.
 
-    For narrow likelihoods it is one for every U. Where the curvature is not positive, whitening is by the prior.
-
     If the log likelihood is concave in f, so is the log posterior of the latents, and Newton's method finds its only mode
-    (Rasmussen and Williams 2006, section 3.4).
+    (Rasmussen and Williams 2006, section 3.4). Where the curvature is not positive, whitening is by the prior. For narrow
+    likelihoods the result is pseudo-labels, which whiten at every U.
     """
     size = number_of_latents(*_sizes(kernels, factor))
     if size > MOST_WHITENED_LATENTS:
@@ -171,8 +177,7 @@ def _laplace(
     labels = kernels.by_example(kernels.labels)
 
     def of_example(outputs, label):
-        """Negative log likelihood -log p(Y_i | f_i), for outputs of shape (m,)."""
-        return -likelihood.log_prob(outputs.reshape(1, *label.shape), label[None])[0]
+        return -log_prob_of_example(likelihood, outputs, label)
 
     def value(latents):
         return latents @ latents / 2 - jnp.sum(likelihood.log_prob(kernels.by_example(basis @ latents), labels))
@@ -201,12 +206,13 @@ def _pseudo_labels(
     at, labels = (basis @ mode).reshape(-1, kernels.outputs), kernels.labels.reshape(-1, kernels.outputs)
     spread = jnp.sqrt(jnp.sum(basis**2, axis=1)).reshape(at.shape)
 
-    def of_output(example, output):
+    def of_output(place):
+        example, output = place
         outputs, label = at[example], kernels.by_example(kernels.labels)[example]
 
         def log_density(scaled):
-            moved = outputs.at[output].set(spread[example, output] * scaled[0])
-            return likelihood.log_prob(moved.reshape(1, *label.shape), label[None])[0] - scaled[0] ** 2 / 2
+            moved = outputs.at[output].set(spread[example, output] * scaled)
+            return log_prob_of_example(likelihood, moved, label) - scaled**2 / 2
 
         known = jnp.stack([outputs[output], labels[example, output]]) / spread[example, output]
         mean, variance = quadrature.mean_and_variance(log_density, known)
@@ -214,6 +220,7 @@ def _pseudo_labels(
         return jnp.where(jnp.isfinite(pseudo).all(), pseudo, 0.0)
 
     every = jnp.meshgrid(jnp.arange(at.shape[0]), jnp.arange(at.shape[1]), indexing="ij")
-    share, pull = jax.vmap(of_output)(every[0].ravel(), every[1].ravel()).T
+    # In batches, because each output has a grid of its own.
+    share, pull = jax.lax.map(of_output, (every[0].ravel(), every[1].ravel()), batch_size=BATCH).T
     unit = jnp.where(spread > 0, spread, 1.0).ravel()  # Of outputs that are always zero, pseudo-labels say nothing.
     return PseudoLabels(share / unit**2, pull / unit), share

@@ -21,7 +21,7 @@ from bayesattn.kernels.gaussian_process import GaussianProcess
 from bayesattn.kernels.path_inputs import OrderParameter
 from bayesattn.likelihoods import Labels, Likelihood, Outputs
 from bayesattn.models import quadrature
-from bayesattn.models.latent_outputs import jitter_of
+from bayesattn.models.latent_outputs import jitter_of, log_prob_of_example
 from bayesattn.theory.minimise import Local, minimum
 
 NODES = 512
@@ -125,7 +125,7 @@ def log_integral(
     """
     size, known = len(start), jnp.concatenate([start[None], known])
     if size == 1:
-        return quadrature.log_integral(log_integrand, known[:, 0])
+        return quadrature.log_integral(lambda z: log_integrand(z[None]), known[:, 0])
 
     def value(point):
         return -log_integrand(point)
@@ -219,9 +219,21 @@ def leave_one_out(
         known = (elsewhere.reshape(len(elsewhere), -1) - mean) @ lower
 
         def log_integrand(point):
-            moved = (mean + spread @ point).reshape(1, *at.shape)
-            return likelihood.log_prob(moved, label[None])[0] - point @ point / 2 - len(point) / 2 * jnp.log(2 * jnp.pi)
+            found = log_prob_of_example(likelihood, mean + spread @ point, label)
+            return found - point @ point / 2 - len(point) / 2 * jnp.log(2 * jnp.pi)
 
         return log_integral(log_integrand, drawn, known, nodes)
 
     return jax.vmap(one)(blocks, pulled, outputs, labels, jnp.moveaxis(others, 1, 0))
+
+
+def require_integrated(values: Float[np.ndarray, "draw example"], likelihood: Likelihood) -> None:
+    """Raise FloatingPointError if the integral of an example is unknown in some draws."""
+    unknown = np.isnan(values)
+    if unknown.any():
+        example = int(np.argmax(unknown.sum(0)))
+        raise FloatingPointError(
+            f"log_likelihood of example {example} could not be integrated over the example's outputs in"
+            f" {unknown[:, example].sum()} of {len(values)} draws, for likelihood {likelihood!r}: leave the example"
+            " out and sample again"
+        )

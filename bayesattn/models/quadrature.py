@@ -32,5 +32,5 @@ def _on_grid(log_integrand: Integrand, known: Known) -> tuple[Float[Array, " int
     """Values in the middle of intervals (-inf where NaN), and the ends of these."""
     around = np.concatenate([-STEPS[::-1], [0.0], STEPS])
     ends = jnp.sort((jnp.append(known, 0.0)[:, None] + around).ravel())
-    values = jax.vmap(log_integrand)((ends[1:, None] + ends[:-1, None]) / 2)
+    values = jax.vmap(log_integrand)((ends[1:] + ends[:-1]) / 2)
     return jnp.where(jnp.isnan(values), -jnp.inf, values), ends

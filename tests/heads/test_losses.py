@@ -22,7 +22,6 @@ from bayesattn.theory.evidence import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
 from tests.heads.networks import NETWORKS
 from tests.posteriors import two_modes
-from tests.statistics import near
 
 MAILS = Path(__file__).parents[2] / "notebooks" / "mails.npz"
 TEMPERATURE = 0.3
@@ -77,7 +76,7 @@ def test_evidence_lost_is_that_of_prior_draws(model, draws):
     for head in range(3):
         rest = prior_evidence(without_head(model, 1, head), seed=head + 1)
         error = np.sqrt(whole[1] ** 2 + rest[1] ** 2 + found.evidence_error[head] ** 2)
-        near(found.evidence[head] - (whole[0] - rest[0]), error)
+        assert abs(found.evidence[head] - (whole[0] - rest[0])) < 4 * error
     assert found.evidence_error.max() < 0.1
     assert np.all(found.rhat < 1.05)
     assert [*found.summary().index] == [(1, "1"), (1, "2"), (1, "3")]
@@ -96,7 +95,7 @@ def test_evidence_lost_is_that_of_sequential_monte_carlo(name):
         rest = anneal(without_head(model, layer, place), **particles, seed=1)
         error = np.sqrt(whole.error**2 + rest.error**2 + found.evidence_error[number] ** 2)
         assert error < 0.2
-        near(found.evidence[number] - (whole.log_evidence - rest.log_evidence), error)
+        assert abs(found.evidence[number] - (whole.log_evidence - rest.log_evidence)) < 4 * error
 
 
 @pytest.mark.heavy
@@ -110,14 +109,14 @@ def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
     chains = ba.sample(mails, **job)
     one, other = (ba.heads(each).summary() for each in (chains, ba.sample(mails, "adjusted_mclmc", seed=5, **job)))
     assert max(one["error"].max(), other["error"].max()) < 0.01
-    near(one["score"] - other["score"], np.hypot(one["error"], other["error"]))
+    assert np.all(np.abs(one["score"] - other["score"]) < 4 * np.hypot(one["error"], other["error"]))
     found = ba.head_losses(chains, of={str(head): [(1, str(head + 1))] for head in (1, 3, 4)}, chains=2, warmup=100)
     whole = ba.theory.evidence(mails)
     for number, head in enumerate((1, 3, 4)):
         rest = ba.theory.evidence(without_paths(mails, np.arange(12) == head), seed=1)
         error = np.sqrt(whole.error**2 + rest.error**2 + found.evidence_error[number] ** 2)
         assert error < 0.2
-        near(found.evidence[number] - (whole.log_evidence - rest.log_evidence), error)
+        assert abs(found.evidence[number] - (whole.log_evidence - rest.log_evidence)) < 4 * error
     assert np.ptp(found.evidence) > 4
 
 
@@ -182,12 +181,12 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     blind = without_paths(model, nothing)
     with pytest.raises(FlatMode, match="flat in some direction"):
         find_mode(blind.kernels, arch)
-    settings = {"warmup": 400, "draws": 800, "progress": False}
+    settings = {"warmup": 400, "draws": 1500, "progress": False}
     ring, rest = ba.sample(blind, **settings), ba.sample(without_head(model, 2, 0), **settings, seed=1)
     visible = ring["posterior"]["order_parameter"].values[:, :, ~nothing][:, :, :, ~nothing]
     found = [np.log(np.einsum("cdpp->cdp", each)) for each in (visible * 2 / 3, rest["posterior"]["order_parameter"])]
     means, errors = zip(*(moments_of_paths(each) for each in found), strict=True)
-    near(means[0] - means[1], np.hypot(*errors))
+    assert np.max(np.abs(means[0] - means[1]) / np.hypot(*errors)) < 4
     assert np.max(errors) < 0.1
 
 
@@ -276,7 +275,7 @@ def test_a_bridge_between_normal_densities(seed):
     forward = log_density(first, 1.5, 2) - log_density(first, 0, 1) + 3
     backward = log_density(second, 0, 1) - log_density(second, 1.5, 2) - 3
     found, error = bridge(forward, backward)
-    near(found - (np.log(2) + 3), error)
+    assert abs(found - (np.log(2) + 3)) < 4 * error
     assert error < 0.15
 
 
@@ -331,7 +330,7 @@ def test_losses_where_posteriors_have_modes_apart(seed):
     """Bridges between chains of NUTS, all in one mode, say 2.8 to 23.6 nats with errors of 0.1."""
     model, exact = two_modes()
     lost = ba.head_losses(ba.sample(model, warmup=200, draws=500, seed=seed, progress=False), seed=seed)
-    near(lost.evidence[0] - exact["loss"][0], np.hypot(lost.evidence_error[0], 0.007))
+    assert abs(lost.evidence[0] - exact["loss"][0]) < 4 * np.hypot(lost.evidence_error[0], 0.007)
     assert lost.evidence_error[0] < 0.2
 
 

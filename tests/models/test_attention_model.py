@@ -24,7 +24,6 @@ from bayesattn.reference.quantities import names_of, quantities_of_draws
 from bayesattn.samplers.smc import anneal
 from bayesattn.theory.bartlett import layer_shapes
 from tests.models.attention_networks import NETWORKS, attention_model, weighed_prior_draws
-from tests.statistics import near
 
 KEEP = ("order_parameter", "prediction", "queries_keys")
 
@@ -134,7 +133,7 @@ def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(dra
     found = ba.predict(draws, model.test_inputs)
     kept = draws["posterior"]["prediction"]
     error = np.hypot(arviz_stats.mcse(kept).values, found.error)
-    near(found.mean - kept.mean(("chain", "draw")).values, error.max())
+    assert np.abs(found.mean - kept.mean(("chain", "draw")).values).max() < 4 * error.max()
     assert found.variance == pytest.approx(kept.var(("chain", "draw")).values, rel=0.3)
     # Sequences with padding have the outputs of those without.
     padded = np.concatenate([model.test_inputs, np.full((5, 2, 2), np.nan)], axis=1)
@@ -148,7 +147,7 @@ def test_groups_and_the_model_of_draws(draws, model):
     assert tree["prior"]["prediction"].shape == (1, 200, 5)
     prior = tree["prior"]["order_parameter"].values[0]
     diagonal = np.einsum("dpp->dp", prior)
-    near(diagonal.mean(0) - 1, (diagonal.std(0) / np.sqrt(200)).max())
+    assert np.abs(diagonal.mean(0) - 1).max() < 5 * (diagonal.std(0) / np.sqrt(200)).max()
     scores = ba.heads(draws)
     assert "heads of a layer are exchangeable" in scores.note
     assert "exchangeable" in repr(scores)
@@ -346,7 +345,7 @@ def test_both_parameterisations_agree_with_weighed_prior_draws(name):
             z,
             flush=True,
         )
-        near(z, 1.0)
+        assert abs(z) < 4
 
 
 @pytest.mark.heavy

@@ -12,8 +12,7 @@ import bayesattn as ba
 from bayesattn.models import collapsed, path
 from bayesattn.theory import bartlett
 from tests.conftest import relative_error
-from tests.posteriors import tiny_model
-from tests.statistics import agree, near
+from tests.posteriors import tiny_model, two_sample_z_score
 
 CASES = {
     "two layers, unequal": ((2, 2), (10, 7, 12), (1.1, 0.8, 1.2, 0.9)),
@@ -43,7 +42,7 @@ def test_draws_agree_with_path_level_nuts(case):
     model, draws = case
     weights = ba.sample(model, parameterisation="path", warmup=400, draws=1000, seed=2)
     for name in ("order_parameter", "prediction"):
-        agree(draws["posterior"][name], weights["posterior"][name])
+        assert two_sample_z_score(draws["posterior"][name], weights["posterior"][name]) < 4
     assert float(arviz_stats.rhat(draws["posterior"]["order_parameter"]).max()) < 1.02
 
 
@@ -56,7 +55,7 @@ def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
     draws = ba.sample(model, warmup=200, draws=2000, seed=1)["posterior"]
     weights = ba.sample(model, parameterisation="path", warmup=300, draws=1000, seed=2)["posterior"]
     for name in ("order_parameter", "prediction"):
-        agree(draws[name], weights[name])
+        assert two_sample_z_score(draws[name], weights[name]) < 4
 
 
 def test_order_parameter_from_exact_weights_is_the_drawn_one(case):
@@ -84,9 +83,9 @@ def test_f_of_exact_weights_has_the_conditional_moments(case):
     order_parameter = one["posterior"]["order_parameter"].values[0, 0]
     exact = ba.theory.predict(order_parameter, model)
     error = np.sqrt(exact.variance / count)
-    near(outputs.mean(0) - exact.mean, error)
+    assert np.max(np.abs(outputs.mean(0) - exact.mean) / error) < 4
     # A Gaussian's sample variance has relative standard error sqrt(2 / count).
-    near(outputs.var(0, ddof=1) / exact.variance - 1, np.sqrt(2 / count))
+    assert np.max(np.abs(outputs.var(0, ddof=1) / exact.variance - 1)) < 4 * np.sqrt(2 / count)
 
 
 def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
@@ -102,7 +101,7 @@ def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
     error = np.hypot(
         arviz_stats.mcse(second).values, 2 * spread
     )  # successive U's are correlated: twice the naive error
-    near(second.mean(("chain", "draw")).values - expected, error)
+    assert np.max(np.abs(second.mean(("chain", "draw")).values - expected) / error) < 4
 
 
 def prior_draws(draw, keys):
@@ -133,12 +132,12 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
     # Second moments between all pairs, and fourth moments that dependence through U would change: 4.5 standard errors,
     # about 1e-5 each.
     correlation = everything.T @ everything / count - np.eye(everything.shape[1])
-    near(correlation, np.sqrt(2 / count))
+    assert np.abs(correlation).max() < 4.5 * np.sqrt(2 / count)
     squares = everything**2 - 1
     fourth = squares.T @ squares / count - 2 * np.eye(everything.shape[1])
     off_diagonal = ~np.eye(len(fourth), dtype=bool)
-    near(fourth[off_diagonal], 2 / np.sqrt(count))
-    near(np.mean(everything**4, axis=0) - 3, np.sqrt(96 / count))
+    assert np.abs(fourth[off_diagonal]).max() < 5 * 2 / np.sqrt(count)
+    assert np.abs(np.mean(everything**4, axis=0) - 3).max() < 4.5 * np.sqrt(96 / count)
 
 
 def test_log_prior_is_the_density_that_sample_prior_draws_from():
@@ -152,7 +151,7 @@ def test_log_prior_is_the_density_that_sample_prior_draws_from():
         mean, deviation = draws.mean(0), 0.8 * draws.std(0)
         log_q = jnp.sum(-(((draws - mean) / deviation) ** 2) / 2 - jnp.log(deviation) - jnp.log(2 * jnp.pi) / 2, axis=1)
         ratio = np.exp(log_q - log_p)
-        near(ratio.mean() - 1, ratio.std() / np.sqrt(len(ratio)))
+        assert abs(ratio.mean() - 1) < 4 * ratio.std() / np.sqrt(len(ratio))
 
 
 def test_prior_moments_of_the_order_parameter():
@@ -167,7 +166,7 @@ def test_prior_moments_of_the_order_parameter():
 
         draws = np.asarray(prior_draws(order_parameter, jax.random.split(jax.random.key(1), 20000)))
         error = draws.std(0) / np.sqrt(len(draws))
-        near(draws.mean(0) - ba.theory.gp_order_parameter(arch), error)
+        assert np.max(np.abs(draws.mean(0) - ba.theory.gp_order_parameter(arch)) / error) < 4.5
 
 
 @pytest.mark.heavy
@@ -178,7 +177,7 @@ def test_whitening_does_not_change_the_answer(monkeypatch):
     monkeypatch.setattr(collapsed.Collapsed, "prepare", by_prior)
     by_prior = ba.sample(model, warmup=300, draws=1000, options={"adapt_mass_matrix": True})["posterior"]
     for name in ("order_parameter", "prediction"):
-        agree(by_laplace[name], by_prior[name])
+        assert two_sample_z_score(by_laplace[name], by_prior[name]) < 4
 
 
 @pytest.fixture(scope="module")

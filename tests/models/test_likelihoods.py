@@ -15,8 +15,7 @@ from bayesattn.classes import class_scores
 from bayesattn.models import collapsed, latent_outputs, left_out, path
 from bayesattn.network import effective_weights, path_readouts
 from tests.conftest import relative_error
-from tests.posteriors import prior_draws
-from tests.statistics import agree, near
+from tests.posteriors import prior_draws, two_sample_z_score, z_score
 
 NETWORKS = {
     # heads, widths, skips, outputs, examples, features
@@ -28,6 +27,7 @@ NETWORKS = {
 }
 LIGHT = ("three classes", "two classes, one output")
 EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
+ERRORS = 4
 NO_THEORY = r"likelihood must be bayesattn\.Gaussian for the theory"
 
 
@@ -80,10 +80,10 @@ def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(drawn):
         flat = np.arcsinh(values.reshape(len(values), -1))
         for power in (1, 2):
             one, other = (np.arcsinh(posterior[variable]) ** power for posterior in posteriors.values())
-            agree(one, other)
+            assert two_sample_z_score(one, other) < ERRORS
             mean = probability @ flat**power
             error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
-            agree(one.stack(entry=one.dims[2:]), mean, error)
+            assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
 
 
 def test_weights_give_back_the_outputs_of_their_draws(drawn):
@@ -101,7 +101,7 @@ def test_weights_give_back_the_outputs_of_their_draws(drawn):
     assert relative_error(readouts, kept["readout"].values.reshape(readouts.shape)) < 1e-8
 
 
-@pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail", "ignore:the log leave-one-out density")
+@pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail")
 def test_predictions_are_those_of_the_draws(drawn):
     model, chains, _ = drawn
     for tree in chains.values():
@@ -114,8 +114,7 @@ def test_predictions_are_those_of_the_draws(drawn):
         assert relative_error(found.probabilities, chances if logits.ndim == 4 else chances[..., 0]) < 1e-10
     with pytest.raises(ValueError, match=NO_THEORY):
         ba.validate(model, tree)
-    tree = tree.isel(draw=slice(None, None, 5))
-    groups = ba.with_groups(tree, prior_draws=400)
+    groups = ba.with_groups(tree, "posterior_predictive", "prior", "prior_predictive", prior_draws=400)
     replicated = groups["posterior_predictive"]["labels"]
     training = ba.predict(tree, model.path_inputs, keep_draws=True)
     log_prob = jax.vmap(jax.vmap(lambda f: model.likelihood.log_prob(f, jnp.asarray(model.labels))))
@@ -123,7 +122,7 @@ def test_predictions_are_those_of_the_draws(drawn):
     assert relative_error(whole, log_prob(jnp.asarray(training.draws)).sum(-1)) < 1e-10
     share = (replicated > 0).mean(("chain", "draw")).values
     error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
-    near(share - training.probabilities, error)
+    assert np.max(np.abs(share - training.probabilities) / error) < ERRORS
     labels = groups["prior_predictive"]["labels"].values
     assert set(np.unique(labels)) == {*np.unique(model.labels)}
     assert "prediction" in groups["prior"]
@@ -329,14 +328,14 @@ def refitted(log_likelihood):
 def test_leave_one_out_is_that_of_refits(name, temperature):
     """By p(Y_i | f_i) alone the second was -4.71, with k of 0.9: 0.8 above the refits."""
     model = model_of_classes(name, temperature)
-    tree = ba.sample(model, chains=2, warmup=300, draws=1000, seed=0, progress=False)
+    tree = ba.sample(model, chains=2, warmup=300, draws=1500, seed=0, progress=False)
     groups = ba.with_groups(tree, "log_likelihood")
     found = arviz_stats.loo(groups, pointwise=True)
-    exact, exact_error = refitted(outputs_of_prior(model, 200_000))
+    exact, exact_error = refitted(outputs_of_prior(model, 400_000))
     pointwise = groups["log_likelihood"]["labels"].values
     batches = -np.log(np.mean(np.exp(-pointwise).reshape(10, -1, len(model.labels)), axis=1)).sum(1)
     error = np.hypot(batches.std(ddof=1) / np.sqrt(10), exact_error)
-    near(float(found.elpd) - exact, error)
+    assert abs(float(found.elpd) - exact) < ERRORS * error
     assert error < 0.2
     assert float(found.pareto_k.max()) < 0.85
 
@@ -364,4 +363,4 @@ def test_left_out_outputs_are_integrated_over(outputs, temperature):
     chances = np.exp(model.likelihood.log_prob(jnp.asarray(drawn[:, 0] if outputs == 1 else drawn), model.labels[0]))
     error = chances.std() / np.sqrt(len(chances))
     # 256 points stand for the integral to within a percent.
-    near(max(abs(np.exp(found[0]) - chances.mean()) - 0.01 * chances.mean(), 0), error)
+    assert abs(np.exp(found[0]) - chances.mean()) < 4 * error + 0.01 * chances.mean()

@@ -13,8 +13,7 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
-from tests.posteriors import narrow_model
-from tests.statistics import agree
+from tests.posteriors import narrow_model, two_sample_z_score, z_score
 
 NETWORKS = {
     # heads, widths, the path that labels follow
@@ -69,7 +68,7 @@ def without_stuck_chains(draws):
     return draws.isel(chain=kept)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2))])
+@pytest.mark.parametrize("seed", range(3))
 def test_a_layer_of_one_neuron_against_quadrature(seed):
     """N = 1 and two heads: U = c c^T with density exp(-|c|) / (2 pi |c|) of c, a normal variable times a normal vector.
 
@@ -98,7 +97,7 @@ def test_a_layer_of_one_neuron_against_quadrature(seed):
     assert abs(exact - 0.0932) < 5e-4
     draws = ba.sample(model, chains=2, warmup=300, draws=2000, seed=seed)
     found = bounded(draws).isel(entry=slice(1))
-    agree(found, exact)
+    assert z_score(found, exact) < 4
     assert float(arviz_stats.rhat(found).max()) < 1.01
     assert float(arviz_stats.mcse(found).max()) < 0.05
 
@@ -115,18 +114,17 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name, temp
     heads, widths, strong = NETWORKS[name]
     model = narrow_model(heads, widths, strong, temperature)
     other, order = relabelled(model)
-    settings = {"warmup": 400, "chains": 2 if name in LIGHT else 4, "draws": 1500 if name in LIGHT else 2000}
-    plain = bounded(ba.sample(model, **settings, seed=1))
-    turned = bounded(ba.sample(other, **settings, seed=2), order)
+    plain = bounded(ba.sample(model, warmup=400, draws=2000, seed=1))
+    turned = bounded(ba.sample(other, warmup=400, draws=2000, seed=2), order)
     for found in (plain, turned):
         assert float(arviz_stats.rhat(found).max()) < 1.01
-    agree(plain, turned)
+    assert two_sample_z_score(plain, turned) < 4
     if name not in LIGHT:
         drawn = ba.sample(model, parameterisation="path", warmup=1000, draws=3000, seed=3)
         weights = bounded(without_stuck_chains(drawn))
         assert float(arviz_stats.rhat(weights).max()) < 1.01
-        agree(plain, weights)
-        agree(turned, weights)
+        assert two_sample_z_score(plain, weights) < 4
+        assert two_sample_z_score(turned, weights) < 4
 
 
 def test_the_prior_density_is_that_of_the_sampler_however_heads_are_called():

@@ -6,8 +6,7 @@ import pytest
 import bayesattn as ba
 from bayesattn.models import collapsed
 from bayesattn.samplers import curvature
-from tests.posteriors import tiny_model
-from tests.statistics import agree
+from tests.posteriors import tiny_model, two_sample_z_score
 
 
 @pytest.fixture
@@ -31,7 +30,7 @@ def test_it_changes_no_answer(few, monkeypatch):
     monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
     by_mode = ba.sample(few, seed=1, **settings)["posterior"]
     for name in ("order_parameter", "prediction"):
-        agree(by_curvature[name], by_mode[name])
+        assert two_sample_z_score(by_curvature[name], by_mode[name]) < 4
 
 
 def test_it_is_that_of_the_draws_and_the_same_each_time(few):

@@ -19,7 +19,6 @@ from bayesattn.singular import coefficient as learning_coefficient_module
 from bayesattn.singular.best_fit import best_fit_of
 from bayesattn.singular.loss import loss
 from tests.singular.networks import network
-from tests.statistics import near
 
 SHORT = {"chains": 2, "warmup": 300, "draws": 500}
 
@@ -78,14 +77,14 @@ def one_path():
 def test_one_path_by_quadrature(one_path, place):
     temperature = one_path.temperatures[place]
     exact = by_quadrature(one_path.model.replace(temperature=temperature))
-    near(one_path.value[place] - exact, one_path.error[place])
+    assert abs(one_path.value[place] - exact) < 4 * one_path.error[place]
     assert one_path.error[place] < 0.05
 
 
 def test_limit_is_that_of_the_law(one_path):
     """Widths 2 and 5 with three features: lambda = 1."""
     assert attention_law(one_path.model.architecture, 3) == pytest.approx((1, 1))
-    near(one_path.value[-1] - 1, one_path.error[-1])
+    assert abs(one_path.value[-1] - 1) < 4 * one_path.error[-1]
 
 
 def test_slopes_and_evidence_agree_with_values(one_path):
@@ -93,7 +92,7 @@ def test_slopes_and_evidence_agree_with_values(one_path):
     chains, evidence = one_path.between, one_path.from_evidence
     np.testing.assert_allclose(chains.temperatures, evidence.temperatures)
     z = (chains.value - evidence.value) / np.hypot(chains.error, evidence.error)
-    near(z, 1.0)
+    assert np.abs(z).max() < 4
     assert evidence.error.max() < 0.1
 
 
@@ -103,10 +102,10 @@ def test_slopes_are_those_of_quadrature(one_path):
     exact = np.array([by_quadrature(one_path.model.replace(temperature=float(np.exp(each)))) for each in logs])
     ends = np.gradient(exact, logs)[[-1, 16, 0]]
     z = (one_path.slope - ends) / one_path.slope_error
-    near(z, 1.0)
+    assert np.abs(z).max() < 4
     assert one_path.slope_error.max() < 0.05
     means = [np.trapezoid(exact[part], logs[part]) / np.log(100) for part in (slice(16, 33), slice(0, 17))]
-    near(np.maximum(np.abs(one_path.between.value - means) - 0.005, 0), one_path.between.error)
+    assert (np.abs(one_path.between.value - means) < 4 * one_path.between.error + 0.005).all()
 
 
 def test_two_temperatures_need_no_best_fit(one_path):
@@ -152,7 +151,7 @@ def test_noise_on_a_narrow_network(one_path):
     least = np.sum(labels**2) - np.linalg.svd(basis.T @ labels, compute_uv=False)[0] ** 2
     assert found.best_fit.square == pytest.approx(least, rel=1e-6)
     z = (found.between.value - found.from_evidence.value) / np.hypot(found.between.error, found.from_evidence.error)
-    near(z, 1.0)
+    assert np.abs(z).max() < 4
     gathered = ba.Model(dataset=ba.Dataset.gather((inputs, labels), arch), architecture=arch, temperature=0.5)
     np.testing.assert_allclose(ba.learning_coefficient(gathered, temperatures, **SHORT).value, found.value, rtol=1e-6)
     draws = ba.sample(model, "nuts", "path", chains=2, warmup=500, draws=1000, keep=["weights"], progress=False)
@@ -160,7 +159,7 @@ def test_noise_on_a_narrow_network(one_path):
     readout = np.einsum("cdoa,cdham,cdmf->cdof", weights["a"], weights["V_1"], weights["V_0"]) / np.sqrt(2 * 1 * 2)
     squares = np.sum((np.einsum("ehf,cdof->cdeo", inputs, readout) - labels) ** 2, axis=(-1, -2))
     estimate = learning_coefficient_of(squares, model)
-    near(estimate.value - found.value[-1], np.hypot(estimate.error, found.error[-1]))
+    assert abs(estimate.value - found.value[-1]) < 4 * np.hypot(estimate.error, found.error[-1])
     assert estimate.rhat < 1.1
 
 
@@ -190,7 +189,7 @@ def test_reweighted_prior_draws_of_several_outputs_with_a_skip_and_labels():
     found = ba.learning_coefficient(model, 0.3, **SHORT)
     assert found.best_fit.how == "found"
     mean, error = by_prior_draws(model, found.best_fit.square)
-    near(found.value[0] - mean, np.hypot(found.error[0], error))
+    assert abs(found.value[0] - mean) < 4 * np.hypot(found.error[0], error)
 
 
 def test_any_number_of_examples():
@@ -218,7 +217,7 @@ def test_losses_of_any_chain(one_path):
     readout = np.einsum("cda,cdham,cdmf->cdhf", weights["a"], weights["V_1"], weights["V_0"])
     outputs = np.einsum("ehf,cdhf->cde", inputs, readout) / np.sqrt(3 * 2 * 5)
     found = learning_coefficient_of(np.sum(outputs**2, -1), model)
-    near(found.value - one_path.value[0], np.hypot(found.error, one_path.error[0]))
+    assert abs(found.value - one_path.value[0]) < 4 * np.hypot(found.error, one_path.error[0])
     assert found.error > one_path.error[0] / 2
 
 
@@ -240,7 +239,7 @@ def test_the_luckiest_minibatch_is_not_the_best_fit(rank_one, noise):
     with pytest.warns(UserWarning, match=r"below S\* = .* \(found\): state noise, 0 if each loss is of all examples"):
         unsaid = learning_coefficient_of(losses, model)
     for found in (unsaid, learning_coefficient_of(losses, model, noise=noise)):
-        near(found.value - 3.9, found.error)
+        assert abs(found.value - 3.9) < 4 * found.error
     with pytest.warns(UserWarning, match=r"\(given\): state noise"):
         assert learning_coefficient_of(losses, model, best_fit=least).value == pytest.approx(unsaid.value)
     # Said to be of all examples, the least of them is attained.
@@ -254,7 +253,7 @@ def test_losses_of_all_examples_give_what_they_gave(rank_one, monkeypatch):
     """Without a word of noise where S* was found; a search that ended above them is caught by losses said to be exact."""
     model, least, losses = rank_one
     found = learning_coefficient_of(losses, model)
-    near(found.value - 3.9, found.error)
+    assert abs(found.value - 3.9) < 4 * found.error
     monkeypatch.setattr("bayesattn.singular.best_fit.least_squares", lambda model, seed: least + 0.3)
     assert learning_coefficient_of(losses, model, noise=0).value == pytest.approx(
         np.mean(losses - losses.min()) / (2 * model.temperature)

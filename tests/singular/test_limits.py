@@ -6,7 +6,6 @@ import pytest
 import bayesattn as ba
 from bayesattn.singular import attention_law, deep_linear_law
 from tests.singular.networks import network
-from tests.statistics import near
 
 DEEP_LINEAR = [  # heads, widths, features, outputs
     ((1,), (3, 3), 5, 2),
@@ -80,7 +79,7 @@ def test_limit_and_multiplicity(case, held):
         fit.coefficient.low <= law.coefficient <= fit.coefficient.high,
         fit.multiplicity.low <= law.multiplicity <= fit.multiplicity.high,
     )
-    near(fit.coefficient.value - law.coefficient, fit.coefficient.error)
+    assert abs(fit.coefficient.value - law.coefficient) < 4 * fit.coefficient.error
 
 
 @pytest.mark.heavy
@@ -105,8 +104,8 @@ def test_three_routes(case):
     mine, others = first.two_temperature, second.two_temperature
     z_others = (mine.value - others.value) / np.hypot(mine.error, others.error)
     print(case, "evidence", z_evidence.round(1), "two temperatures", z_others.round(1), flush=True)
-    near(z_evidence, 1.0)
-    near(z_others, 1.0)
+    assert np.abs(z_evidence).max() < 4
+    assert np.abs(z_others).max() < 4
 
 
 def test_a_wrong_width_is_told_apart():
