@@ -68,7 +68,7 @@ def pytest_configure(config):
         raise pytest.UsageError(
             f"write marks as -m {config.option.markexpr!r}, got {MARKS!r} before anything was compiled"
         )
-    config.pluginmanager.register(Costs())
+    config.pluginmanager.register(Costs(judged="not pages" in config.option.markexpr))
     gc.set_threshold(50_000, 10, 10)  # JAX's tracing makes millions of objects, hardly any of which are garbage.
     # Thousands of small files are brought onto the disk one by one; where there is one in memory, nobody waits for it.
     memory = Path("/dev/shm")

@@ -20,9 +20,14 @@ DEAREST = 10
 
 
 class Costs:
-    """Plugin that counts, in the processes that run tests, and adds up, in the one that reports."""
+    """Plugin that counts, in the processes that run tests, and adds up, in the one that reports.
 
-    def __init__(self):
+    Args:
+        judged: whether budgets count; they are those of plain tests.
+    """
+
+    def __init__(self, judged: bool):
+        self.judged = judged
         self.now, self.before = Counter(), Counter()
         self.of_files: dict[str, Counter] = {}
         jax.monitoring.register_event_duration_secs_listener(self._count)
@@ -58,7 +63,7 @@ class Costs:
         return {
             name: f"{costs['programs']} programs, its budget is {budget}"
             for name, costs in self.of_files.items()
-            if costs["programs"] > (budget := BUDGETS.get(name, BUDGETS["others"]))
+            if self.judged and costs["programs"] > (budget := BUDGETS.get(name, BUDGETS["others"]))
         }
 
     def pytest_sessionfinish(self, session):
