@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -12,6 +13,7 @@ Skips = Sequence[float | Array | None]
 """rho_l of each layer, None for layers without a skip."""
 
 
+@jax.jit
 def effective_weights(weights: Weights, skips: Skips | None = None) -> Float[Array, "row width"]:
     """w^pi = a V_L^{h_L} .. V_1^{h_1} / sqrt(N_a N_L .. N_2), one row per path, or per path and output, outputs fastest.
 

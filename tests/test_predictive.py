@@ -1,6 +1,7 @@
 """Predictions at new inputs and further groups for ArviZ, against quadrature, refits, closed forms and draws."""
 
 import warnings
+from functools import partial
 
 import arviz_stats
 import jax
@@ -120,14 +121,16 @@ def test_moments_and_draws_at_a_narrow_factor_are_those_at_u(outputs):
     factor, new = random.normal(size=(arch.rows, columns)), random.normal(size=(5, arch.paths, 3))
     order_parameter, key = jnp.asarray(factor @ factor.T), jax.random.key(1)
     assert columns < arch.rows
-    found = conditional_of(model).outputs({"order_parameter": order_parameter}, jnp.asarray(new), key)
+    conditional = conditional_of(model)
+    outputs_at = jax.jit(partial(type(conditional).outputs, conditional))
+    found = outputs_at({"order_parameter": order_parameter}, jnp.asarray(new), key)
     features = scaled_features(jnp.asarray(new), arch.input_variance)
     values, vectors = jnp.linalg.eigh(order_parameter)
     root = vectors * jnp.sqrt(jnp.where(values > 1e-9, values, 0))  # Without roots of rounding, which are 1e-8.
-    drawn = outputs_of(features, root @ model.kernels.sample_projection(key, root), outputs)
-    for value, expected in zip(
-        found, (*conditional_moments(model.kernels, order_parameter, features), drawn), strict=True
-    ):
+    projection = jax.jit(type(model.kernels).sample_projection)(model.kernels, key, root)
+    drawn = outputs_of(features, root @ projection, outputs)
+    moments = jax.jit(conditional_moments)(model.kernels, order_parameter, features)
+    for value, expected in zip(found, (*moments, drawn), strict=True):
         np.testing.assert_allclose(value, np.reshape(expected, value.shape), rtol=1e-10)
 
 
@@ -173,7 +176,7 @@ def test_leave_one_out_given_u_is_that_of_a_refit(hidden_markov_model):
     """Densities of one label given 99 others, with a singular U too, by the law of a Gaussian's conditional."""
     model = hidden_markov_model(10)
     for factor in (np.linalg.cholesky(np.eye(4) + 0.3), np.array([[1.0], [0.5], [0.2], [0.1]])):
-        order_parameter, given = factor @ factor.T, np.asarray(leave_one_out(model.kernels, jnp.asarray(factor)))
+        order_parameter, given = factor @ factor.T, np.asarray(jax.jit(leave_one_out)(model.kernels, factor))
         for example in (0, 57, 99):
             rest = np.delete(np.arange(100), example)
             others = model.replace(path_inputs=model.path_inputs[rest], labels=model.labels[rest])

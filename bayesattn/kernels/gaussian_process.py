@@ -105,18 +105,22 @@ class GaussianProcess(ABC):
     def _energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """Energy at a symmetric U with K(U) + T I positive definite, without residual examples."""
 
+    @jax.jit
     def energy(self, factor: Factor) -> Float[Array, ""]:
         """log det(K + T I) + Y^T (K + T I)^{-1} Y (THEORY section 4)."""
         return self._energy(factor) + self.residual_energy
 
+    @jax.jit
     def energy_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """Energy at a symmetric U with K(U) + T I positive definite."""
         return self._energy_of(order_parameter) + self.residual_energy
 
+    @jax.jit
     def log_density(self, factor: Factor) -> Float[Array, ""]:
         """log Normal(Y; 0, K + T I)."""
         return -(self.energy(factor) + self.constant) / 2
 
+    @jax.jit
     def log_density_of(self, order_parameter: OrderParameter) -> Float[Array, ""]:
         """Log density at a symmetric U with K(U) + T I positive definite."""
         return -(self.energy_of(order_parameter) + self.constant) / 2
@@ -184,12 +188,14 @@ class GaussianProcess(ABC):
         both = jax.scipy.linalg.solve_triangular(lower, both, lower=True)
         return Whitened(lower, both[:, :-1], both[:, -1])
 
+    @jax.jit
     def solve(self, factor: Factor) -> Solved:
         """Path inputs and labels whitened by K + T I, from which expansions and predictors at U are computed."""
         features = by_label(self.features, self.outputs)
         lower, columns, labels = self.whitened(self.kernel(factor), features.reshape(len(features), -1))
         return Solved(lower, columns.reshape(features.shape), labels, (columns.T @ labels).reshape(features.shape[1:]))
 
+    @jax.jit
     def readout_of(self, order_parameter: OrderParameter) -> Float[Array, "row feature"]:
         """Readout of the posterior mean, U X^T (K + T I)^{-1} Y (THEORY section 5).
 
@@ -198,6 +204,7 @@ class GaussianProcess(ABC):
         lower = cholesky(self.kernel_of(order_parameter), self.temperature)
         return order_parameter @ self.pulled(jax.scipy.linalg.cho_solve((lower, True), self.flat_labels))
 
+    @jax.jit
     def projection(self, factor: Factor, labels: Float[Array, " label"]) -> Float[Array, "column feature"]:
         """Posterior mean of Z, standard normal a priori, given labels = X . (F Z) + noise.
 

@@ -281,6 +281,7 @@ class Collapsed(Parameterisation):
             result["prediction"] = network(weights, self.test_path_inputs, skips)
         return result
 
+    @jax.jit
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Whitened coordinates drawn from the prior."""
         return {"whitened": self.whitening.whitened(bartlett.sample_prior(key, self.shapes, self.problem.widths))}
@@ -351,6 +352,7 @@ class WithOutputs(Collapsed):
         factor = self.factor(sites)
         return self._weights(sites, factor @ self._projection(sites, factor, readout_key), key)
 
+    @jax.jit
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Coordinates drawn from the prior."""
         point_key, latents_key = jax.random.split(key)

@@ -124,6 +124,7 @@ class Path(Parameterisation):
             result["prediction"] = network(weights, self.test_path_inputs, self.skips)
         return result
 
+    @jax.jit
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Weights drawn from the prior."""
         with numpyro.handlers.seed(rng_seed=key):

@@ -108,6 +108,7 @@ class SampledAttention(Parameterisation):
         """Quantities determined by the weights."""
         return self.given_heads(heads_of(weights)).predictions_of(others(weights))
 
+    @jax.jit
     def draw_prior(self, key: Key[Array, ""]) -> Sites:
         """Sites drawn from the prior."""
         own, other = jax.random.split(key)

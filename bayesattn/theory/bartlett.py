@@ -187,6 +187,7 @@ def bartlett_factors(
     return result
 
 
+@partial(jax.jit, static_argnames="shapes")
 def cholesky_factors(
     point: Float[Array, " coordinate"],
     shapes: tuple[LayerShape, ...],
@@ -256,7 +257,7 @@ def narrowed(
     each row multiplies, `strengths_of_rows`; by default all are of equal size.
     """
     factor, parts, orders = np.ones((1, 1)), [], []
-    factors = jax.jit(cholesky_factors, static_argnames="shapes")(point, shapes, widths, variances, skips=skips)
+    factors = cholesky_factors(point, shapes, widths, variances, skips=skips)
     targets = [*map(np.asarray, factors), factor]
     for layer in reversed(range(len(fewer))):
         shape = fewer[layer]

@@ -181,7 +181,7 @@ def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     blind = without_paths(model, nothing)
     with pytest.raises(FlatMode, match="flat in some direction"):
         find_mode(blind.kernels, arch)
-    settings = {"warmup": 400, "draws": 1500, "progress": False}
+    settings = {"sampler": "nuts", "warmup": 400, "draws": 1500, "progress": False}
     ring, rest = ba.sample(blind, **settings), ba.sample(without_head(model, 2, 0), **settings, seed=1)
     visible = ring["posterior"]["order_parameter"].values[:, :, ~nothing][:, :, :, ~nothing]
     found = [np.log(np.einsum("cdpp->cdp", each)) for each in (visible * 2 / 3, rest["posterior"]["order_parameter"])]

@@ -63,17 +63,17 @@ def agree(first, second, names, level=4.0):
 def test_path_inputs_and_outputs_are_those_of_the_same_heads_held_fixed(settings):
     model = attention_model(**settings)
     posterior = TokenAttention.of(model)
-    sites = posterior.draw_prior(jax.random.key(1))
+    sites = jax.jit(TokenAttention.draw_prior)(posterior, jax.random.key(1))
     heads = heads_of(posterior.prior.named(sites))
     fixed = model.given(heads)
-    found = CollapsedAttention.of(model).given(sites)
+    found = jax.jit(CollapsedAttention.given)(CollapsedAttention.of(model), sites)
     assert np.swapaxes(found.kernels.features, 1, 2) == pytest.approx(
         fixed.path_inputs * np.sqrt(fixed.architecture.input_variance / fixed.path_inputs[0].size), abs=1e-14
     )
     assert found.test_path_inputs == pytest.approx(fixed.test_path_inputs, abs=1e-14)
     weights = {name: value for name, value in sites.items() if not name.startswith("whitened")}
-    expected = np.asarray(network(weights, jnp.asarray(fixed.path_inputs), fixed.architecture.optional_skips))
-    assert posterior.function(sites) == pytest.approx(expected, abs=1e-13)
+    expected = np.asarray(jax.jit(network)(weights, fixed.path_inputs, fixed.architecture.optional_skips))
+    assert jax.jit(TokenAttention.function)(posterior, sites) == pytest.approx(expected, abs=1e-13)
 
 
 def test_without_query_variance_the_posterior_is_that_of_uniform_heads(model):
@@ -85,8 +85,8 @@ def test_without_query_variance_the_posterior_is_that_of_uniform_heads(model):
     of_heads = sum(
         -(value**2).sum() / 2 - value.size * np.log(2 * np.pi) / 2 for name, value in sites.items() if "_" in name
     )
-    mine = log_density(posterior.program, (), {}, sites)[0]
-    theirs = log_density(other.program, (), {}, {"whitened": sites["whitened"]})[0]
+    mine = posterior.log_density(sites)
+    theirs = other.log_density({"whitened": sites["whitened"]})
     assert mine == pytest.approx(float(theirs + of_heads), rel=1e-12)
 
 

@@ -1,6 +1,7 @@
 """Attention blocks: the network against loops over its definition, its posterior against weighted draws of the prior."""
 
 from dataclasses import replace
+from functools import partial
 
 import arviz_stats
 import jax
@@ -8,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 import numpyro
 import pytest
-from numpyro.infer.util import log_density
 from scipy import stats
 from scipy.special import erf
 
@@ -111,11 +111,11 @@ def test_network_is_its_definition(case):
     model = attention_model(**CASES[case])
     posterior = Blocks.of(model)
     assert isinstance(posterior, Blocks)
-    sites = posterior.draw_prior(KEY)
+    sites = jax.jit(Blocks.draw_prior)(posterior, KEY)
     weights = weights_of(model, sites)
     outputs = outputs_by_loops(model, weights, model.inputs, model.mask)
-    np.testing.assert_allclose(posterior.function(sites), outputs, rtol=1e-12, atol=1e-14)
-    quantities = posterior.quantities(sites, KEY)
+    np.testing.assert_allclose(jax.jit(Blocks.function)(posterior, sites), outputs, rtol=1e-12, atol=1e-14)
+    quantities = jax.jit(Blocks.quantities)(posterior, sites, KEY)
     tests = outputs_by_loops(model, weights, model.test_inputs, model.test_mask)
     np.testing.assert_allclose(quantities["prediction"], tests, rtol=1e-12, atol=1e-14)
     for sequence, test in enumerate(model.watched):
@@ -136,7 +136,7 @@ def log_joint(model, sites):
 
 
 def joint_of(posterior, sites):
-    return float(log_density(posterior.program, (), {}, sites)[0])
+    return float(posterior.log_density(sites))
 
 
 @pytest.fixture(scope="module")
@@ -180,14 +180,15 @@ def test_minibatches_scale_the_log_likelihood(masked):
 
 def test_permuted_heads_leave_the_outputs(masked):
     _, posterior, sites = masked
-    whole, swapped = posterior.function(sites), dict(sites)
+    function = jax.jit(partial(Blocks.function, posterior))
+    whole, swapped = function(sites), dict(sites)
     for name, value in sites.items():
         if value.ndim == 3:
             swapped[name] = value[::-1]
-    np.testing.assert_allclose(posterior.function(swapped), whole, rtol=1e-12)
+    np.testing.assert_allclose(function(swapped), whole, rtol=1e-12)
     for kind in ("V", "whitened_queries", "whitened_keys"):
         alone = sites | {f"{kind}_2": sites[f"{kind}_2"][::-1]}
-        assert np.max(np.abs(posterior.function(alone) - whole)) > 1e-3
+        assert np.max(np.abs(function(alone) - whole)) > 1e-3
 
 
 def with_form(posterior, **changes):

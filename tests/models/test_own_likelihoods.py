@@ -86,8 +86,9 @@ def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior
             error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
             assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
     # Draws say what they are of, fields of the likelihood included.
-    left_out = ba.with_groups(chains[0], "log_likelihood")["log_likelihood"]["labels"]
-    assert left_out.shape == (2, settings["draws"], len(model.path_inputs))
+    few = chains[0].isel(draw=slice(0, 50))  # Integrals over what is left out take longer than the draws.
+    left_out = ba.with_groups(few, "log_likelihood")["log_likelihood"]["labels"]
+    assert left_out.shape == (2, 50, len(model.path_inputs))
     new = ba.predict(chains[0], model.test_path_inputs)
     np.testing.assert_allclose(new.mean, chains[0]["posterior"]["prediction"].mean(("chain", "draw")), rtol=1e-9)
 

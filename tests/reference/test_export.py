@@ -21,8 +21,9 @@ CLOSE = 1e-9
 def points(model, count=3):
     """Weights from the prior, with the log density that is ours."""
     density = model.log_density("path")
-    vectors = [density.initial(jax.random.key(seed)) for seed in range(count)]
-    return [density.sites(vector) for vector in vectors], [float(density.function(vector)) for vector in vectors]
+    initial, sites, function = map(jax.jit, (density.initial, density.sites, density.function))
+    vectors = [initial(jax.random.key(seed)) for seed in range(count)]
+    return [sites(vector) for vector in vectors], [float(function(vector)) for vector in vectors]
 
 
 def same_up_to_a_constant(values, others):
@@ -49,7 +50,7 @@ def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_pa
     assert "import bayesattn" not in script.read_text()
     program = runpy.run_path(str(script))["model"]
     weights, ours = points(ba.reference.load(name).model)
-    theirs = [float(log_density(program, (), {}, each)[0]) for each in weights]
+    theirs = [float(one) for one in map(jax.jit(lambda each: log_density(program, (), {}, each)[0]), weights)]
     assert same_up_to_a_constant(ours, theirs)
     with np.load(arrays) as stored:
         truth = ba.reference.load(name).truth

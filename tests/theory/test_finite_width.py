@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from scipy.stats import chi2
+from scipy import stats
 
 import bayesattn as ba
 from bayesattn.kernels.conditionals import conditional_moments
@@ -115,7 +115,7 @@ def test_scaling_of_draws_at_fixed_load():
     def misfit(remaining):
         shape = widths**-2.0
         size = np.sum(shape * remaining / errors**2) / np.sum((shape / errors) ** 2)
-        return chi2.sf(np.sum(((remaining - size * shape) / errors) ** 2), len(widths) - 1)
+        return stats.chi2.sf(np.sum(((remaining - size * shape) / errors) ** 2), len(widths) - 1)
 
     assert misfit(remaining) > 0.001
     assert misfit(remaining + 0.1 * (deviations - remaining)) < 0.001
@@ -239,10 +239,11 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
     problem = problem_of(model.kernels, arch)
-    point = bartlett.sample_prior(jax.random.key(0), shapes, problem.widths)
+    point = jax.jit(bartlett.sample_prior, static_argnums=1)(jax.random.key(0), shapes, problem.widths)
     factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
     kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)
     covariance = kernel + model.temperature * jnp.eye(len(kernel))
-    expected = jax.scipy.stats.multivariate_normal.logpdf(jnp.asarray(model.labels), jnp.zeros(len(kernel)), covariance)
-    expected += bartlett.log_prior(point, shapes, problem.widths)
-    assert relative_error(potential(point, problem, shapes), -expected) < 1e-12
+    expected = stats.multivariate_normal(cov=np.asarray(covariance)).logpdf(model.labels)
+    expected += jax.jit(bartlett.log_prior, static_argnums=1)(point, shapes, problem.widths)
+    found = jax.jit(potential, static_argnums=2)(point, problem, shapes)
+    assert relative_error(found, -expected) < 1e-12
