@@ -283,7 +283,7 @@ def test_theory_is_solved_once_for_runs_of_one_posterior(page, tmp_path, monkeyp
 
 
 def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monkeypatch):
-    run, solved = runs.sample(tiny_model(), tmp_path / "run", **JOB), []
+    run, solved = runs.sample(tiny_model(heads=(2,)), tmp_path / "run", **JOB), []
     monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
     same = report._posterior(run.model)
     first, second = report._theory(run, same), report._theory(runs.Run(run.path), same)
@@ -293,7 +293,7 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monk
     assert first.mean_predictors.keys() == second.mean_predictors.keys()
     for name, mean in validation.predicted(run.model).mean_predictors.items():
         np.testing.assert_array_equal(second.mean_predictors[name], mean)
-    others = [tiny_model(temperature=0.6), run.model.replace(test_path_inputs=2 * run.model.test_path_inputs)]
+    others = [tiny_model(0.6, heads=(2,)), run.model.replace(test_path_inputs=2 * run.model.test_path_inputs)]
     assert len({same, *map(report._posterior, others)}) == 3
     monkeypatch.setattr(report, "THEORY_VERSION", 2)
     report._theory(run, same)
@@ -305,7 +305,7 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monk
 
 
 def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(tmp_path, monkeypatch):
-    run = runs.sample(tiny_model(), tmp_path / "run", **JOB)
+    run = runs.sample(tiny_model(heads=(2,)), tmp_path / "run", **JOB)
     monkeypatch.setattr(problem, "MOST_COORDINATES", 1)
     text = report.report([run.path], tmp_path / "report.html").read_text()
     assert "Draws were not held against the theory" in text
@@ -317,7 +317,7 @@ def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(tmp_path
 
 def test_runs_of_other_data_have_figures_of_their_own():
     """Labels of tasks may agree where inputs do not."""
-    model = tiny_model()
+    model = tiny_model(heads=(2,))
     other = model.replace(path_inputs=2 * model.path_inputs)
     models = [model, model.replace(width=5), other.replace(width=7), model.replace(temperature=1.0)]
     found = [SimpleNamespace(model=each, width=each.architecture.widths[0]) for each in models]
@@ -325,7 +325,7 @@ def test_runs_of_other_data_have_figures_of_their_own():
 
 
 def test_runs_that_differ_in_seeds_alone_are_put_together(tmp_path):
-    model = tiny_model()
+    model = tiny_model(heads=(2,))
     for folder, seed, width in (("a", 3, 3), ("b", 4, 3), ("c", 3, 5), ("d", 5, 3)):
         runs.sample(model.replace(width=width), tmp_path / folder, **JOB | {"seed": seed})
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
@@ -357,7 +357,7 @@ def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.sample(tiny_model(), tmp_path / "begun", progress=stop, **JOB)
+        runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", progress=stop, **JOB)
     with pytest.raises(ValueError, match="runs must have draws to report on"):
         report.report([tmp_path / "begun"], tmp_path / "new.html")
     assert not (tmp_path / "new.html").exists()

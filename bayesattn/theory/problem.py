@@ -112,6 +112,8 @@ def with_derivatives(
             flat = change.reshape(-1)
             return weight * (jnp.sum(at.slope * change) + flat @ at.curvature @ flat / 2) + rest(other)
 
-        return Local(weight * at.value + rest(point), jax.grad(expanded)(point), jax.hessian(expanded)(point))
+        # The Hessian is the derivative of the gradient, which is traced once for both.
+        hessian, gradient = jax.jacfwd(lambda p: (slope := jax.grad(expanded)(p), slope), has_aux=True)(point)
+        return Local(weight * at.value + rest(point), gradient, hessian)
 
     return local

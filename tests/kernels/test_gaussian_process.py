@@ -76,7 +76,8 @@ def test_its_slope_by_halves_is_the_inverse(examples, smallest):
     vectors = np.linalg.qr(rng.normal(size=(examples, examples)))[0]
     eigenvalues = np.geomspace(smallest, 1, examples) - smallest / 2
     labels = jnp.asarray(vectors[:, -1])  # A^{-1} Y is of the size of Y.
-    _, slope, solution = jax.jit(energies.energy_and_slope)(jnp.asarray(vectors * eigenvalues @ vectors.T), labels, smallest / 2)
+    matrix = vectors * eigenvalues @ vectors.T
+    _, slope, solution = jax.jit(energies.energy_and_slope)(matrix, labels, smallest / 2)
     expected = vectors / (eigenvalues + smallest / 2) @ vectors.T
     assert relative_error(slope + jnp.outer(solution, solution), expected) < 100 * np.finfo(float).eps / smallest
     assert relative_error(slope, slope.T) < 1e-15

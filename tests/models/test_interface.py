@@ -44,7 +44,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def reference(model):
-    return ba.sample(model, chains=4, warmup=300, draws=2000, seed=1)
+    return ba.sample(model, "nuts", chains=4, warmup=300, draws=2000, seed=1)
 
 
 def mcmc_of(model, parameterisation, draws=1500):

@@ -17,6 +17,8 @@ from tests.posteriors import tiny_model, two_sample_z_score
 
 ERRORS = 4
 BARKER = "numpyro.infer.barker.BarkerMH"
+BARKERS = {"sampler": numpyro.infer.BarkerMH, "warmup": 1000, "options": {"target_accept_prob": 0.5}}
+"""Settings of one compiled program."""
 
 
 class Halved(numpyro.infer.NUTS):
@@ -45,13 +47,13 @@ def model():
 
 @pytest.fixture(scope="module")
 def reference(model):
-    return ba.sample(model, chains=4, warmup=300, draws=2000, seed=1)
+    return ba.sample(model, "nuts", chains=4, warmup=300, draws=2000, seed=1)
 
 
 @pytest.mark.parametrize(
     ("make", "options", "draws"),
     [
-        (lambda model: numpyro.infer.BarkerMH, {"target_accept_prob": 0.5}, 8000),
+        (lambda model: numpyro.infer.BarkerMH, BARKERS["options"], 8000),
         (lambda model: numpyro.infer.BarkerMH(model.numpyro("collapsed"), step_size=0.5), {}, 8000),
         (lambda model: Halved, {"max_tree_depth": 4}, 1500),
     ],
@@ -80,10 +82,10 @@ def test_a_pair_of_blackjax_draws_like_ours(model, reference):
 
 
 def test_a_run_stops_and_goes_on_to_the_same_bits(model, tmp_path):
-    settings = {"sampler": numpyro.infer.BarkerMH, "chains": 2, "warmup": 100, "draws": 600, "seed": 3}
+    settings = BARKERS | {"chains": 2, "draws": 600, "seed": 3}
 
     def stop(progress):
-        if progress.done > 200:
+        if progress.done > 1200:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -217,8 +219,10 @@ def test_an_instance_is_a_sampler_of_its_own(model):
     assert one.sampler.startswith(BARKER)
 
 
-@pytest.mark.parametrize(("kernel", "most"), [(numpyro.infer.SA, 1), (numpyro.infer.BarkerMH, 2)])
-def test_chains_that_factorise_batches_run_one_at_a_time(kernel, most, monkeypatch):
+@pytest.mark.parametrize(
+    ("settings", "most"), [({"sampler": numpyro.infer.SA, "warmup": 5}, 1), (BARKERS, 2)], ids=["SA", "BarkerMH"]
+)
+def test_chains_that_factorise_batches_run_one_at_a_time(model, settings, most, monkeypatch):
     """SA evaluates the density of many points at once; two of its chains at a time could wait for each other for ever."""
     workers = []
 
@@ -229,5 +233,5 @@ def test_chains_that_factorise_batches_run_one_at_a_time(kernel, most, monkeypat
 
     monkeypatch.setattr(blocks, "cores", lambda: 2)
     monkeypatch.setattr(blocks, "ThreadPoolExecutor", Pool)
-    ba.sample(tiny_model(), kernel, chains=2, warmup=5, draws=5, seed=0, progress=False)
+    ba.sample(model, chains=2, draws=5, seed=0, progress=False, **settings)
     assert workers == [most]

@@ -31,6 +31,11 @@ def test_mean_losses_are_not_taken_for_sums():
         learning_coefficient_of(squares, model)
 
 
+@jax.jit
+def log_densities(process, u):
+    return jax.lax.map(lambda x: process.log_density(jnp.sqrt(x)[None, None]), u)
+
+
 def by_quadrature(model):
     """lambda_hat of one path and output: U is a product of two chi squared numbers."""
     first, last = model.architecture.widths
@@ -42,7 +47,7 @@ def by_quadrature(model):
     u = jnp.asarray(np.outer(*chi).reshape(-1))
     prior = np.outer(weights, weights).reshape(-1)
     process = model.kernels
-    log_density = np.asarray(jax.lax.map(lambda x: process.log_density(jnp.sqrt(x)[None, None]), u))
+    log_density = np.asarray(log_densities(process, u))
     posterior = prior * np.exp(log_density - log_density.max())
     grid = loss(process, jnp.sqrt(u)[:, None, None]).mean
     return float(posterior @ grid / posterior.sum())
@@ -211,7 +216,8 @@ def test_any_number_of_examples():
 def test_losses_of_any_chain(one_path):
     """A chain of weights gives the same number, with a larger error."""
     model = one_path.model.replace(temperature=0.01)
-    draws = ba.sample(model, chains=2, warmup=300, draws=1000, seed=5, progress=False)
+    settings = {"keep": ["order_parameter"], "options": {"target_accept_prob": 0.95}}  # As for the coefficient.
+    draws = ba.sample(model, chains=2, warmup=300, draws=1000, seed=5, progress=False, **settings)
     weights = ba.collapsed.weights(draws, model)
     inputs = model.path_inputs
     readout = np.einsum("cda,cdham,cdmf->cdhf", weights["a"], weights["V_1"], weights["V_0"])

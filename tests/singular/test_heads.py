@@ -57,7 +57,7 @@ def test_a_head_alone_by_finite_differences():
 
 def test_table_of_heads():
     """A head with labels of its own uses more than one whose path inputs are 0, which uses nothing."""
-    model = network((2,), (3, 3), 2, temperature=0.01)
+    model = network((2,), (2, 3), 2, temperature=0.01)
     inputs = model.path_inputs.copy()
     inputs[:, 1] = 0
     model = model.replace(path_inputs=inputs, labels=inputs[:, 0] @ np.array([-1.5, 0.4]))
