@@ -65,8 +65,10 @@ def test_the_advice_is_a_temperature_that_is_served():
     with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 .* raise it above") as failure:
         ba.theory.solve(model)
     least = float(str(failure.value).split()[-1])
-    assert 1e-11 < least < 1e-8
-    assert ba.theory.solve(model, temperature=10 * least).converged
+    assert 1e-7 < least < 1e-5
+    # At a tenth of it some are served and some are not, by rounding, which is another on another processor.
+    for temperature in np.geomspace(least, 10 * least, 8):
+        assert ba.theory.solve(model, temperature=temperature).converged
 
 
 def test_labels_of_absurd_size_are_named():
