@@ -230,7 +230,8 @@ def likely_cause(process: GaussianProcess, arch: Architecture) -> str:
         rank = int(np.sum(eigenvalues > 10 * rounding * eigenvalues[-1]))
         return (
             f"K + T I is singular in float64, or nearly so: K has rank {rank} for {labels} labels (duplicated or linearly"
-            f" dependent examples), and temperature {temperature:.1g} is too small to make up for it; raise it above {least:.1g}"
+            f" dependent examples), and temperature {temperature:.1g} is too small to make up for it; raise it above"
+            f" {least:.1g}"
         )
     square = np.sum(np.square(process.labels)) + residual.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
