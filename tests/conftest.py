@@ -33,11 +33,11 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 LONGEST = [
-    "test_coefficient.py",
     "test_likelihoods.py",
-    "test_elsewhere.py",
     "test_langevin.py",
-    "test_losses.py",
+    "test_extended.py",
+    "test_attention_model.py",
+    "test_coefficient.py",
     "test_own_likelihoods.py",
 ]
 """Files of tests that take longest, those that compile most of them."""
