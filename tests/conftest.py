@@ -46,9 +46,6 @@ ROOM = 2**32
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
 jax.config.update("jax_compilation_cache_max_size", int(os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")))
-if jax.__version__.startswith("0.10."):
-    # To place an array, JAX 0.10 compiles a program for each shape; tests have a thousand shapes.
-    lax.stage_p.def_impl(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x))
 DATA = Path(__file__).parent / "data"
 OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 """Omniglot's small sets, which are not part of the repository."""
@@ -64,6 +61,9 @@ if not HEAVY:
     # Half of the time without a cache is XLA's. Before anything is compiled, also by what tests import: runs begun here and
     # in other processes have the same bits.
     compile_quickly(0)
+    if hasattr(lax, "stage_p"):
+        # To place an array, JAX 0.10 compiles a program for each shape; tests have a thousand shapes.
+        lax.stage_p.def_impl(lambda x: x if isinstance(x, jax.Array) else jax.device_put(x))
 
 
 def pytest_configure(config):

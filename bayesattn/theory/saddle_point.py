@@ -224,19 +224,23 @@ def likely_cause(process: GaussianProcess, arch: Architecture) -> str:
     residual, temperature = process.residual or ResidualExamples(0, 0.0), float(process.temperature)
     kernel = np.asarray(process.kernel_of(gp_order_parameter(arch)))
     eigenvalues, rounding = np.linalg.eigvalsh(kernel), len(kernel) * np.finfo(float).eps
-    labels = len(kernel) + residual.examples * arch.outputs
-    least = SERVED_PIVOT * LEAST_PIVOT * rounding * np.max(np.diag(kernel))
+    labels, least = len(kernel) + residual.examples * arch.outputs, LEAST_PIVOT * rounding * np.max(np.diag(kernel))
     if eigenvalues[0] + temperature < least:
         rank = int(np.sum(eigenvalues > 10 * rounding * eigenvalues[-1]))
         return (
-            f"K + T I is singular in float64, or nearly so: K has rank {rank} for {labels} labels (duplicated or linearly"
-            f" dependent examples), and temperature {temperature:.1g} is too small to make up for it; raise it above"
-            f" {least:.1g}"
+            f"K + T I is singular in float64: K has rank {rank} for {labels} labels (duplicated or linearly dependent"
+            f" examples), and temperature {temperature:.1g} is too small to make up for it; raise it above {least:.1g},"
+            f" or above {SERVED_PIVOT * least:.1g} to be sure that a search for saddle point or mode ends"
         )
     square = np.sum(np.square(process.labels)) + residual.square
     excess = np.sqrt(square / (np.sum(eigenvalues) + labels * temperature))
     if excess > LARGE_LABEL_RATIO:
         return f"labels are {excess:.1g} times larger than the prior expects; rescale them, or raise the variances"
+    if eigenvalues[0] + temperature < SERVED_PIVOT * least:
+        return (
+            "K + T I is nearly singular in float64, and rounding may end a search early; raise the temperature above"
+            f" {SERVED_PIVOT * least:.1g}"
+        )
     return "raise max_steps or the temperature"
 
 

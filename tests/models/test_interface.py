@@ -14,6 +14,7 @@ from bayesattn.checks.mean_predictor import readout_batches
 from bayesattn.exchangeable import latent_posterior
 from bayesattn.models import Collapsed, LatentModel
 from bayesattn.models.path import network
+from tests.conftest import HEAVY
 from tests.posteriors import tiny_model, two_sample_z_score
 
 ERRORS = 4
@@ -44,7 +45,7 @@ def model(request):
 
 @pytest.fixture(scope="module")
 def reference(model):
-    return ba.sample(model, "nuts", chains=4, warmup=300, draws=2000, seed=1)
+    return ba.sample(model, "auto" if HEAVY else "nuts", chains=4, warmup=300, draws=2000, seed=1)
 
 
 def mcmc_of(model, parameterisation, draws=1500):

@@ -21,7 +21,7 @@ NETWORKS = {
     "a skip": ((2,), (3, 3), (0.8,), 1, 9, 3),
     "two outputs": ((2,), (3, 2), (), 2, 5, 6),
 }
-LIGHT = [("two outputs", "outliers")]
+LIGHT = [("one layer", "counts"), ("two outputs", "outliers")]
 CASES = [(network, kind) for network in NETWORKS for kind in ("outliers", "counts")]
 EACH = [pytest.param(*case, marks=[pytest.mark.heavy] * (case not in LIGHT), id=", ".join(case)) for case in CASES]
 

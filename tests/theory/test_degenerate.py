@@ -1,5 +1,7 @@
 """Data on the edge: a finite correct answer, or an error that names the cause; never NaN."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -64,11 +66,18 @@ def test_the_advice_is_a_temperature_that_is_served():
     model = model_of(TWICE, labels, ARCH, 1e-11)
     with pytest.raises(ba.theory.NotConverged, match=r"K has rank 6 .* raise it above") as failure:
         ba.theory.solve(model)
-    least = float(str(failure.value).split()[-1])
-    assert 1e-7 < least < 1e-5
-    # At a tenth of it some are served and some are not, by rounding, which is another on another processor.
-    for temperature in np.geomspace(least, 10 * least, 8):
+    least, sure = (float(number) for number in re.findall(r"above (\S+?),? ", str(failure.value)))
+    assert 1e-11 < least < 1e-8
+    assert 1e-7 < sure < 1e-5
+    assert np.isfinite(ba.theory.gp_evidence(model.replace(temperature=2 * least)))
+    for temperature in np.geomspace(sure, 10 * sure, 8):
         assert ba.theory.solve(model, temperature=temperature).converged
+    # Between them some are served and some are not, by rounding, which is another on another processor.
+    for temperature in np.geomspace(10 * least, sure / 3, 8):
+        try:
+            assert ba.theory.solve(model, temperature=temperature).converged
+        except ba.theory.NotConverged as error:
+            assert "nearly singular" in str(error)  # noqa: PT017
 
 
 def test_labels_of_absurd_size_are_named():
