@@ -6,7 +6,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -33,6 +33,8 @@ MOST_BYTES_PER_BLOCK = 2**25
 """Most draws and most bytes in a block: few enough for memory, and for frequent updates of the progress bar."""
 MOST_SECONDS_PER_BLOCK = 5.0
 """Target upper limit of the time of a block, so that a crash loses little and an interrupt takes effect soon."""
+SECONDS_BETWEEN_LOOKS = 0.2
+"""How often the main thread wakes: only then does it handle a signal that the system gave to another thread."""
 STEPS_OF_FIRST_BLOCK = 5
 BATCH_OF_FACTORISATIONS = re.compile(r"\w+:\w+\[\d+,\d+,\d[\d,]*\] = (?:cholesky|triangular_solve|lu|eigh|svd|qr)\b")
 """A factorisation, or a solution, of several matrices at a time in a traced program."""
@@ -211,7 +213,10 @@ def advance(
     with threadpool_limits(1, user_api="blas"):
         pool = ThreadPoolExecutor(workers)
         try:
-            for future in [pool.submit(work) for _ in range(workers)]:
+            futures = [pool.submit(work) for _ in range(workers)]
+            while wait(futures, SECONDS_BETWEEN_LOOKS).not_done:
+                pass
+            for future in futures:
                 future.result()
         finally:
             stop.set()

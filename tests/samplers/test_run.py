@@ -1,6 +1,8 @@
 """The block runner: known answers, reproducibility, agreement with NumPyro's own runner, error messages."""
 
 import dataclasses
+import signal
+import threading
 from functools import cache
 
 import jax
@@ -34,6 +36,21 @@ def scalar_draws(scalar_model):
         return ba.sample(scalar_model, sampler, parameterisation, **RUN, options=options)
 
     return draw
+
+
+def test_a_signal_that_another_thread_takes_interrupts(scalar_model):
+    """The main thread, which handles it, sleeps until a block ends or it looks itself; it slept until all chains ended."""
+    sent = []
+
+    def signals(event):
+        if event.done > 400 and not sent:
+            sent.append(event)
+            signal.pthread_kill(threading.get_ident(), signal.SIGINT)
+
+    settings = RUN | {"draws": 100_000, "keep": ["order_parameter"], "progress": signals, "on_interrupt": "return"}
+    with pytest.warns(UserWarning, match="interrupted"):
+        draws = ba.sample(scalar_model, "nuts", "path", **settings)
+    assert draws["posterior"].sizes["draw"] < 50_000
 
 
 CASES = [
