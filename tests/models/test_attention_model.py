@@ -63,7 +63,7 @@ def agree(first, second, names, level=4.0):
 def test_path_inputs_and_outputs_are_those_of_the_same_heads_held_fixed(settings):
     model = attention_model(**settings)
     posterior = TokenAttention.of(model)
-    sites = jax.jit(TokenAttention.draw_prior)(posterior, jax.random.key(1))
+    sites = posterior.draw_prior(jax.random.key(1))
     heads = heads_of(posterior.prior.named(sites))
     fixed = model.given(heads)
     found = jax.jit(CollapsedAttention.given)(CollapsedAttention.of(model), sites)

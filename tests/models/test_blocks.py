@@ -111,7 +111,7 @@ def test_network_is_its_definition(case):
     model = attention_model(**CASES[case])
     posterior = Blocks.of(model)
     assert isinstance(posterior, Blocks)
-    sites = jax.jit(Blocks.draw_prior)(posterior, KEY)
+    sites = posterior.draw_prior(KEY)
     weights = weights_of(model, sites)
     outputs = outputs_by_loops(model, weights, model.inputs, model.mask)
     np.testing.assert_allclose(jax.jit(Blocks.function)(posterior, sites), outputs, rtol=1e-12, atol=1e-14)

@@ -23,12 +23,8 @@ POINTS = 3
 STEP = 1e-5
 
 
-def tokens_of(heads, widths, variances):
-    return tiny_model(heads=heads, widths=widths, variances=variances)
-
-
 NETWORKS = {
-    **{name: partial(tokens_of, *case) for name, case in test_collapsed.CASES.items()},
+    **{name: partial(tiny_model, 0.5, *case) for name, case in test_collapsed.CASES.items()},
     **{f"{name}, tokens": partial(test_extended.extended_model, name) for name in test_extended.NETWORKS},
     **{f"{name}, narrow": partial(narrow_model, *case, 0.01) for name, case in test_narrow.NETWORKS.items()},
     **{f"{name}, classes": partial(test_likelihoods.model_of_classes, name) for name in test_likelihoods.NETWORKS},

@@ -58,11 +58,12 @@ def collapsed_draws(name, temperature=0.5, draws=1500):
 @pytest.fixture(scope="module", params=EACH)
 def drawn(request):
     """A model, and draws of it by chains that know the outputs as latents and by chains of weights."""
-    light, model = request.param in LIGHT, model_of_classes(request.param)
-    collapsed_chains = collapsed_draws(request.param, draws=1500 if light else 8000)
-    settings = {"chains": 2, "warmup": 300, "draws": 1500 if light else 8000, "seed": 1}
-    chains = {"collapsed": collapsed_chains, "path": ba.sample(model, parameterisation="path", **settings)}
-    return model, chains, 100_000 if light else 400_000
+    model, (draws, count) = (
+        model_of_classes(request.param),
+        (1500, 100_000) if request.param in LIGHT else (8000, 400_000),
+    )
+    by_path = ba.sample(model, parameterisation="path", chains=2, warmup=300, draws=draws, seed=1)
+    return model, {"collapsed": collapsed_draws(request.param, draws=draws), "path": by_path}, count
 
 
 def weighed_prior_draws(model, count):
