@@ -155,6 +155,15 @@ def layers(request):
 
 
 @pytest.fixture(scope="session")
+def zoo(tmp_path_factory):
+    """Draws of shared posteriors (tests/zoo.py), made by whichever process asks first."""
+    from tests.zoo import Zoo  # Here, because modules imported before the tests are not checked for shapes.
+
+    folder = tmp_path_factory.getbasetemp()
+    return Zoo(folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder)
+
+
+@pytest.fixture(scope="session")
 def two_layers():
     return load_layers("two_layer")
 
