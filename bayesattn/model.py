@@ -8,7 +8,6 @@ from functools import cached_property, partial
 from typing import Any, ClassVar, TypeGuard
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from bayesattn import attention
@@ -279,7 +278,7 @@ class Model(NetworkPosterior):
 
         `replace` reuses the kernel, unless the path inputs, the paths, the outputs, s_0 or the form of the kernel change.
         """
-        kernels = self._kernels_of_inputs.with_labels(jnp.asarray(self.labels))
+        kernels = self._kernels_of_inputs.with_labels(self.labels)
         return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @cached_property

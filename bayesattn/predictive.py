@@ -15,7 +15,7 @@ import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Float
 
 from bayesattn._util.checks import Checked, one_of, positive_integer, require_memory, seed_number
 from bayesattn._util.errors import BayesattnError
@@ -294,9 +294,9 @@ def _by_draw(function: Callable[[Part], object], drawn: Part, description: str) 
     return jax.tree.map(lambda *leaves: np.concatenate(leaves)[:count], *values)
 
 
-def _flat(drawn: dict[str, np.ndarray]) -> dict[str, Array]:
+def _flat(drawn: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Draws of all chains along one axis."""
-    return {name: jnp.asarray(values.reshape(-1, *values.shape[2:])) for name, values in drawn.items()}
+    return {name: values.reshape(-1, *values.shape[2:]) for name, values in drawn.items()}
 
 
 def _require_finite(what: str, *values: np.ndarray) -> None:

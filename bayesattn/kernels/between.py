@@ -1,5 +1,6 @@
 """Kernel between two sets of examples, weighted by an order parameter (THEORY section 3)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -35,7 +36,8 @@ def kernel(
     path_inputs = checked_path_inputs("path_inputs", path_inputs, arch)
     other = checked_path_inputs("other_path_inputs", other_path_inputs, arch, features=path_inputs.shape[2])
     order_parameter = jnp.asarray(symmetric("order_parameter", order_parameter, arch.rows))
-    return cross_kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), arch.input_variance)
+    scale = input_scale(arch.input_variance, *path_inputs.shape[1:])
+    return _kernel(order_parameter, jnp.asarray(path_inputs), jnp.asarray(other), scale)
 
 
 def symmetric(name: str, value: Checked, size: int) -> Float[Array | np.ndarray, "row row"]:
@@ -46,17 +48,17 @@ def symmetric(name: str, value: Checked, size: int) -> Float[Array | np.ndarray,
     return matrix
 
 
-def cross_kernel(
+@jax.jit
+def _kernel(
     order_parameter: OrderParameter,
     path_inputs: Float[Array, "example path feature"],
     other: Float[Array, "other_example path feature"],
-    input_variance: Checked,
+    scale: Checked,
 ) -> Float[Array, "label other_label"]:
-    """K(U) between two sets of examples, without checks."""
     outputs = len(order_parameter) // path_inputs.shape[1]
     weights = order_parameter.reshape(path_inputs.shape[1], outputs, -1)
     mixed = jnp.einsum("epf,pcq->ecqf", path_inputs, weights).reshape(
         len(path_inputs) * outputs, -1, outputs, other.shape[2]
     )
-    across = jnp.einsum("xpcf,epf->xec", mixed, other) * input_scale(input_variance, *path_inputs.shape[1:]) ** 2
+    across = jnp.einsum("xpcf,epf->xec", mixed, other) * scale**2
     return across.reshape(len(mixed), -1)

@@ -53,7 +53,8 @@ def gaussian_process(
         raise BayesattnError(f"form must be 'features' or 'feature_space' of {arch.outputs} outputs, got 'pairs'")
     scaled = scaled_features(path_inputs, arch.input_variance)
     # The same type as in `at`, so that programs are compiled once for both.
-    return _in_form(form, scaled, jnp.asarray(labels), jnp.asarray(temperature, float), arch, residual)
+    labels, temperature = jnp.asarray(labels.reshape(len(labels), -1)), jnp.asarray(temperature, float)
+    return _in_form(form, scaled, labels, temperature, arch, residual)
 
 
 def compressed(process: GaussianProcess, arch: Architecture) -> GaussianProcess:
@@ -93,7 +94,7 @@ def form_at(process: GaussianProcess, columns: int) -> str:
 def _in_form(
     form: str | None,
     features: Features,
-    labels: Float[Array, " *labels"],
+    labels: Float[Array, "example output"],
     temperature: Checked,
     arch: Architecture,
     residual: ResidualExamples | None,
@@ -101,7 +102,7 @@ def _in_form(
     """Gaussian process in the form named, or in the cheapest."""
     examples, size, _ = features.shape
     form = form or cheapest_form(examples, size, arch)
-    common = (features, labels.reshape(examples, -1), temperature)
+    common = (features, labels, temperature)
     if form == "pairs":
         return ByPairs(*common, pairs_of(features), residual=residual)
     if form == "features":

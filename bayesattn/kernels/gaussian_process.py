@@ -161,9 +161,9 @@ class GaussianProcess(ABC):
         """The same process at another temperature."""
         return replace(self, temperature=jnp.asarray(temperature, float))
 
-    def with_labels(self, labels: Float[Array, " *labels"]) -> "GaussianProcess":
+    def with_labels(self, labels: Float[Array | np.ndarray, " *labels"]) -> "GaussianProcess":
         """The same process with other labels, of shape (P,), (P, m) or (P m,)."""
-        return replace(self, labels=jnp.reshape(labels, self.labels.shape))
+        return replace(self, labels=jnp.asarray(labels.reshape(self.labels.shape)))
 
     def by_example(self, values: Float[Array, " *labels"]) -> Float[Array, " *example_and_output"]:
         """Values of P' examples, any number, in user-facing shape: (P',), or (P', m) for several outputs.

@@ -44,17 +44,19 @@ class ByPairs(GaussianProcess):
         return symmetric[np.tril_indices(len(symmetric))] @ self.pairs
 
 
-@jax.jit
 def pairs_of(features: Features) -> Float[Array, "pair entry"]:
     """Symmetrised kernels of pairs of paths, as `ByPairs` needs them."""
-    rows, columns = np.tril_indices(len(features))
+    return _pairs_of(features, np.tril_indices(features.shape[2]), np.tril_indices(len(features)))
 
-    def one_pair(pair: Array) -> Float[Array, " entry"]:
+
+@jax.jit
+def _pairs_of(features, pairs, entries):
+    def one_pair(pair):
         product = features[:, :, pair[0]] @ features[:, :, pair[1]].T
         symmetrised = product + jnp.where(pair[0] == pair[1], 0.0, 1.0) * product.T
-        return symmetrised[rows, columns]
+        return symmetrised[entries]
 
-    return jax.lax.map(one_pair, jnp.stack(np.tril_indices(features.shape[2]), axis=1))
+    return jax.lax.map(one_pair, pairs)
 
 
 def unpacked(packed: Float[Array, " entry"], size: int) -> Float[Array, "row row"]:

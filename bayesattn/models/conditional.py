@@ -165,7 +165,7 @@ class GivenOrderParameter(eqx.Module):
 
     def entries(self, path_inputs: PathInputs) -> int:
         """Number of entries that each input adds: its path inputs, or its kernels with the labels."""
-        return max(self.kernels.labels.size, path_inputs[0].size)
+        return max(self.kernels.labels.size, path_inputs.size // len(path_inputs))
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | U)."""
@@ -231,7 +231,7 @@ class GivenReadout(eqx.Module):
 
     def entries(self, path_inputs: PathInputs) -> int:
         """Number of entries that each input adds: its path inputs."""
-        return path_inputs[0].size
+        return path_inputs.size // len(path_inputs)
 
     def log_likelihood(self, draw: Draw) -> Float[Array, ""]:
         """Log likelihood log p(Y | f)."""

@@ -162,10 +162,16 @@ def whitening_at(kernels: GaussianProcess, likelihood: Likelihood, factor: Facto
     pseudo, share = _pseudo_labels(kernels, likelihood, basis, mode)
     if np.median(share) > NARROW:
         return pseudo
-    root = jnp.linalg.cholesky(hessian)
-    if not jnp.isfinite(root).all():
+    scale = _inverse_root(hessian)
+    if not np.isfinite(scale).all():
         return Whitening(jnp.zeros(size), jnp.ones(size))
-    return Whitening(mode, jnp.linalg.inv(root).T)
+    return Whitening(mode, scale)
+
+
+@jax.jit
+def _inverse_root(hessian: Float[Array, "latent latent"]) -> Float[Array, "latent latent"]:
+    """A with A A^T = H^{-1}; NaN if H is not positive definite."""
+    return jnp.linalg.inv(jnp.linalg.cholesky(hessian)).T
 
 
 @jax.jit

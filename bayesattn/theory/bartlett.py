@@ -151,6 +151,7 @@ def split(point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...]) ->
     return parts
 
 
+@partial(jax.jit, static_argnames="shapes")
 def unwhiten(
     whitened: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, " coordinate"]:

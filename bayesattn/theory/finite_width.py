@@ -133,7 +133,7 @@ def finite_width(
         test = checked_path_inputs("test_path_inputs", test, arch, features=density.features.shape[1])
         prediction = _predictor(centre, moments, problem, scaled_features(test, arch.input_variance), shapes, variances)
         prediction = Prediction(*map(process.by_example, prediction))
-    variance = jnp.sum(moments.slopes**2, axis=0)
+    variance = jnp.asarray(np.sum(np.square(moments.slopes), axis=0))
     return FiniteWidth(moments.mean, variance, prediction, centre.gradient_norm, about)
 
 

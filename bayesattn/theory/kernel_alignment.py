@@ -1,5 +1,6 @@
 """Alignment of a kernel with labels (THEORY section 5)."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
@@ -24,8 +25,13 @@ def alignment(kernel: Checked, labels: Checked) -> Float[Array, " example"]:
         ValueError: wrong shapes, entries that are not finite, labels that are all zero.
     """
     kernel, labels = _checked_alignment(kernel, labels)
-    eigenvectors = jnp.linalg.eigh(jnp.asarray(kernel))[1]
-    return jnp.abs(eigenvectors[:, ::-1].T @ labels) / np.linalg.norm(labels)
+    return _alignment(kernel, labels)
+
+
+@jax.jit
+def _alignment(kernel, labels):
+    eigenvectors = jnp.linalg.eigh(kernel)[1]
+    return jnp.abs(eigenvectors[:, ::-1].T @ labels) / jnp.linalg.norm(labels)
 
 
 @with_own_settings

@@ -79,10 +79,10 @@ def readouts(
     density, arch = gaussian_density(model, temperature), model.architecture
     _, features, paths = density.features.shape
     scale = input_scale(arch.input_variance, paths, features)
-    return scale * _readouts(jnp.asarray(order_parameters), compressed(density, arch))
+    return _readouts(jnp.asarray(order_parameters), compressed(density, arch), scale)
 
 
 @jax.jit
-def _readouts(order_parameters, process: GaussianProcess):
+def _readouts(order_parameters, process: GaussianProcess, scale):
     # Sequential, because batched Cholesky factorisations have been seen to deadlock XLA's threads.
-    return jax.lax.map(process.readout_of, order_parameters)
+    return scale * jax.lax.map(process.readout_of, order_parameters)

@@ -112,7 +112,7 @@ def gp_order_parameter(arch: Architecture) -> Float[Array, "path path"]:
 
     A skip on a path contributes H_l rho_l^2 in place of s_l^2 (THEORY section 8).
     """
-    return jnp.diag(jnp.repeat(jnp.array(arch.path_variances), arch.outputs))
+    return jnp.asarray(np.diag(np.repeat(arch.path_variances, arch.outputs)))
 
 
 @with_own_settings
