@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
-from reproductions import page, registry, results
+from reproductions import page, processes, registry, results
 from reproductions import stored as stored_results
 from reproductions.__main__ import main
 from reproductions.claims import LEVEL, Claim, Curve, Findings, Mean, Panel
 from reproductions.experiment import Experiment
 from reproductions.registry import ROWS, Row
+from tests.reproductions.test_processes import forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers"
 MEASURED = Mean(1.0, 0.1)
@@ -322,7 +323,8 @@ def test_errors_end_the_command_with_their_status(monkeypatch, command):
         assert ("Traceback" in err) == (expected == 70)
 
 
-def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "get_context", forked)
     progress = {1: [], 2: []}
     for workers, messages in progress.items():
         (outcome,) = results.check(
