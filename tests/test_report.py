@@ -57,7 +57,7 @@ def page(zoo, tmp_path_factory):
 
 @pytest.fixture
 def unpainted(monkeypatch):
-    """Figures are made in one colour scheme and never painted, which is most of the work: for pages of which text is read."""
+    """Figures are made in one colour scheme and never painted, most of the work: for pages of which the text is read."""
 
     def sketched(make, caption, alternative):
         plt.close(make())

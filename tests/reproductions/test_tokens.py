@@ -40,6 +40,19 @@ LONG = (
 BY = {row.id: row.by for row in ROWS if row.paper == TOKENS}
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _one_program_for_each_derivative():
+    """Functions that are not compiled, and their derivatives, are a program for each operation."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (networks, ("_terms", "_fluctuation")),
+            (learning, ("attend", "expected_targets", "losses")),
+        ):
+            for name in names:
+                patch.setattr(module, name, jax.jit(getattr(module, name)))
+        yield
+
+
 def check(name, **settings):
     found = EXPERIMENTS[name].run(Settings(**settings))
     assert {claim.row for claim in found.claims} == {row for row, by in BY.items() if name in by}
