@@ -23,7 +23,7 @@ from bayesattn.checks.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDI
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 
 GOOD_PATH = {"path": 0, "other_path": 0}
-DRAWS = 600
+DRAWS = 400
 """Of each chain on the reference task."""
 
 
