@@ -91,13 +91,11 @@ def test_right_draws_are_right_and_few_cannot_tell(draws):
         np.testing.assert_allclose(panel.lines[0].get_ydata(), path[of])
 
 
-@pytest.mark.parametrize(
-    "seed", [1, pytest.param(2, marks=pytest.mark.heavy), pytest.param(3, marks=pytest.mark.heavy)]
-)
+@pytest.mark.parametrize("seed", [3, *(pytest.param(seed, marks=pytest.mark.heavy) for seed in (1, 2))])
 def test_another_temperature_is_found(two_heads, seed):
-    """T too high by 5 %: weights of its posterior, handed over as draws of the reference."""
+    """T too high by 5 %, 6 to 7 errors: weights of its posterior, handed over as draws of the reference."""
     wrong = two_heads.replace(temperature=1.05 * two_heads.temperature)
-    drawn = ba.sample(wrong, draws=4000, **JOB | {"seed": seed})
+    drawn = ba.sample(wrong, draws=1500, **JOB | {"seed": seed})
     weights = ba.collapsed.weights(drawn, wrong, seed=seed)
     sites = {name: values.transpose("chain", "draw", ...).values for name, values in weights.items()}
     found = ba.grade(ba.from_numpyro(sites, two_heads, "path"), "two_heads")
@@ -182,55 +180,45 @@ def test_stuck_chains_cannot_tell(draws, two_heads):
     assert "chains differ" in found.statement()
 
 
-def test_bad_draws_are_named(draws, two_heads):
-    with pytest.raises(ValueError, match=r"name of a reference posterior must be one of .*, got 'two_hands'"):
-        ba.grade(draws, "two_hands")
-    with pytest.raises(ValueError, match="draws must be of reference posterior 'one_head', which has"):
-        ba.grade(draws, "one_head")
-    without = draws.copy()
+def test_bad_draws_are_named(draws):
+    without, turned, broken = draws.copy(), draws.copy(deep=True), first(draws, 100).copy(deep=True)
     without["posterior"] = without["posterior"].to_dataset().drop_vars("prediction")
-    with pytest.raises(ValueError, match="draws must hold order_parameter and prediction to be graded, got"):
-        ba.grade(without, "two_heads")
-    broken = first(draws, 100).copy(deep=True)
-    broken["posterior"]["prediction"][0, 0, 0] = np.nan
-    with pytest.raises(ValueError, match=r"draws must be finite, got posterior\['prediction'\]"):
-        ba.grade(broken, "two_heads")
-    with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
-        ba.grade(draws, "two_heads", margin=0)
-    with pytest.raises(ValueError, match="level must be a probability below 1, got 2"):
-        ba.grade(draws, "two_heads", level=2)
-    turned = draws.copy(deep=True)
     turned["constant_data"] = turned["constant_data"].to_dataset().isel(test_example=slice(None, None, -1))
-    with pytest.raises(ValueError, match="draws must be on the test examples of the reference posterior"):
-        ba.grade(turned, "two_heads")
+    broken["posterior"]["prediction"][0, 0, 0] = np.nan
+    for message, arguments, settings in (
+        ("name of a reference posterior must be one of .*, got 'two_hands'", (draws, "two_hands"), {}),
+        ("draws must be of reference posterior 'one_head', which has", (draws, "one_head"), {}),
+        ("draws must hold order_parameter and prediction to be graded, got", (without, "two_heads"), {}),
+        (r"draws must be finite, got posterior\['prediction'\]", (broken, "two_heads"), {}),
+        ("draws must be on the test examples of the reference posterior", (turned, "two_heads"), {}),
+        ("margin must be a finite number above 0, got 0", (draws, "two_heads"), {"margin": 0}),
+        ("level must be a probability below 1, got 2", (draws, "two_heads"), {"level": 2}),
+    ):
+        with pytest.raises(ValueError, match=message):
+            ba.grade(*arguments, **settings)
     with pytest.raises(ValueError, match=r"grades must be results of bayesattn\.grade"):
         grade_figure(draws)
 
 
-def test_commands_list_export_and_grade(draws, two_heads, tmp_path, monkeypatch, capsys):
-    from bayesattn import cli
+def test_commands_list_export_and_grade(two_heads, command, tmp_path):
+    def said(*words, status=0):
+        ended, out, err = command(*words)
+        assert (ended or 0) == status, err
+        return err if status else out
 
-    def run(*words, status=0):
-        monkeypatch.setattr("sys.argv", ["bayesattn", *words])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert (ended.value.code or 0) == status, capsys.readouterr()
-        return capsys.readouterr()
-
-    monkeypatch.chdir(tmp_path)
     ba.runs.sample(two_heads, "run", draws=1000, **JOB)
-    assert "two_heads" in run("reference", "list").out
-    listed = json.loads(run("reference", "list", "--json").out)
-    assert [each["name"] for each in listed] == NAMES
-    assert "energy" in run("reference", "show", "two_heads").out
-    assert "NAME must be given to show" in run("reference", "show", status=2).err
-    run("reference", "export", "two_heads", "--out", "files")
+    assert "two_heads" in said("reference", "list")
+    assert [each["name"] for each in json.loads(said("reference", "list", "--json"))] == NAMES
+    assert "energy" in said("reference", "show", "two_heads")
+    assert "NAME must be given to show" in said("reference", "show", status=2)
+    export = ("reference", "export", "two_heads", "--out", "files")
+    said(*export)
     assert (tmp_path / "files" / "two_heads.npz").exists()
-    assert "must not exist yet" in run("reference", "export", "two_heads", "--out", "files", status=2).err
-    assert "right: no mean is off" in " ".join(run("grade", "run", "two_heads", "--figure", "b.png").out.split())
-    assert json.loads(run("grade", "run", "two_heads", "--json").out)["verdict"] == RIGHT
+    assert "must not exist yet" in said(*export, status=2)
+    assert "right: no mean is off" in " ".join(said("grade", "run", "two_heads", "--figure", "b.png").split())
+    assert json.loads(said("grade", "run", "two_heads", "--json"))["verdict"] == RIGHT
     assert (tmp_path / "b.png").exists()
-    assert "which has heads = [1], not [2]" in run("grade", "run", "one_head", status=2).err
+    assert "which has heads = [1], not [2]" in said("grade", "run", "one_head", status=2)
 
 
 @pytest.mark.parametrize(("seeds", "batches"), [(1, 16), pytest.param(20, 8, marks=pytest.mark.heavy)])

@@ -45,12 +45,11 @@ def forked(method):
     return FORKS
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def _at_once(monkeypatch):
     monkeypatch.setattr(processes, "get_context", forked)
 
 
-@pytest.mark.usefixtures("_at_once")
 def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):
     messages = list(side_by_side(work, ["a", "b", "c", "d", "e"], 2))
     results = {name: result for name, words, result in messages if words is None}
@@ -61,7 +60,6 @@ def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.usefixtures("_at_once")
 @pytest.mark.parametrize(
     ("name", "error", "words"),
     [
@@ -101,7 +99,6 @@ def test_processes_do_not_outlive_the_one_that_they_work_for():
     pytest.fail("the process lives on")
 
 
-@pytest.mark.usefixtures("_at_once")
 def test_processes_end_with_whom_they_work_for():
     found = side_by_side(work, ["endless"], 1)
     assert next(found) == ("endless", "begun", None)

@@ -37,14 +37,11 @@ LONG = (
     "masked-token pretraining",
 )
 """Experiments that take longest, run by the heavy tests alone; here their laws are tested one by one."""
-FEWER = (
-    (masked, "LENGTHS", masked.LENGTHS[:2]),
-    (bridge, "SEQUENCES", 2),
-    (bridge, "REPLICATES", 500),
-    (descent, "SEQUENCES", 400),
-    (descent, "POPULATION", 20_000),
-    (descent, "BATCHES", 10),
-)
+FEWER = {
+    masked: {"LENGTHS": masked.LENGTHS[:2]},
+    bridge: {"SEQUENCES": 2, "REPLICATES": 500},
+    descent: {"SEQUENCES": 400, "POPULATION": 20_000, "BATCHES": 10},
+}
 """Sizes of experiments that find their wrong laws with fewer draws too."""
 BY = {row.id: row.by for row in ROWS if row.paper == TOKENS}
 
@@ -77,8 +74,9 @@ def test_every_row_has_its_experiments():
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in LONG])
 def test_claims_hold_and_find_wrong_laws(name, monkeypatch):
     """With fewer draws than in experiments, where those take most of the time."""
-    for size in FEWER:
-        monkeypatch.setattr(*size)
+    for module, sizes in FEWER.items():
+        for size in sizes.items():
+            monkeypatch.setattr(module, *size)
     check(name, fast=True)
 
 
