@@ -321,12 +321,18 @@ def test_runs_of_other_data_have_figures_of_their_own():
 
 def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, tmp_path, monkeypatch):
     """The theory is solved for the other width alone: the page of the fixture has left the rest with its run."""
-    model, solved = tiny_model(heads=(2,)), []
+    model, solved, levels = tiny_model(heads=(2,)), [], []
+
+    def judged(*arguments, level, **settings):
+        levels.append(level)
+        return ba.validate(*arguments, level=level, **settings)
+
     shutil.copytree(page.parent / "N3<", tmp_path / "a")
     for folder, seed in (("b", 4), ("d", 5)):
         shutil.copytree(zoo.run("two", seed=seed), tmp_path / folder)
     runs.sample(model.replace(width=5), tmp_path / "c", **LIGHT)
     monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
+    monkeypatch.setattr(report, "validate", judged)
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
     assert [each.architecture.widths[0] for each in solved] == [5]
     assert text.count("first order in 1/N</th>") == text.count("<h2") == 4
@@ -341,6 +347,7 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, 
     assert len({*captions}) == len(captions)
     assert f"{model.name}: theory against draws at N = 3, 5, T = {model.temperature:g}, seeds together" in captions
     # Four runs and one pool share the level.
+    assert levels == [0.01 / 5] * 5
     pooled = ba.validate(model, ba.concat([tmp_path / folder for folder in "abd"]), level=0.01 / 5)
     assert pooled.statement() in html.unescape(together)
 
