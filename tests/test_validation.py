@@ -262,7 +262,7 @@ def test_what_the_theory_leaves_out_is_allowed_on_networks_with_a_known_answer()
     assert np.median(np.log2(allowances[:, 1, 0] / allowances[:, 2, 0])) == pytest.approx(3, abs=0.3)
 
 
-@pytest.mark.parametrize("seed", [1, pytest.param(3, marks=pytest.mark.heavy)])
+@pytest.mark.parametrize("seed", [1, 3])
 def test_level_on_small_networks_with_a_skip_and_two_outputs(seed):
     """It holds; about the mode, with no more than the square of the first order allowed, it does not, by these draws."""
     model = random_network((2,), (1.0,), 2, 12, 0.3, seed, examples=12).replace(test_path_inputs=None)
