@@ -3,6 +3,7 @@
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -83,8 +84,8 @@ def name_of(file):
 FILES = {name_of(file): file for file in PACKAGE.rglob("*.py")}
 
 
-def imports(body, all_of_them):
-    """Modules that a file imports: when it is imported itself, or whenever."""
+def imports(body):
+    """Modules that a file imports, in functions too."""
     for node in body:
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -92,21 +93,31 @@ def imports(body, all_of_them):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
-        elif all_of_them or not isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield from imports(ast.iter_child_nodes(node), all_of_them)
+        else:
+            yield from imports(ast.iter_child_nodes(node))
 
 
-def of_this_package(name, all_of_them=False):
+@cache
+def imported_by(name):
+    return [*imports(ast.parse(FILES[name].read_text()).body)]
+
+
+@cache
+def of_this_package(name):
     found = set()
-    for imported in imports(ast.parse(FILES[name].read_text()).body, all_of_them):
+    for imported in imported_by(name):
         package, _, module = imported.partition(".")
         if package == PACKAGE.name:
             found.add(module if module in FILES else module.rpartition(".")[0])
     return found - {name}
 
 
+def users_of(*libraries):
+    return {name for name in FILES for imported in imported_by(name) if imported.partition(".")[0] in libraries}
+
+
 def test_no_module_imports_itself_by_way_of_others():
-    graph = {name: of_this_package(name, all_of_them=True) for name in FILES}
+    graph = {name: of_this_package(name) for name in FILES}
     while free := {name for name, needs in graph.items() if not needs & graph.keys()}:
         graph = {name: needs for name, needs in graph.items() if name not in free}
     assert graph == {}
@@ -120,31 +131,19 @@ def floor_of(name):
 
 def test_imports_point_downwards():
     names = FILES.keys() - {""}
-    needs = [(name, needed) for name in names for needed in of_this_package(name, all_of_them=True) & names]
+    needs = [(name, needed) for name in names for needed in of_this_package(name) & names]
     assert len(needs) > 200
     assert [(name, needed) for name, needed in needs if floor_of(needed) > floor_of(name)] == []
 
 
 def test_the_package_does_without_the_reproductions():
-    users = [
-        name
-        for name, file in FILES.items()
-        for imported in imports(ast.parse(file.read_text()).body, True)
-        if imported.partition(".")[0] in ("reproductions", "optimistix")
-    ]
-    assert users == []
+    assert users_of("reproductions", "optimistix") == set()
 
 
 @pytest.mark.parametrize("library", HOMES)
 def test_libraries_have_homes(library):
-    users = {
-        name
-        for name, file in FILES.items()
-        for imported in imports(ast.parse(file.read_text()).body, True)
-        if imported.partition(".")[0] == library
-    }
+    users, homes = users_of(library), HOMES[library]
     assert users
-    homes = HOMES[library]
     assert {name for name in users if not any(name == home or name.startswith(home + ".") for home in homes)} == set()
 
 

@@ -24,7 +24,7 @@ BLOCK = re.compile(r"^```(\w*)(?: title=[^\n]*)?\n(.*?)^```$", re.MULTILINE | re
 ELSEWHERE = "from transformers import"
 """What marks a block that `test_transformers.py` executes, where PyTorch is installed."""
 MOST_LINES = 120
-FEW = ["--chains", "2", "--warmup", "100", "--draws", "100"]
+FEW = ["--chains", "2", "--warmup", "50", "--draws", "100"]  # As much warm-up as in `executed`: programs are shared.
 SHORTER = {
     "bayesattn validate hidden_markov": ["--width", "10", *FEW],
     "bayesattn validate mine.toml": ["--width", "50", *FEW],
@@ -63,7 +63,7 @@ def executed(block, names, whole=False):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     model, folder = ba.load_model("hidden_markov", width=10, task=SMALL), tmp_path_factory.mktemp("out") / "run-10"
-    return ba.runs.sample(model, folder, chains=2, warmup=100, draws=100)
+    return ba.runs.sample(model, folder, chains=2, warmup=50, draws=100)
 
 
 @pytest.fixture

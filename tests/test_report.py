@@ -22,8 +22,8 @@ from bayesattn.plots.style import ON_DARK, ON_LIGHT, palette
 from bayesattn.report import figures, tables
 from bayesattn.theory import problem
 from tests.posteriors import tiny_model
+from tests.zoo import LIGHT, QUICK
 
-JOB = {"sampler": "nuts", "chains": 2, "warmup": 30, "draws": 60, "seed": 3}
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
@@ -47,25 +47,31 @@ class Elements(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def page(tmp_path_factory):
+def page(zoo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
-    runs.sample(tiny_model(heads=(2,)), folder / "N3<", **JOB)
+    shutil.copytree(zoo.run("two"), folder / "N3<")
     latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
-    runs.sample(latent, folder / "latent", parameterisation="latent", **JOB)
+    runs.sample(latent, folder / "latent", **QUICK | {"parameterisation": "latent"})
     return report.report([folder / "N3<", folder / "latent"], folder / "report.html")
 
 
-def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(tmp_path):
+@pytest.fixture
+def unpainted(monkeypatch):
+    """Figures are made in one colour scheme and never painted, most of the work: for pages of which the text is read."""
+
+    def sketched(make, caption, alternative):
+        plt.close(make())
+        return figures.EmbeddedFigure("", "", caption, alternative)
+
+    monkeypatch.setattr(report, "embedded", sketched)
+
+
+def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(unpainted, tmp_path):
     """Without that head equal inputs have different labels, which T cannot explain: the page has no losses."""
-    inputs = np.random.default_rng(0).normal(size=(4, 2, 3))
+    model = tiny_model(heads=(2,))
+    inputs, labels = model.path_inputs.copy(), np.tile([1.0, -1.0], 3)
     inputs[1, 1] = inputs[0, 1]
-    model = ba.Model(
-        path_inputs=inputs,
-        labels=np.array([1.0, -1.0, 1.0, -1.0]),
-        architecture=ba.Architecture((2,), (4, 4), (1.0,) * 3),
-        temperature=1e-15,
-    )
-    runs.sample(model, tmp_path / "run", **JOB)
+    runs.sample(model.replace(path_inputs=inputs, labels=labels, temperature=1e-15), tmp_path / "run", **QUICK)
     text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert "Head scores: how much each head matters" in text
     assert "evidence lost (nats)" not in text
@@ -74,7 +80,7 @@ def test_page_of_a_network_that_needs_a_head_to_tell_its_examples_apart(tmp_path
 def test_labels_that_are_all_0_have_a_report(tmp_path):
     model = tiny_model(heads=(2,))
     zero = model.replace(labels=0 * model.labels, test_labels=0 * model.test_labels)
-    runs.sample(zero, tmp_path / "run", **JOB)
+    runs.sample(zero, tmp_path / "run", **QUICK)
     text = report.report([tmp_path / "run"], tmp_path / "report.html").read_text()
     assert not re.search(r"\bnan\b", re.sub(r"data:image[^\"]*", "", text), re.IGNORECASE)
     found = ba.validate(zero, tmp_path / "run")
@@ -271,19 +277,8 @@ def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():
     assert report._names(["a/first", "a/second"]) == ["first", "second"]
 
 
-def test_theory_is_solved_once_for_runs_of_one_posterior(page, tmp_path, monkeypatch):
-    folder, solved = page.parent / "N3<", []
-    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
-    runs.sample(tiny_model(heads=(2,)), tmp_path / "again", **JOB | {"seed": 4})
-    text = report.report([folder, tmp_path / "again"], tmp_path / "both.html").read_text()
-    # Not even once: the page of the fixture has left it with the run.
-    assert len(solved) == 0
-    assert text.count("<h2") == 2
-    assert text.count("first order in 1/N</th>") == 2
-
-
-def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monkeypatch):
-    run, solved = runs.sample(tiny_model(heads=(2,)), tmp_path / "run", **JOB), []
+def test_theory_is_kept_with_a_run_until_posterior_or_code_change(zoo, tmp_path, monkeypatch):
+    run, solved = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run")), []
     monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
     same = report._posterior(run.model)
     first, second = report._theory(run, same), report._theory(runs.Run(run.path), same)
@@ -304,8 +299,8 @@ def test_theory_is_kept_with_a_run_until_posterior_or_code_change(tmp_path, monk
     assert len(solved) == 3
 
 
-def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(tmp_path, monkeypatch):
-    run = runs.sample(tiny_model(heads=(2,)), tmp_path / "run", **JOB)
+def test_more_paths_than_theory_expands_for_are_shown_without_a_verdict(zoo, unpainted, tmp_path, monkeypatch):
+    run = runs.Run(shutil.copytree(zoo.run("two"), tmp_path / "run"))
     monkeypatch.setattr(problem, "MOST_COORDINATES", 1)
     text = report.report([run.path], tmp_path / "report.html").read_text()
     assert "Draws were not held against the theory" in text
@@ -324,11 +319,23 @@ def test_runs_of_other_data_have_figures_of_their_own():
     assert [[each.width for each in group] for group in figures.by_model(found)] == [[3, 5], [7], [3]]
 
 
-def test_runs_that_differ_in_seeds_alone_are_put_together(tmp_path):
-    model = tiny_model(heads=(2,))
-    for folder, seed, width in (("a", 3, 3), ("b", 4, 3), ("c", 3, 5), ("d", 5, 3)):
-        runs.sample(model.replace(width=width), tmp_path / folder, **JOB | {"seed": seed})
+def test_runs_that_differ_in_seeds_alone_are_put_together(page, zoo, unpainted, tmp_path, monkeypatch):
+    """The theory is solved for the other width alone: the page of the fixture has left the rest with its run."""
+    model, solved, levels = tiny_model(heads=(2,)), [], []
+
+    def judged(*arguments, level, **settings):
+        levels.append(level)
+        return ba.validate(*arguments, level=level, **settings)
+
+    shutil.copytree(page.parent / "N3<", tmp_path / "a")
+    for folder, seed in (("b", 4), ("d", 5)):
+        shutil.copytree(zoo.run("two", seed=seed), tmp_path / folder)
+    runs.sample(model.replace(width=5), tmp_path / "c", **LIGHT)
+    monkeypatch.setattr(report, "predicted", lambda model: solved.append(model) or validation.predicted(model))
+    monkeypatch.setattr(report, "validate", judged)
     text = report.report([tmp_path / folder for folder in "abcd"], tmp_path / "page.html").read_text()
+    assert [each.architecture.widths[0] for each in solved] == [5]
+    assert text.count("first order in 1/N</th>") == text.count("<h2") == 4
     titles = re.findall(r'<h2 id="run-.">(.*?) <span', text)
     assert titles == [
         f"{model.name}, N = {width}, T = {model.temperature:g}{seed}"
@@ -340,7 +347,8 @@ def test_runs_that_differ_in_seeds_alone_are_put_together(tmp_path):
     assert len({*captions}) == len(captions)
     assert f"{model.name}: theory against draws at N = 3, 5, T = {model.temperature:g}, seeds together" in captions
     # Four runs and one pool share the level.
-    pooled = ba.validate(model.replace(width=3), ba.concat([tmp_path / folder for folder in "abd"]), level=0.01 / 5)
+    assert levels == [0.01 / 5] * 5
+    pooled = ba.validate(model, ba.concat([tmp_path / folder for folder in "abd"]), level=0.01 / 5)
     assert pooled.statement() in html.unescape(together)
 
 
@@ -357,7 +365,7 @@ def test_nothing_is_overwritten_and_bad_input_is_named(page, tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", progress=stop, **JOB)
+        runs.sample(tiny_model(heads=(2,)), tmp_path / "begun", **QUICK | {"progress": stop})
     with pytest.raises(ValueError, match="runs must have draws to report on"):
         report.report([tmp_path / "begun"], tmp_path / "new.html")
     assert not (tmp_path / "new.html").exists()

@@ -23,11 +23,13 @@ from bayesattn.checks.validation import CANNOT_TELL, DOES_NOT_HOLD, HOLDS, VERDI
 from tests.posteriors import exact_scalar_posterior, random_network, tiny_model
 
 GOOD_PATH = {"path": 0, "other_path": 0}
+DRAWS = 400
+"""Of each chain on the reference task."""
 
 
 @pytest.fixture(scope="module")
 def reference_draws(hidden_markov_model):
-    return ba.sample(hidden_markov_model(10), warmup=100, draws=600)
+    return ba.sample(hidden_markov_model(10), warmup=100, draws=DRAWS)
 
 
 @pytest.fixture(scope="module")
@@ -85,8 +87,9 @@ def without_test_examples(hidden_markov_model, reference_draws):
     """Of U alone, which is quicker: a function from draws and the theory's U to the verdict."""
     model = hidden_markov_model(10).replace(test_path_inputs=None, test_labels=None)
 
-    def validated(corrected, draws=reference_draws):
-        return ba.validate(model, draws, prediction=Predicted(corrected * (1 - 1e-9), corrected, 0.1, None))
+    def validated(corrected, draws=reference_draws, first_order=1e-9, variance=0.1, **settings):
+        theory = Predicted(corrected * (1 - first_order), corrected, variance, None)
+        return ba.validate(model, draws, prediction=theory, **settings)
 
     return validated
 
@@ -174,13 +177,12 @@ def test_nine_of_ten_entries_low_are_seen_jointly(without_test_examples, referen
 
 
 def test_what_the_theory_leaves_out_is_allowed_and_does_not_count_as_agreement(
-    without_test_examples, reference_draws, reference_validation
+    without_test_examples, reference_validation
 ):
     """A theory 10 % off that leaves out 20 % = 40 % (40 % + 10 %) neither fails nor holds; more draws would not help."""
     far = 1.1 * reference_validation.order_parameter
-    model = reference_validation.model.replace(test_path_inputs=None, test_labels=None)
     assert without_test_examples(far).verdict == DOES_NOT_HOLD
-    vague = ba.validate(model, reference_draws, prediction=Predicted(0.6 * far, far, 0.1, None))
+    vague = without_test_examples(far, first_order=0.4)
     assert vague.verdict == CANNOT_TELL
     assert vague.decided_by == "allowance"
     assert "to first order in 1/N the theory leaves out up to 20 %; draw a wider network" in vague.statement()
@@ -194,10 +196,9 @@ def flagged(statement):
     return float(found[1]), float(found[2])
 
 
-@pytest.mark.parametrize("count", [150, 600])
-@pytest.mark.parametrize("beyond", [0.1, 0.9])
+@pytest.mark.parametrize("count", [150, DRAWS])
 def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_reason(
-    without_test_examples, reference_draws, count, beyond
+    without_test_examples, reference_draws, count
 ):
     """A theory off by what it leaves out and a share of what Monte Carlo error explains, in that with most of it."""
     draws = first(reference_draws, count)
@@ -207,31 +208,30 @@ def test_what_is_compatible_exceeds_what_would_have_been_flagged_only_with_the_r
     path, other = (int(numbers[entry]) for numbers in np.tril_indices(4))
     assert path == other
     value, left_out = drawn.order_parameter[path, path], 0.1
-    corrected = drawn.order_parameter.copy()
-    corrected[path, path] = (value - beyond * entries.noise[entry]) / (1 + left_out)
-    # The first order changes this entry alone, by 1 %, and the variance is such that 10 % are left out.
-    saddle = corrected.copy()
-    saddle[path, path] *= 0.99
-    theory = Predicted(saddle, corrected, np.full((4, 4), left_out / 0.01 - 0.01), None)
-    found = ba.validate(drawn.model, draws, margin=0.9, prediction=theory)
-    assert found.entries.allowance[entry] == pytest.approx(left_out * corrected[path, path])
-    assert found.verdict == HOLDS
-    compatible, would_be = flagged(found.statement())
-    assert (compatible > would_be) == (beyond == 0.9)
-    assert ("which is less, since U[" in found.statement()) == (compatible > would_be)
+    for beyond in (0.1, 0.9):
+        corrected = drawn.order_parameter.copy()
+        corrected[path, path] = (value - beyond * entries.noise[entry]) / (1 + left_out)
+        # The first order changes this entry alone, by 1 %, and the variance is such that 10 % are left out.
+        saddle = corrected.copy()
+        saddle[path, path] *= 0.99
+        theory = Predicted(saddle, corrected, np.full((4, 4), left_out / 0.01 - 0.01), None)
+        found = ba.validate(drawn.model, draws, margin=0.9, prediction=theory)
+        assert found.entries.allowance[entry] == pytest.approx(left_out * corrected[path, path])
+        assert found.verdict == HOLDS
+        compatible, would_be = flagged(found.statement())
+        assert (compatible > would_be) == (beyond == 0.9)
+        assert ("which is less, since U[" in found.statement()) == (compatible > would_be)
 
 
 @pytest.mark.parametrize(
     ("first_order", "said"), [(0.2, "less, which the next order can be"), (0.01, "more, 17 %, which")]
 )
 def test_a_failure_says_whether_the_next_order_can_be_the_cause(
-    reference_draws, reference_validation, first_order, said
+    without_test_examples, reference_validation, first_order, said
 ):
     """Draws a sixth below theory, which leaves out 4 % and 0.01 %."""
     far = 1.2 * reference_validation.order_parameter
-    model = reference_validation.model.replace(test_path_inputs=None, test_labels=None)
-    theory = Predicted((1 - first_order) * far, far, 0.0, None)
-    found = ba.validate(model, reference_draws, prediction=theory)
+    found = without_test_examples(far, first_order=first_order, variance=0.0)
     assert found.verdict == DOES_NOT_HOLD
     assert "theory to first order in 1/N, which changes U by up to" in found.statement()
     assert said in found.statement()
@@ -354,6 +354,12 @@ def test_verdict_of_several_widths():
     assert VERDICTS == (HOLDS, DOES_NOT_HOLD, CANNOT_TELL)
 
 
+def compared(difference, error, freedom, level):
+    """Quantities of size 1, of which the theory leaves out nothing."""
+    ones, names = np.ones(len(error)), [str(entry) for entry in range(len(error))]
+    return Compared(names, difference, error, freedom * ones, 0 * ones, ones, level, level)
+
+
 @pytest.mark.parametrize(("entries", "factors"), [(10, 2), (136, 16)])
 def test_levels_of_single_and_joint_tests(entries, factors):
     """500 simulations of 400 correlated draws: false alarms as often as the level says, within 3.3 binomial errors.
@@ -368,16 +374,7 @@ def test_levels_of_single_and_joint_tests(entries, factors):
         draws = rng.normal(size=(count, factors)) @ loadings + rng.normal(size=(count, entries))
         error = draws.std(0, ddof=1) / np.sqrt(count)
         for shift in (0, -2):
-            found = Compared(
-                names=[str(entry) for entry in range(entries)],
-                difference=draws.mean(0) + shift * error,
-                error=error,
-                freedom=np.full(entries, count / validation.DRAWS_PER_FREEDOM),
-                allowance=np.zeros(entries),
-                size=np.ones(entries),
-                level=level,
-                confidence_level=level,
-            )
+            found = compared(draws.mean(0) + shift * error, error, count / validation.DRAWS_PER_FREEDOM, level)
             rejected[shift, "single"] += not found.agrees.all()
             rejected[shift, "joint"] += joint_p_of(found, draws) < level
     most = level + 3.3 * np.sqrt(level * (1 - level) / simulations)
@@ -394,16 +391,7 @@ def test_bound_covers_the_greatest_difference():
     wrong = 0
     for _ in range(2000):
         batches = true + 0.04 * rng.normal(size=(16, 10))
-        found = Compared(
-            names=list("abcdefghij"),
-            difference=batches.mean(0),
-            error=batches.std(0, ddof=1) / 4,
-            freedom=np.full(10, 15.0),
-            allowance=np.zeros(10),
-            size=np.ones(10),
-            level=0.01,
-            confidence_level=0.01,
-        )
+        found = compared(batches.mean(0), batches.std(0, ddof=1) / 4, 15.0, 0.01)
         wrong += found.bound.max() < 0.05
     assert wrong <= stats.binom.isf(0.0005, 2000, 0.01)
 

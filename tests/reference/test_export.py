@@ -10,8 +10,10 @@ import pytest
 from numpyro.infer.util import log_density
 
 import bayesattn as ba
+from bayesattn.reference import formats
 from bayesattn.reference.posteriors import POSTERIORS, model_of
 from bayesattn.reference.stan import stan_data, stan_program
+from tests import dense
 from tests.reference import stan
 
 NAMES = [*POSTERIORS]
@@ -19,11 +21,17 @@ CLOSE = 1e-9
 
 
 def points(model, count=3):
-    """Weights from the prior, with the log density that is ours."""
-    density = model.log_density("path")
-    initial, sites, function = map(jax.jit, (density.initial, density.sites, density.function))
-    vectors = [initial(jax.random.key(seed)) for seed in range(count)]
-    return [sites(vector) for vector in vectors], [float(function(vector)) for vector in vectors]
+    """Weights from the prior, and their log density by plain NumPy, which is ours too (tests/models/test_dense.py)."""
+    rng, arch = np.random.default_rng(0), model.architecture
+    shapes = {"V_0": (arch.widths[0], model.path_inputs.shape[2]), "a": (*arch.output_axes, arch.widths[-1])}
+    pairs = zip(arch.heads, arch.widths[1:], arch.widths, strict=False)
+    shapes |= {f"V_{layer}": shape for layer, shape in enumerate(pairs, 1)}
+    weights = [{name: rng.normal(size=shape) for name, shape in shapes.items()} for _ in range(count)]
+    outputs = [dense.outputs(arch, each, model.path_inputs) for each in weights]
+    return weights, [
+        dense.log_prior_of_weights(arch, each) + dense.log_likelihood(model, f)
+        for each, f in zip(weights, outputs, strict=True)
+    ]
 
 
 def same_up_to_a_constant(values, others):
@@ -37,7 +45,7 @@ def test_stan_program_has_the_log_density(name):
     model = model_of(name)
     weights, ours = points(model)
     program, data = stan_program(model), json.loads(json.dumps(stan_data(model)))
-    theirs = [stan.log_density(program, data, {key: np.asarray(w) for key, w in each.items()}) for each in weights]
+    theirs = [stan.log_density(program, data, each) for each in weights]
     assert same_up_to_a_constant(ours, theirs)
     assert np.ptp(ours) > 1
 
@@ -60,8 +68,13 @@ def test_numpyro_program_has_the_log_density_and_needs_no_bayesattn(name, tmp_pa
         ba.reference.export(name, tmp_path, format="numpyro")
 
 
-@pytest.mark.parametrize("name", [pytest.param("three_classes", marks=pytest.mark.heavy), "one_head"])
-def test_an_entry_of_posteriordb_meets_its_rules(name, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "thin"), [pytest.param("three_classes", formats.THIN, marks=pytest.mark.heavy), ("one_head", 5)]
+)
+def test_an_entry_of_posteriordb_meets_its_rules(name, thin, tmp_path, monkeypatch):
+    """One head's draws do so already with fewer between those that are kept."""
+    assert thin <= formats.THIN
+    monkeypatch.setattr(formats, "THIN", thin)
     files = {
         str(path.relative_to(tmp_path)): path for path in ba.reference.export(name, tmp_path, format="posteriordb")
     }

@@ -7,6 +7,8 @@ import pytest
 from bayesattn import exchangeable as ex
 from reproductions.tokens import learning, pretraining
 
+expected_targets = jax.jit(learning.expected_targets)
+
 
 def sharp_law(parameters, data, variance=0.0):
     """H, Hessian of the risk, J, second moment of the gradient of one loss, and tr(H^-1 J)."""
@@ -30,10 +32,10 @@ def test_averaged_targets_give_the_same_law_with_less_noise():
     parameters = learning.population_optimum(8).parameters
     data = learning.draw_sequences(np.random.default_rng(1), 40_000, 8)
     *_, drawn = sharp_law(parameters, data)
-    *_, averaged = sharp_law(parameters, *learning.expected_targets(data))
+    *_, averaged = sharp_law(parameters, *expected_targets(data))
     assert averaged == pytest.approx(drawn, rel=0.1)
     exact = ex.query_posterior(data.keys[0], data.values[0], data.queries[:1], 0.5, 0.8)
-    mean, variance = learning.expected_targets(data)
+    mean, variance = expected_targets(data)
     np.testing.assert_allclose(mean.targets[0], exact.mean[0], rtol=1e-9)
     assert variance[0] == pytest.approx(float(exact.variance[0]) + 0.25, rel=1e-9)
 
@@ -51,11 +53,11 @@ def test_sharp_law_has_the_curvature_and_spread_of_the_losses():
     data = learning.draw_sequences(np.random.default_rng(0), 200, 6)
     parameters = np.concatenate([np.eye(2).ravel(), np.eye(2).ravel()]) + 0.1
     hessian, second, trace = sharp_law(parameters, data)
-    gradients = np.array(jax.jacfwd(lambda p: learning.losses(p, data))(parameters))
+    gradients = np.array(jax.jit(jax.jacfwd(learning.losses))(parameters, data))
     np.testing.assert_allclose(second, gradients.T @ gradients / 200, rtol=1e-10)
     step = 1e-5 * np.eye(8)
-    slope = jax.grad(lambda p: learning.risk(p, data))
-    differences = [(slope(parameters + s) - slope(parameters - s)) / 2e-5 for s in step]
+    slope = jax.jit(jax.grad(learning.risk))
+    differences = [np.subtract(slope(parameters + s, data), slope(parameters - s, data)) / 2e-5 for s in step]
     np.testing.assert_allclose(hessian, differences, rtol=1e-5, atol=1e-7)
     assert trace == pytest.approx(np.trace(np.linalg.inv(hessian) @ second))
 
@@ -63,7 +65,7 @@ def test_sharp_law_has_the_curvature_and_spread_of_the_losses():
 def test_attend_is_softmax_attention_with_a_matrix():
     data = learning.draw_sequences(np.random.default_rng(1), 5, 7)
     scores, readout = np.array([[2.0, 0.3], [-0.5, 1.0]]), np.array([[1.0, 0.2], [0.0, 0.7]])
-    found = learning.attend(np.concatenate([scores.ravel(), readout.ravel()]), data)
+    found = jax.jit(learning.attend)(np.concatenate([scores.ravel(), readout.ravel()]), data)
     expected = ex.softmax_attention(data.queries[:, None] @ scores, data.keys, data.values)[:, 0] @ readout.T
     np.testing.assert_allclose(found, expected, rtol=1e-12)
 

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from reproductions import processes
 from reproductions.processes import Unforeseen, side_by_side
+from tests.processes import FORKS
 
 
 class NotSent(Exception):
@@ -35,6 +37,17 @@ def work(name, tell):
         tell(str(os.getpid()))
         time.sleep(1000)
     return name.upper(), os.getpid()
+
+
+def forked(method):
+    """In place of multiprocessing's context: forks of a process that has imported everything, which begin at once."""
+    assert method == "spawn"
+    return FORKS
+
+
+@pytest.fixture(autouse=True)
+def _at_once(monkeypatch):
+    monkeypatch.setattr(processes, "get_context", forked)
 
 
 def test_work_is_done_by_as_many_processes_as_are_asked_for(capfd):

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from bayesattn.checks.verdict import CANNOT_TELL, DOES_NOT_HOLD, HOLDS
-from reproductions import page, registry, results
+from reproductions import page, processes, registry, results
 from reproductions import stored as stored_results
 from reproductions.__main__ import main
 from reproductions.claims import LEVEL, Claim, Curve, Findings, Mean, Panel
 from reproductions.experiment import Experiment
 from reproductions.registry import ROWS, Row
+from tests.reproductions.test_processes import forked
 
 PAGE = Path(__file__).parents[2] / "docs" / "papers"
 MEASURED = Mean(1.0, 0.1)
@@ -287,23 +288,29 @@ def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command):
         command("--help")
 
 
+@pytest.fixture
+def command_of(monkeypatch, command):
+    """The command on a single row, whose experiment finds some claims."""
+
+    def run(name, claims, *arguments):
+        experiment = Experiment("urn", lambda settings: Findings.of_row(name, claims))
+        rows = [row._replace(by=("urn",)) for row in ROWS if row.id == name]
+        monkeypatch.setattr(results, "experiments", lambda: {"urn": experiment})
+        monkeypatch.setattr(results, "ROWS", rows)
+        return command("urn", *arguments)
+
+    return run
+
+
 @pytest.mark.parametrize(("claims", "expected"), [((SURE, LITERAL), 0), ((SURE, WRONG), 1), ((SURE, BLIND), 2)])
-def test_exit_status_is_that_of_the_worst_row(monkeypatch, command, claims, expected):
-    experiment = Experiment("urn", lambda settings: Findings.of_row("tokens-sufficient", claims))
-    rows = [row._replace(by=("urn",)) for row in ROWS if row.id == "tokens-sufficient"]
-    monkeypatch.setattr(results, "experiments", lambda: {"urn": experiment})
-    monkeypatch.setattr(results, "ROWS", rows)
-    assert command("urn")[0] == expected
+def test_exit_status_is_that_of_the_worst_row(command_of, claims, expected):
+    assert command_of("tokens-sufficient", claims)[0] == expected
 
 
 @pytest.mark.parametrize(("row", "expected"), [("tokens-sufficient", 1), ("paths-1a", 0)])
-def test_a_literal_reading_of_a_theorem_must_fail(monkeypatch, command, row, expected):
+def test_a_literal_reading_of_a_theorem_must_fail(command_of, row, expected):
     holds = Claim("literal", "1", 1.0, MEASURED, literal=True)
-    experiment = Experiment("urn", lambda settings: Findings.of_row(row, [SURE, holds]))
-    rows = [each._replace(by=("urn",)) for each in ROWS if each.id == row]
-    monkeypatch.setattr(results, "experiments", lambda: {"urn": experiment})
-    monkeypatch.setattr(results, "ROWS", rows)
-    status, out, _ = command("urn", "--all")
+    status, out, _ = command_of(row, [SURE, holds], "--all")
     assert status == expected
     assert "literally taken, holds" in out
     assert "0 of 1 literal readings fail" in " ".join(out.split())
@@ -322,7 +329,8 @@ def test_errors_end_the_command_with_their_status(monkeypatch, command):
         assert ("Traceback" in err) == (expected == 70)
 
 
-def test_results_do_not_depend_on_the_number_of_workers(tmp_path):
+def test_results_do_not_depend_on_the_number_of_workers(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "get_context", forked)
     progress = {1: [], 2: []}
     for workers, messages in progress.items():
         (outcome,) = results.check(

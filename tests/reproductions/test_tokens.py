@@ -37,7 +37,26 @@ LONG = (
     "masked-token pretraining",
 )
 """Experiments that take longest, run by the heavy tests alone; here their laws are tested one by one."""
+FEWER = {
+    masked: {"LENGTHS": masked.LENGTHS[:2]},
+    bridge: {"SEQUENCES": 2, "REPLICATES": 500},
+    descent: {"SEQUENCES": 400, "POPULATION": 20_000, "BATCHES": 10},
+}
+"""Sizes of experiments that find their wrong laws with fewer draws too."""
 BY = {row.id: row.by for row in ROWS if row.paper == TOKENS}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_program_for_each_derivative():
+    """Functions that are not compiled, and their derivatives, are a program for each operation."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, names in (
+            (networks, ("_terms", "_fluctuation")),
+            (learning, ("attend", "expected_targets", "losses")),
+        ):
+            for name in names:
+                patch.setattr(module, name, jax.jit(getattr(module, name)))
+        yield
 
 
 def check(name, **settings):
@@ -55,8 +74,9 @@ def test_every_row_has_its_experiments():
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in LONG])
 def test_claims_hold_and_find_wrong_laws(name, monkeypatch):
     """With fewer draws than in experiments, where those take most of the time."""
-    monkeypatch.setattr(masked, "LENGTHS", masked.LENGTHS[:2])
-    monkeypatch.setattr(bridge, "REPLICATES", 1000)
+    for module, sizes in FEWER.items():
+        for size in sizes.items():
+            monkeypatch.setattr(module, *size)
     check(name, fast=True)
 
 
@@ -162,7 +182,7 @@ def test_optimum_of_many_tokens_is_that_of_a_large_number():
 def test_moments_are_those_of_one_head():
     rng = np.random.default_rng(0)
     parameters = learning.population_optimum(8).parameters
-    batch = learning.expected_targets(learning.draw_sequences(rng, 50, 8))
+    batch = learning.expected_targets(learning.draw_sequences(rng, 4000, 8))
     found = networks.moments(parameters, *batch, network=learning.attend)
     hessian, second = learning.moments(parameters, *batch)
     np.testing.assert_allclose(found.hessian, hessian, rtol=1e-10, atol=1e-12)

@@ -67,9 +67,9 @@ def test_digits_are_cut_into_patches_and_none_is_lost():
     assert np.all(np.diff(order) >= 0)
 
 
-@pytest.mark.parametrize("name", ["splice", "digits"])
-def test_ready_models_of_classes(name):
-    model = ba.load_model(name, task={"examples": 40, "test_examples": 30})
+@pytest.mark.parametrize(("name", "examples"), [("splice", 40), ("digits", 20)])
+def test_ready_models_of_classes(name, examples):
+    model = ba.load_model(name, task={"examples": examples, "test_examples": 30})
     assert model.architecture.outputs == len(model.output_names) == model.labels.shape[1]
     assert model.row_names[0].startswith("skip")
     saddle = ba.theory.solve(model)

@@ -105,13 +105,11 @@ def test_training_is_in_single_precision(trained):
     assert {values.dtype.name for values in trained[1].values()} == {"float32"}
 
 
-def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "STEPS_PER_BLOCK", 25)
+def test_training_that_was_interrupted_ends_with_the_same_weights(task, trained, tmp_path, monkeypatch):
     monkeypatch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
-    whole = training.train(task, FEW, tmp_path / "whole.safetensors")
 
     def stop(progress):
-        if progress.done == 50:
+        if progress.done == 100:
             raise KeyboardInterrupt
 
     out = tmp_path / "stopped.safetensors"
@@ -122,9 +120,9 @@ def test_training_that_was_interrupted_ends_with_the_same_weights(task, tmp_path
         training.train(task, dataclasses.replace(FEW, seed=1), out)
     seen = []
     resumed = training.train(task, FEW, out, lambda progress: seen.append(progress.done))
-    assert seen == [50, 75, 100]
-    assert [path.name for path in sorted(tmp_path.iterdir())] == ["stopped.safetensors", "whole.safetensors"]
-    for name, values in whole.items():
+    assert seen == [100]  # The checkpoint is of the first of two blocks.
+    assert [path.name for path in tmp_path.iterdir()] == ["stopped.safetensors"]
+    for name, values in trained[1].items():
         np.testing.assert_array_equal(resumed[name], values)
     with pytest.raises(FileExistsError, match="out must be a new file"):
         training.train(task, FEW, out)
@@ -195,19 +193,20 @@ def test_a_ready_model_is_trained_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     file = tmp_path / "mine.toml"
     file.write_text(
-        'temperature = 0.1\n[architecture]\nwidth = 5\n[task]\nname = "one_shot"\nexamples = 8\ntest_examples = 4\n'
-        "width = 8\nkey_width = 2\nheads = [1, 2]\n[task.training]\nsteps = 2\nbatch = 4\nwidth = 4\n"
+        'temperature = 0.1\n[architecture]\nwidth = 5\n[task]\nname = "one_shot"\n'
+        + "\n".join(f"{name} = {list(value) if name == 'heads' else value}" for name, value in SMALL.items())
+        + "\n[task.training]\nsteps = 100\nbatch = 8\nwidth = 8\n"
     )
     seen = []
     model = ba.load_model(file, progress=seen.append)
-    assert [progress.done for progress in seen] == [2]
-    assert model.architecture.heads == (1, 2)
-    assert model.path_inputs.shape == (8, 2, 8)
+    assert [progress.done for progress in seen] == [50, 100]
+    assert model.architecture.heads == (2, 3)
+    assert model.path_inputs.shape == (20, 6, 16)
     again = ba.load_model(file, progress=seen.append)
-    assert len(seen) == 1
+    assert len(seen) == 2
     np.testing.assert_array_equal(again.path_inputs, model.path_inputs)
     other = ba.load_model(file, task={"test_images": "digits[8-9]"}, progress=seen.append)
-    assert len(seen) == 1
+    assert len(seen) == 2
     assert not np.array_equal(other.test_path_inputs, model.test_path_inputs)
 
 
