@@ -1,4 +1,4 @@
-"""Posteriors and jobs that files of tests share: each is compiled once in a process, and drawn once in a run of all tests."""
+"""Posteriors and jobs that tests share: each is compiled once in a process, and drawn once in a run of all tests."""
 
 from functools import cache
 from pathlib import Path
