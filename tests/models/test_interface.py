@@ -166,7 +166,9 @@ def test_the_log_density_of_weights_is_prior_times_likelihood(parameterisation):
     value, order_parameter = traced(weights)
     assert float(value) == pytest.approx(expected, rel=1e-12)
     sites = {name: value[None, None] for name, value in weights.items()}
-    tree = ba.from_numpyro(sites | {"order_parameter": order_parameter[None, None]}, model, parameterisation, weights=True)
+    tree = ba.from_numpyro(
+        sites | {"order_parameter": order_parameter[None, None]}, model, parameterisation, weights=True
+    )
     assert tree["sample_stats"]["lp"].item() == pytest.approx(expected, rel=1e-12)
     for name in weights:
         np.testing.assert_array_equal(tree["posterior"][name], sites[name])

@@ -135,7 +135,9 @@ def model():
 
 @pytest.fixture(scope="module")
 def drawn(model):
-    return cache(lambda name, parameterisation: ba.sample(model, name, parameterisation, **RUN, options=options_of(name)))
+    return cache(
+        lambda name, parameterisation: ba.sample(model, name, parameterisation, **RUN, options=options_of(name))
+    )
 
 
 def options_of(name):
