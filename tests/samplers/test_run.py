@@ -170,7 +170,7 @@ def test_datatree_has_arviz_groups_and_path_names(scalar_draws):
     assert list(posterior["path"].values) == ["head0 -> head0", "head0 -> head1", "head1 -> head0", "head1 -> head1"]
     assert posterior["V_1"].dims == ("chain", "draw", "head_1", "width_2", "width_1")
     assert posterior["V_2"].shape == (2, 60, 2, 2, 4)
-    assert {"lp", "energy", "diverging", "n_steps", "step_size"} <= set(tree["sample_stats"].data_vars)
+    assert {"lp", "diverging", "n_steps", "step_size"} <= set(tree["sample_stats"].data_vars)
     statistics = scalar_draws("nuts", "path")["sample_stats"]
     assert {"lp", "energy", "diverging", "tree_depth", "n_steps", "step_size"} <= set(statistics.data_vars)
     assert (statistics["tree_depth"] <= 10).all()
