@@ -18,20 +18,26 @@ from bayesattn.kernels.path_inputs import outputs_of, scaled_features
 from bayesattn.models.conditional import conditional_of
 from bayesattn.models.description import ATTRIBUTE
 from tests.posteriors import exact_scalar_posterior, tiny_model
+from tests.zoo import LIGHT
 
-WIDTHS = (1, 3, 10)
+WIDTHS = (1, 3)
 SETTINGS = {"chains": 4, "warmup": 300, "draws": 1000}
 
 
 @pytest.fixture(scope="module")
 def model():
+    """Of widths 3 and 4; of another width it is replaced."""
     model = tiny_model(temperature=0.3)
     return model.replace(labels=np.sign(model.labels))
 
 
 @pytest.fixture(scope="module")
 def drawn(model):
-    return {width: ba.sample(model.replace(width=width), seed=width, **SETTINGS) for width in WIDTHS}
+    return {width: ba.sample(of_width(model, width), seed=width, **SETTINGS) for width in WIDTHS}
+
+
+def of_width(model, width):
+    return model if width == 3 else model.replace(width=width)
 
 
 def given_u(model, order_parameter, count):
@@ -43,7 +49,7 @@ def given_u(model, order_parameter, count):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_predictions_are_those_of_quadrature_and_of_the_draws(model, drawn, width):
     predicted = ba.predict(drawn[width], model.test_path_inputs)
-    _, exact, _ = exact_scalar_posterior(model.replace(width=width))
+    _, exact, _ = exact_scalar_posterior(of_width(model, width))
     assert np.all(np.abs(predicted.mean - exact) < 5 * predicted.error)
     assert np.all(predicted.error < 0.02 * np.sqrt(predicted.variance))
     sampled = drawn[width]["posterior"].to_dataset()["prediction"]
@@ -58,20 +64,20 @@ def test_predictions_are_those_of_quadrature_and_of_the_draws(model, drawn, widt
 
 
 def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
-    settings = {"chains": 2, "warmup": 20, "draws": 30, "seed": 1, "parameterisation": "path"}
-    memory, run = ba.sample(model, **settings), runs.sample(model, tmp_path / "run", **settings)
+    run = runs.sample(model, tmp_path / "run", **LIGHT)
+    memory = run.draws().load()
     inputs = np.random.default_rng(5).normal(size=(7, *model.path_inputs.shape[1:]))
     whole = ba.predict(memory, inputs, keep_draws=True, seed=4)
-    assert whole.draws.shape == (2, 30, 7)
+    assert whole.draws.shape == (2, 60, 7)
     names = ("mean", "variance", "error", "probabilities", "draws")
     for draws in (run, str(run.path), run.path):
         other = ba.predict(draws, inputs, keep_draws=True, seed=4)
         assert all(np.array_equal(getattr(other, name), getattr(whole, name)) for name in names)
-    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 60)  # Of 60 draws.
+    monkeypatch.setattr(predictive, "BLOCK_ENTRIES", 3 * 120)  # Of 120 draws.
     seen, outputs = [], predictive._outputs
     monkeypatch.setattr(predictive, "_outputs", lambda *a: seen.append(a[2].shape) or outputs(*a))
     parts = ba.predict(memory, inputs, keep_draws=True, seed=4)
-    assert seen == [(3, 1, 4)] * 3
+    assert seen == [(3, 1, 4)] * 3 * 2  # Of 64 draws, then of 56.
     for name in names:
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-10, atol=1e-12)
     thinned = ba.predict(memory, inputs, thin=15)
@@ -92,8 +98,8 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
 
 
 def test_draws_given_u_have_the_moments_of_theory():
-    """Jointly on all examples, with U of rank 2 and 4 paths: 40,000 draws of f against its Gaussian law."""
-    model, count = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8)), 40_000
+    """Jointly on all examples, with U of rank 2 and 4 paths: 10,000 draws of f against its Gaussian law."""
+    model, count = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8)), 10_000
     factor = np.random.default_rng(0).normal(size=(4, 2))
     order_parameter, test = factor @ factor.T, model.test_path_inputs
     predicted = ba.predict(given_u(model, order_parameter, count), test, model=model, keep_draws=True)
@@ -151,11 +157,11 @@ def exact_leave_one_out(model):
 
 @pytest.mark.filterwarnings("ignore::pandas.errors.Pandas4Warning")  # of arviz_stats.compare
 def test_leave_one_out_and_comparison_are_those_of_refits(model, drawn):
-    """Pointwise and summed, at three widths; the error of the estimate shows between sixteen batches of draws."""
+    """Pointwise and summed, at two widths; the error of the estimate shows between sixteen batches of draws."""
     scored, exact = {}, {}
     for width, draws in drawn.items():
         extended = ba.with_groups(draws, "log_likelihood")
-        scored[f"N = {width}"], exact[width] = extended, exact_leave_one_out(model.replace(width=width))
+        scored[f"N = {width}"], exact[width] = extended, exact_leave_one_out(of_width(model, width))
         whole = arviz_stats.loo(extended, pointwise=True)
         assert np.all(whole.pareto_k < 0.7)
         log_likelihood = extended["log_likelihood"].to_dataset()["labels"]
@@ -302,12 +308,12 @@ def test_prior_and_likelihood_for_power_scaling_add_up_to_what_was_sampled(model
         ValueError, match="group 'log_prior' is the density of U's Bartlett coordinates, which only coll"
     ):
         ba.with_groups(given_u(model, [[1.0]], 4), "log_prior", model=model)
-    without = ba.with_groups(given_u(model, [[1.0]], 4), model=model, prior_draws=2)
+    without = ba.with_groups(given_u(model, [[1.0]], 4), model=model, prior_draws=5)
     assert set(without.children) == {"posterior", *predictive.GROUPS} - {"log_prior"}
 
 
 def test_other_groups_stay_and_draws_are_left_alone(model, drawn):
-    draws = drawn[1]
+    draws = drawn[3]
     before = set(draws.children)
     extended = ba.with_groups(draws, prior_draws=5)
     assert set(extended.children) == before | set(predictive.GROUPS)
@@ -334,7 +340,7 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     with pytest.raises(FloatingPointError, match="a prediction is not finite: K"):
         ba.predict(given_u(model, [[1.0]], 2), inputs, model=singular.replace(tokens=None))
     latent = ba.models.LatentModel(features=np.ones((3, 2)), values=np.ones((3, 1)), noise=1.0, prior=1.0)
-    of_latent = ba.sample(latent, parameterisation="latent", chains=1, warmup=5, draws=5)
+    of_latent = ba.from_numpyro({"latent": np.zeros((1, 5, 1, 2))}, latent, "latent")
     bare = xr.DataTree.from_dict({"posterior": xr.Dataset({"a": 1.0})})
     narrow = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8))
     wrong = draws.copy()
@@ -376,6 +382,6 @@ def test_what_cannot_be_predicted_is_said(model, drawn, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         single = ba.predict(given_u(model, [[1.0]], 1), inputs, model=model)
-        ba.with_groups(given_u(model, [[1.0]], 1).isel(chain=[0, 0]), model=model, prior_draws=2)
-        ba.sample(model, chains=4, warmup=2, draws=1, progress=False)
+        ba.with_groups(given_u(model, [[1.0]], 1).isel(chain=[0, 0]), model=model, prior_draws=5)
+        ba.sample(model, **SETTINGS | {"draws": 1}, progress=False)
     assert np.isnan(single.error).all()

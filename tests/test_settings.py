@@ -16,9 +16,9 @@ import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks import mean_predictor, validation
 from tests.posteriors import tiny_model
+from tests.zoo import LIGHT
 
 ROOT = Path(__file__).parents[1]
-QUICK = {"chains": 2, "warmup": 20, "draws": 30, "seed": 1, "parameterisation": "path", "progress": False}
 OTHER_SETTINGS = {
     "float32": {"enable_x64": False},
     "NaN checked": {"debug_nans": True, "debug_infs": True},
@@ -55,7 +55,7 @@ def results(model):
     model = model.replace(path_inputs=np.array(model.path_inputs), test_path_inputs=np.array(model.test_path_inputs))
     arch, inputs = model.architecture, np.random.default_rng(0).normal(size=(4, 3, 2))
     keys = inputs / np.linalg.norm(inputs, axis=-1, keepdims=True)
-    draws = ba.sample(model, **QUICK)
+    draws = ba.sample(model, **LIGHT)
     saddle = ba.theory.solve(model)
     u = saddle.order_parameter
     kernel = ba.theory.kernel(u, model.path_inputs, model.path_inputs, arch)
@@ -63,9 +63,7 @@ def results(model):
         "path_inputs": ba.attention.path_inputs(inputs, [inputs[:2, :2]]),
         "matrices": ba.attention.matrices(inputs, [inputs[:2, :2]]),
         "sample": {name: node.to_dataset() for name, node in draws.children.items()},
-        "weights": ba.collapsed.weights(
-            ba.sample(model, **QUICK | {"parameterisation": "collapsed", "sampler": "hmc"}), model, seed=0
-        ),
+        "weights": ba.collapsed.weights(ba.from_vectors(inputs[:1, :2], model), model, seed=0),
         "predict": ba.predict(draws, model.test_path_inputs, keep_draws=True, model=model),
         "with_groups": ba.with_groups(draws, prior_draws=5)["prior"].to_dataset(),
         "solve": tuple(saddle),
@@ -133,17 +131,17 @@ def test_kernels_made_in_float32_days_are_those_of_float64(model, usual):
 
 
 def test_runs_resume_to_the_same_bits_under_other_settings(model, tmp_path):
-    whole = runs.sample(model, tmp_path / "whole", **QUICK)
+    whole = runs.sample(model, tmp_path / "whole", **LIGHT)
 
     def stop(progress):
         if 0 < progress.done < progress.total:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "stopped", **QUICK | {"progress": stop})
+        runs.sample(model, tmp_path / "stopped", **LIGHT | {"progress": stop})
     assert runs.Run(tmp_path / "stopped").state == "interrupted"
     with under({"enable_x64": False, "threefry_partitionable": False, "default_prng_impl": "rbg"}):
-        resumed = runs.sample(model, tmp_path / "stopped", **QUICK)
+        resumed = runs.sample(model, tmp_path / "stopped", **LIGHT)
     for ours, theirs in zip(
         resumed.draws()["posterior"].to_dataset().values(),
         whole.draws()["posterior"].to_dataset().values(),

@@ -3,6 +3,7 @@
 from collections import namedtuple
 from typing import NamedTuple
 
+import blackjax
 import jax
 import numpy as np
 import numpyro.infer
@@ -12,17 +13,20 @@ from numpyro.infer.mcmc import MCMCKernel
 import bayesattn as ba
 from bayesattn import runs
 from bayesattn.checks import calibration
-from bayesattn.samplers import Job, blocks
-from tests.posteriors import tiny_model, two_sample_z_score
+from bayesattn.models import collapsed
+from bayesattn.samplers import Job, blocks, curvature
+from tests import zoo as models
+from tests.posteriors import two_sample_z_score
 
 ERRORS = 4
+REFERENCE = models.LONG | {"chains": 4, "draws": 2000}
+SEED = 41
+"""Of these draws in the zoo alone."""
 BARKER = "numpyro.infer.barker.BarkerMH"
 BARKERS = {"sampler": numpyro.infer.BarkerMH, "warmup": 1000, "options": {"target_accept_prob": 0.5}}
 """Settings of one compiled program."""
-
-
-class Halved(numpyro.infer.NUTS):
-    """NUTS by another name."""
+HMC = {"warmup": 200, "options": {"trajectory_length": 2.0}}
+"""Settings of chains that need fewer draws."""
 
 
 class Bare(MCMCKernel):
@@ -42,42 +46,42 @@ class Bare(MCMCKernel):
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_model(heads=(2,))
+    return models.model("two")
 
 
 @pytest.fixture(scope="module")
-def reference(model):
-    return ba.sample(model, "nuts", chains=4, warmup=300, draws=2000, seed=1)
+def reference(zoo):
+    return zoo.draws("two", REFERENCE, SEED)
 
 
-@pytest.mark.parametrize(
-    ("make", "options", "draws"),
-    [
-        (lambda model: numpyro.infer.BarkerMH, BARKERS["options"], 8000),
-        (lambda model: numpyro.infer.BarkerMH(model.numpyro("collapsed"), step_size=0.5), {}, 8000),
-        (lambda model: Halved, {"max_tree_depth": 4}, 1500),
-    ],
-    ids=["a class", "an instance", "one's own"],
-)
-def test_draws_are_like_ours(model, reference, make, options, draws):
-    settings = {"chains": 4, "warmup": 1000, "draws": draws, "thin": max(1, draws // 2000) if draws > 2000 else 1}
-    tree = ba.sample(model, sampler=make(model), options=options, seed=2, **settings)
+@pytest.fixture(scope="module")
+def pair(model):
+    density = model.log_density()
+    return {"sampler": blackjax.hmc(density.function, 0.4, np.ones(density.size), 6), "warmup": 200}
+
+
+@pytest.fixture(scope="module")
+def simulations(model):
+    return calibration.simulate(model, calibration.SIMULATIONS_PER_BATCH, seed=1)
+
+
+def require_like(tree, reference):
+    """U, and its square, of two trees of draws."""
     u, v = (np.arcsinh(each["posterior"]["order_parameter"]) for each in (tree, reference))
     assert two_sample_z_score(u, v) < ERRORS
     assert two_sample_z_score(u**2, v**2) < ERRORS
+
+
+def test_draws_are_like_ours(model, reference):
+    tree = ba.sample(model, **BARKERS, chains=4, draws=8000, thin=4, seed=2)
+    require_like(tree, reference)
     assert {"lp", "energy", "acceptance_rate"} <= {*tree["sample_stats"].data_vars}
     assert ba.diagnostics.diagnose(tree).rhat < 1.05
 
 
-def test_a_pair_of_blackjax_draws_like_ours(model, reference):
-    import blackjax
-
-    density = model.log_density()
-    algorithm = blackjax.hmc(density.function, 0.4, np.ones(density.size), 6)
-    tree = ba.sample(model, sampler=algorithm, chains=4, warmup=200, draws=4000, thin=2, seed=2)
-    u, v = (np.arcsinh(each["posterior"]["order_parameter"]) for each in (tree, reference))
-    assert two_sample_z_score(u, v) < ERRORS
-    assert two_sample_z_score(u**2, v**2) < ERRORS
+def test_a_pair_of_blackjax_draws_like_ours(model, reference, pair):
+    tree = ba.sample(model, **pair, chains=4, draws=4000, thin=2, seed=2)
+    require_like(tree, reference)
     assert {"lp", "acceptance_rate", "n_steps", "diverging"} <= {*tree["sample_stats"].data_vars}
 
 
@@ -98,9 +102,8 @@ def test_a_run_stops_and_goes_on_to_the_same_bits(model, tmp_path):
     assert runs.sample(model, tmp_path / "run", **settings | {"sampler": BARKER}).state == "complete"
 
 
-def test_calibration_takes_it(model):
-    simulations = calibration.simulate(model, 60, seed=1)
-    found = calibration.calibrate(model, simulations, sampler=numpyro.infer.BarkerMH, draws=30, thin=20)
+def test_calibration_takes_it(model, simulations):
+    found = calibration.calibrate(model, simulations, sampler=numpyro.infer.HMC, draws=30, thin=4, **HMC)
     assert found.holds is not False
 
 
@@ -129,12 +132,8 @@ def test_what_cannot_be_served_says_so(model, sampler, options, message):
         ba.sample(model, sampler=sampler, options=options, chains=1, warmup=5, draws=5)
 
 
-def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, tmp_path):
-    import blackjax
-
-    density = model.log_density()
-    pair = blackjax.hmc(density.function, 0.4, np.ones(density.size), 4)
-    settings = {"sampler": pair, "chains": 1, "warmup": 5, "draws": 5}
+def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, simulations, pair, tmp_path):
+    density, settings = model.log_density(), pair | {"chains": 1, "draws": 5}
     once, again = ba.sample(model, **settings), ba.sample(model, **settings)
     np.testing.assert_array_equal(once["posterior"]["order_parameter"], again["posterior"]["order_parameter"])
     lp = ba.from_vectors(np.zeros((1, 1, density.size)), model)["sample_stats"]["lp"].item()
@@ -150,7 +149,7 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, tmp_pa
             "sampler of a run on disk must be one that can be found",
         ),
         (
-            lambda: calibration.calibrate(model, calibration.simulate(model, 20), **{"sampler": pair, "draws": 5}),
+            lambda: calibration.calibrate(model, simulations, sampler=pair["sampler"], draws=5),
             "sampler must take other labels here",
         ),
     ):
@@ -159,15 +158,11 @@ def test_other_models_labels_and_coordinates_are_refused_to_a_pair(model, tmp_pa
     assert not (tmp_path / "run").exists()
 
 
-def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_are():
-    """Above 1,000 coordinates chains here have others, refined by a pilot run."""
-    rng = np.random.default_rng(0)
-    arch = ba.Architecture((4, 4, 4), (20,) * 4, (1.0,) * 5)
-    model = ba.Model(
-        path_inputs=rng.normal(size=(6, 64, 2)), labels=rng.normal(size=6), architecture=arch, temperature=0.5
-    )
+def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_are(model, monkeypatch):
+    """Above 1,000 coordinates, here above 3, chains here have others, refined by a pilot run."""
+    monkeypatch.setattr(curvature, "MOST_COORDINATES_FOR_HESSIAN", 3)
+    assert curvature.is_worthwhile(collapsed.structure(model))
     density = model.log_density()
-    assert density.size > 1000
 
     class State(NamedTuple):
         position: np.ndarray
@@ -181,32 +176,29 @@ def test_a_pair_moves_in_the_coordinates_of_the_log_density_however_many_there_a
         np.testing.assert_allclose(tree[group][name], there[group][name], rtol=1e-9)
 
 
-def test_a_class_that_is_defined_anew_is_another_sampler(model):
-    def make(step):
-        class Mine(numpyro.infer.BarkerMH):
-            def __init__(self, model=None, init_strategy=numpyro.infer.init_to_sample):
-                super().__init__(model, step_size=step, adapt_step_size=False, init_strategy=init_strategy)
+def test_a_class_of_ones_own_draws_like_ours_and_defined_anew_is_another_sampler(model, reference):
+    def make(moves):
+        class Mine(numpyro.infer.HMC):
+            def sample(self, state, *arguments):
+                return super().sample(state, *arguments) if moves else state
 
-        return Mine
+        return HMC | {"sampler": Mine}
 
-    drawn = [
-        ba.sample(model, sampler=make(step), chains=1, warmup=5, draws=50)["posterior"]["order_parameter"].values
-        for step in (0.5, 1e-9)
-    ]
-    assert drawn[0].std() > 1e3 * np.ptp(drawn[1], axis=1).max()
+    require_like(ba.sample(model, **make(True), chains=4, draws=2000, seed=2), reference)
+    still = ba.sample(model, **make(False), chains=1, draws=50)["posterior"]["order_parameter"]
+    assert np.ptp(still.values, axis=1).max() == 0
 
 
-def test_an_instance_that_has_run_elsewhere_draws_from_the_model_at_hand(model):
+def test_an_instance_that_was_set_up_elsewhere_draws_from_the_model_at_hand(model):
     program = model.numpyro("collapsed")
-    kernel = numpyro.infer.NUTS(lambda *_: program())
-    numpyro.infer.MCMC(kernel, num_warmup=5, num_samples=5, progress_bar=False).run(jax.random.key(0))
+    kernel = numpyro.infer.NUTS(lambda *_: program(), max_tree_depth=3)
+    # As in numpyro.infer.MCMC: the kernel keeps functions of that model.
+    jax.eval_shape(lambda key: kernel.init(key, 5, None, (), {}), jax.random.key(0))
     colder = model.replace(temperature=0.01)
     settings = {"chains": 2, "warmup": 300, "draws": 1500, "seed": 1}
-    u, v = (
-        np.arcsinh(ba.sample(colder, sampler=sampler, **settings)["posterior"]["order_parameter"])
-        for sampler in (kernel, "nuts")
-    )
-    assert two_sample_z_score(u, v) < ERRORS
+    tree, reference = (ba.sample(colder, sampler=sampler, **settings) for sampler in (kernel, "nuts"))
+    require_like(tree, reference)
+    assert tree["sample_stats"]["n_steps"].max() == 2**3 - 1
 
 
 def test_a_class_of_numpyro_has_two_names_and_one_sampler():
