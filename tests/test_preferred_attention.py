@@ -27,7 +27,7 @@ EXAMPLES, TOKENS, FEATURES, KEY_WIDTH = 10, 4, 3, 2
 PADDING = np.arange(TOKENS) < np.random.default_rng(1).integers(2, TOKENS + 1, size=(EXAMPLES, 1))
 NETWORKS = {
     "two layers": {"heads": (2, 2), "width": 8, "causal": True, "mask": PADDING, "readout": "mean"},
-    "skips and two outputs": {"heads": (2, 1), "width": 8, "skips": (0.7, 0.0), "outputs": 2, "mask": PADDING},
+    "skips and two outputs": {"heads": (2, 1), "width": 12, "skips": (0.7, 0.0), "outputs": 2, "mask": PADDING},
     "narrow": {"heads": (2,), "width": 1},
 }
 
@@ -67,7 +67,7 @@ def dense(point, problem, shapes):
 
 @pytest.fixture
 def by_dense_hessian(monkeypatch):
-    """Laplace's method for the model with fixed attention, from the Hessian of V itself, where the library's search ended."""
+    """Laplace's method for the model with fixed attention, from the Hessian of V where the library's search ended."""
     found = []
     monkeypatch.setattr(evidence, "find_mode", lambda *arguments: found.append(find_mode(*arguments)) or found[-1])
 
@@ -106,15 +106,15 @@ def test_the_value_is_laplaces_and_the_gradient_that_of_differences(name, by_den
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_bilinear_heads_are_those_of_their_queries_and_keys(order):
-    """W = Q^T K / sqrt(G), and the chain rule."""
+    """W = K^T Q / sqrt(G), and the chain rule."""
     model, [(queries, keys)] = network(), pairs()
-    bilinear = np.einsum("hgi,hgj->hij", queries, keys) / np.sqrt(KEY_WIDTH)
+    bilinear = np.einsum("hgi,hgj->hij", keys, queries) / np.sqrt(KEY_WIDTH)
     found = conditional_evidence(model, [bilinear], order=order)
     of_pairs = conditional_evidence(model, [(queries, keys)], order=order)
     assert found.log_evidence == pytest.approx(of_pairs.log_evidence, abs=1e-8)
     [slope], [(of_queries, of_keys)] = found.gradient, of_pairs.gradient
     assert np.linalg.norm(slope) > 0.01
-    expected = np.einsum("hij,hgj->hgi", slope, keys), np.einsum("hij,hgi->hgj", slope, queries)
+    expected = np.einsum("hij,hgi->hgj", slope, keys), np.einsum("hij,hgj->hgi", slope, queries)
     np.testing.assert_allclose(of_queries, expected[0] / np.sqrt(KEY_WIDTH), atol=1e-8)
     np.testing.assert_allclose(of_keys, expected[1] / np.sqrt(KEY_WIDTH), atol=1e-8)
 
@@ -294,7 +294,7 @@ def test_labels_of_noise_alone_prefer_no_head(rivals):
 
 
 def test_a_comparison_is_that_of_the_evidence_of_each(rivals):
-    model = network((1,), 8, query_variance=0.8**2, key_variance=1.2**2)
+    model = network((1,), 8, examples=30, query_variance=0.8**2, key_variance=1.2**2)
     candidates = {"pairs": pairs((1,)), "same": pairs((1,)), **rivals}
     found = compare_attention(model, candidates, seed=3)
     for row in found.rows:
@@ -312,7 +312,7 @@ def test_results_say_what_they_are_in_a_few_lines(rivals):
     for thing, said in (
         (conditional_evidence(model, pairs((1,))), "log p(Y | Q, K) = "),
         (most_probable_attention(model, [pairs((1,)), pairs((1,), 3)], steps=1), "NOT converged"),
-        (compare_attention(model, rivals), "N = 8"),
+        (compare_attention(taught(rivals, 0.1), rivals), "N = 8"),
     ):
         lines = repr(thing).splitlines()
         assert said in repr(thing)
@@ -343,7 +343,7 @@ def test_bad_input_is_refused_in_one_sentence(rivals):
         lambda: compare_attention(model, {}): "candidates must be a dict",
         lambda: compare_attention(model, {"one": heads}, widths=[0]): r"widths\[0\] must be a whole number",
         lambda: compare_attention(model, {"one": heads}, widths=[]): "widths must hold at least one",
-        lambda: compare_attention(network((1,)), rivals).best(9): "width must be one of 8, got 9",
+        lambda: compare_attention(taught(rivals, 0.1), rivals).best(9): "width must be one of 8, got 9",
     }.items():
         with pytest.raises(ValueError, match=message) as raised:
             call()
