@@ -59,7 +59,7 @@ def test_nuts_is_calibrated_and_a_wrong_temperature_is_found(model, simulations,
 
 
 def test_a_large_step_without_metropolis_correction_is_found_by_the_joint_test(model):
-    assert calibration.joint_test(model, sampler="mala").holds
+    assert calibration.joint_test(model, **LARGE_STEP | {"sampler": "barker"}).holds
     assert not calibration.joint_test(model, **LARGE_STEP).holds
 
 
@@ -100,7 +100,9 @@ def test_collapsed_chains_are_calibrated_where_a_layer_is_narrower_than_its_path
 
     By NUTS alone: exchanges of replicas would help it across.
     """
-    found = calibration.calibrate(*narrow, sampler="nuts", draws=31)
+    model, simulations = narrow
+    half = calibration.Simulations(*(each[:25] for each in simulations))
+    found = calibration.calibrate(model, half, sampler="nuts", draws=31)
     assert found.holds, dict(zip(found.names, found.p_values, strict=True))
 
 
@@ -146,8 +148,8 @@ def test_one_rank_alone_fails_at_every_size():
     assert calibration_of(uniform, effective=0.5).holds is True
 
 
-def test_bad_input_is_named(model, simulations):
+def test_bad_input_is_named(narrow):
     with pytest.raises(ValueError, match="simulations must be a whole number of at least 1, got 0"):
-        calibration.simulate(model, 0)
+        calibration.simulate(narrow[0], 0)
     with pytest.raises(ValueError, match="sampler must be one of"):
-        calibration.calibrate(model, simulations, sampler="gibbs")
+        calibration.calibrate(*narrow, sampler="gibbs")

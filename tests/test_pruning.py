@@ -4,10 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import xarray as xr
 
 import bayesattn as ba
 from bayesattn.checks import pruning
 from bayesattn.models import path
+from bayesattn.singular.loss import factors
+from bayesattn.theory.bartlett import layer_shapes
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model
 
@@ -53,19 +56,20 @@ def test_the_posterior_readout_gives_the_mean_predictor(model):
 
 
 def test_a_predictor_without_a_head_is_the_mean_over_networks_without_it(model):
-    """Posterior mean of f with a head's values set to zero in every exact draw of the weights."""
-    draws = ba.sample(model, warmup=200, draws=1000, chains=4)
-    sampled = ba.collapsed.weights(draws, model, seed=3)
-    flat = {name: values.values.reshape(-1, *values.shape[2:]).copy() for name, values in sampled.items()}
+    """Mean of f with a head's values set to zero, over exact draws of the weights given U, at 2000 U."""
+    size = sum(shape.size for shape in layer_shapes(model.architecture))
+    points = 0.5 + 0.5 * np.random.default_rng(2).normal(size=(1, 2000, size))
+    order_parameters = np.asarray(factors(model, points[0]))
+    order_parameters = order_parameters @ np.swapaxes(order_parameters, 1, 2)
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"bartlett": (("chain", "draw", "coordinate"), points)})})
+    sampled = {name: np.array(values[0]) for name, values in ba.collapsed.weights(draws, model, seed=3).items()}
     for layer, head in REMOVED:
-        flat[f"V_{layer + 1}"][:, head] = 0
-    outputs = jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs)))(flat)
-    readout = pruning.posterior_readout(model, draws["posterior"]["order_parameter"].values.reshape(-1, 6, 6))
+        sampled[f"V_{layer + 1}"][:, head] = 0
+    outputs = np.asarray(jax.jit(jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs))))(sampled))
+    readout = pruning.posterior_readout(model, order_parameters)
     kept = [i for i, (first, second) in enumerate(model.architecture.path_heads()) if first == 0 and second != 0]
     expected = np.einsum("epf,pf->e", model.test_path_inputs[:, kept], readout[kept])
-    outputs = np.asarray(outputs)
-    # Draws of a chain are all but independent here; twice the naive error is on the safe side.
-    error = 2 * outputs.std(0) / np.sqrt(len(outputs))
+    error = outputs.std(0) / np.sqrt(len(outputs))
     assert np.max(np.abs(outputs.mean(0) - expected) / error) < 4
 
 

@@ -12,7 +12,6 @@ from bayesattn.plots import heads_figure
 
 FEW = ("--chains", "2", "--warmup", "60", "--draws", "60")
 MODEL = """temperature = 0.3
-{more}
 [architecture]
 heads = [2, 1]
 width = 4
@@ -36,11 +35,11 @@ def model_file(command, tmp_path):
         test_labels=labels[20:],
     )
     file = tmp_path / "mine.toml"
-    file.write_text(MODEL.format(more=""))
+    file.write_text(MODEL)
     return file
 
 
-def test_table_json_and_figure_are_those_of_the_library(command, model_file, tmp_path):
+def test_table_json_figure_and_exact_losses_of_a_run_that_is_resumed(command, model_file, tmp_path):
     code, out, err = command("heads", model_file, *FEW, "--least", 2, "--remove", "--figure", "heads.png")
     assert code == 0, err
     assert re.search(r"^1: previous +[\d.]+ ± [\d.]+ +[\d.]+ to [\d.]+ +[\d.]+ +[\d.]+ *$", out, re.MULTILINE)
@@ -64,6 +63,13 @@ def test_table_json_and_figure_are_those_of_the_library(command, model_file, tmp
     code, again, err = command("heads", run, "--json")
     assert code == 0, err
     assert json.loads(again)["heads"] == content["heads"]
+    code, _, err = command("heads", run, "--width", 7)
+    assert code == 2
+    assert "--width is only for models" in err
+    code, out, err = command("heads", run, "--exact")
+    assert code == 0, err
+    assert "sampled without it" in out
+    assert re.search(r"^2: uniform +-?[\d.]+ ± [\d.]+", out, re.MULTILINE)
 
 
 def test_what_cannot_be_is_refused_before_anything_is_drawn(command, model_file, tmp_path):
@@ -71,25 +77,14 @@ def test_what_cannot_be_is_refused_before_anything_is_drawn(command, model_file,
     assert code == 2
     assert "--least must be a whole number of at least 1, got 0" in err
     assert not (tmp_path / "out").exists()
-    assert command("heads", model_file, *FEW)[0] == 0
-    code, _, err = command("heads", "out/heads-mine", "--width", 7)
-    assert code == 2
-    assert "--width is only for models" in err
 
 
-def test_exact_losses_are_sampled(command, model_file):
-    code, out, err = command("heads", model_file, *FEW, "--exact")
-    assert code == 0, err
-    assert "sampled without it" in out
-    assert re.search(r"^2: uniform +-?[\d.]+ ± [\d.]+", out, re.MULTILINE)
-
-
-def test_other_likelihoods_have_scores_alone(command, model_file):
-    model_file.write_text(MODEL.format(more='observation = "categorical"'))
-    code, out, err = command("heads", model_file, *FEW)
+def test_other_likelihoods_have_scores_alone(command, zoo):
+    run = zoo.run("classes")
+    code, out, err = command("heads", run)
     assert code == 0, err
     assert "Lost without" not in out
-    code, out, err = command("heads", model_file, *FEW, "--exact")
+    code, out, err = command("heads", run, "--exact")
     assert code == 2
     assert "--exact and --remove need a network with fixed attention and Gaussian labels" in err
 

@@ -1,6 +1,7 @@
 """What is lost without heads: against prior draws, the limit of infinite width, and removal by trying all."""
 
 import warnings
+from itertools import pairwise
 from pathlib import Path
 
 import arviz_stats
@@ -20,6 +21,7 @@ from bayesattn.samplers.smc import anneal
 from bayesattn.singular import without_head
 from bayesattn.theory.evidence import Evidence
 from bayesattn.theory.mode import FlatMode, find_mode
+from tests.conftest import model_of
 from tests.heads.networks import NETWORKS
 from tests.posteriors import two_modes
 
@@ -44,37 +46,53 @@ def model():
     )
 
 
+JOB = {"sampler": "nuts", "warmup": 200, "keep": ("order_parameter",), "progress": False}
+"""As of the chains that `head_losses` draws, in one program with them."""
+
+
 @pytest.fixture(scope="module")
 def draws(model):
-    return ba.sample(model, warmup=300, draws=500, progress=False)
+    return ba.sample(model, draws=500, **JOB)
 
 
-def prior_evidence(model, count=400_000, seed=0):
-    """log p(Y) and its error by prior draws of U, of weights drawn one by one."""
-    rng, arch = np.random.default_rng(seed), model.architecture
-    (heads,), (width, readout) = arch.heads, arch.widths
-    features = model.path_inputs * np.sqrt(np.prod(arch.variances) / (model.features * heads))
-    log_likelihoods = []
-    for _ in range(count // 20_000):
-        a = rng.normal(size=(20_000, readout))
-        values = rng.normal(size=(20_000, heads, readout, width))
-        vectors = np.einsum("dn,dhnm->dhm", a, values) / np.sqrt(readout)
-        order_parameters = vectors @ np.swapaxes(vectors, 1, 2) / width
-        kernels = np.einsum("epf,dpq,nqf->den", features, order_parameters, features, optimize=True)
-        lower = np.linalg.cholesky(kernels + TEMPERATURE * np.eye(model.examples))
-        solved = np.linalg.solve(lower, np.broadcast_to(model.labels[:, None], (20_000, model.examples, 1)))[..., 0]
+def by_prior_draws(model, count, seed=0):
+    """U of prior draws, of weights drawn one by one, and log p(Y | U)."""
+    rng, arch, size = np.random.default_rng(seed), model.architecture, 20_000
+    features = model.path_inputs * np.sqrt(np.prod(arch.variances) / (model.features * np.prod(arch.heads)))
+    order_parameters, log_likelihoods = [], []
+    for _ in range(count // size):
+        vectors = rng.normal(size=(size, 1, arch.widths[-1]))
+        for heads, (above, width) in zip(arch.heads[::-1], pairwise(arch.widths[::-1]), strict=True):
+            values = rng.normal(size=(size, heads, above, width))
+            vectors = np.einsum("dkn,dhnm->dhkm", vectors, values, optimize=True) / np.sqrt(above)
+            vectors = vectors.reshape(size, -1, width)
+        order_parameters.append(vectors @ np.swapaxes(vectors, 1, 2) / width)
+        kernels = np.einsum("epf,dpq,nqf->den", features, order_parameters[-1], features, optimize=True)
+        lower = np.linalg.cholesky(kernels + model.temperature * np.eye(model.examples))
+        solved = np.linalg.solve(lower, np.broadcast_to(model.labels[:, None], (size, model.examples, 1)))[..., 0]
         logs = np.log(np.diagonal(lower, axis1=1, axis2=2)).sum(1)
         log_likelihoods.append(-(solved**2).sum(1) / 2 - logs - model.examples * np.log(2 * np.pi) / 2)
-    flat = np.concatenate(log_likelihoods)
-    weights = np.exp(flat - flat.max())
-    return special.logsumexp(flat) - np.log(count), weights.std() / weights.mean() / np.sqrt(count)
+    return np.prod(arch.variances[1:]) * np.concatenate(order_parameters), np.concatenate(log_likelihoods)
 
 
-def test_evidence_lost_is_that_of_prior_draws(model, draws):
-    whole = prior_evidence(model)
+def evidence_of(log_likelihoods):
+    """log p(Y) and its error."""
+    weights = np.exp(log_likelihoods - log_likelihoods.max())
+    error = weights.std() / weights.mean() / np.sqrt(len(weights))
+    return special.logsumexp(log_likelihoods) - np.log(len(weights)), error
+
+
+@pytest.fixture(scope="module")
+def exact(model):
+    """The network and those without a head, with prior draws of U."""
+    networks = [model, *(without_head(model, 1, head) for head in range(3))]
+    return [(each, *by_prior_draws(each, 40_000, seed)) for seed, each in enumerate(networks)]
+
+
+def test_evidence_lost_is_that_of_prior_draws(exact, draws):
+    whole, *rests = (evidence_of(log_likelihoods) for *_, log_likelihoods in exact)
     found = ba.head_losses(draws)
-    for head in range(3):
-        rest = prior_evidence(without_head(model, 1, head), seed=head + 1)
+    for head, rest in enumerate(rests):
         error = np.sqrt(whole[1] ** 2 + rest[1] ** 2 + found.evidence_error[head] ** 2)
         assert abs(found.evidence[head] - (whole[0] - rest[0])) < 4 * error
     assert found.evidence_error.max() < 0.1
@@ -120,30 +138,31 @@ def test_scores_and_evidence_lost_of_a_sentence_encoders_heads_by_two_routes():
     assert np.ptp(found.evidence) > 4
 
 
-def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model, draws):
-    """Of a model without the head's paths, by draws of its own."""
+def test_accuracy_and_log_score_lost_are_those_of_a_model_without_the_head(model, draws, exact):
+    """Of a model without the head's paths, by prior draws, weighed."""
     heads = ba.heads(draws)
     assert "evidence_lost" not in heads.summary()
     assert np.array_equal(heads.evidence_lost, heads.losses.evidence)
     assert {"evidence_lost", "evidence_lost_error", "accuracy_lost", "log_score_lost"} <= {*heads.summary()}
-    rest = without_head(model, 1, 0).replace(
-        test_path_inputs=model.test_path_inputs[:, 1:], test_labels=model.test_labels
-    )
 
-    def scores(tree, of):
-        posterior = tree["posterior"].to_dataset()
-        mean = posterior["prediction"].values.reshape(-1, of.test_examples)
-        order_parameters = posterior["order_parameter"].values.reshape(-1, *posterior["order_parameter"].shape[2:])
-        moments = [ba.theory.predict(each, of) for each in order_parameters[::20]]
-        spread = np.sqrt(np.array([each.variance for each in moments]) + TEMPERATURE)
-        log_densities = stats.norm.logpdf(of.test_labels, np.array([each.mean for each in moments]), spread)
-        return np.mean(np.sign(mean.mean(0)) == of.test_labels), np.mean(special.logsumexp(log_densities, 0)) - np.log(
-            len(moments)
-        )
+    def scores(of, order_parameters, log_likelihoods):
+        chosen = systematic(special.softmax(log_likelihoods), 200)
+        moments = [ba.theory.predict(each, of) for each in order_parameters[chosen]]
+        means = np.array([each.mean for each in moments])
+        spread = np.sqrt([each.variance + TEMPERATURE for each in moments])
+        log_densities = special.logsumexp(stats.norm.logpdf(of.test_labels, means, spread), 0) - np.log(len(moments))
+        return np.mean(np.sign(means.mean(0)) == of.test_labels), np.mean(log_densities)
 
-    whole, left = scores(draws, model), scores(ba.sample(rest, warmup=300, draws=500, seed=1, progress=False), rest)
-    assert heads.accuracy_lost[0] == pytest.approx(whole[0] - left[0], abs=1.5 / model.test_examples)
-    assert heads.log_score_lost[0] == pytest.approx(whole[1] - left[1], abs=0.03)
+    whole, (rest, *of_rest) = exact[0], exact[1]
+    rest = rest.replace(test_path_inputs=model.test_path_inputs[:, 1:], test_labels=model.test_labels)
+    before, after = scores(*whole), scores(rest, *of_rest)
+    assert heads.accuracy_lost[0] == pytest.approx(before[0] - after[0], abs=1.5 / model.test_examples)
+    assert heads.log_score_lost[0] == pytest.approx(before[1] - after[1], abs=0.03)
+
+
+def systematic(weights, count):
+    """Places of so many draws, each as often as its weight says."""
+    return np.searchsorted(np.cumsum(weights), (np.arange(count) + 0.5) / count)
 
 
 def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
@@ -162,38 +181,37 @@ def test_a_network_whose_path_inputs_are_zero_is_one_without_the_head(model):
     assert float(solved.order_parameter[1, 1]) == pytest.approx(float(other.scalar_order_parameter), rel=1e-9)
 
 
+def blind_network(width):
+    """Two layers of which the first head of the second sees nothing; the model, what sees nothing, and the model without."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(12, 6, 3))
+    labels = inputs[:, 0, 0] + 0.3 * inputs[:, -1, 1] + 0.2 * rng.normal(size=12)
+    arch = ba.Architecture((2, 3), (width,) * 3, (1.0,) * 4)
+    model, nothing = model_of(inputs, labels, arch, 0.2), np.array([True, False, False] * 2)
+    return model, nothing, without_paths(model, nothing)
+
+
 def test_a_narrow_network_has_a_mode_when_a_head_sees_nothing():
     """Rows of that head come last; if its large rows come first, the others turn about them, and modes form a ring."""
-    model, nothing = NETWORKS["splice"](), np.array([True, False] * 3)  # all paths through the first head of layer 2
-    blind = without_paths(model, nothing)
+    *_, blind = blind_network(4)
     mode, _ = find_mode(blind.kernels, blind.architecture)
     assert np.isfinite(mode.whitening.log_volume())
 
 
 def test_a_network_whose_modes_form_a_ring_is_sampled_as_without_the_head():
     """Its Laplace covariance is infinite; draws of the visible rows are those of the network without the head."""
-    rng = np.random.default_rng(0)
-    inputs = rng.normal(size=(12, 6, 3))
-    labels = inputs[:, 0, 0] + 0.3 * inputs[:, -1, 1] + 0.2 * rng.normal(size=12)
-    arch = ba.Architecture((2, 3), (2, 2, 2), (1.0,) * 4)
-    model = ba.Model(path_inputs=inputs, labels=labels, architecture=arch, temperature=0.1)
-    nothing = np.array([True, False, False] * 2)
-    blind = without_paths(model, nothing)
+    model, nothing, blind = blind_network(2)
     with pytest.raises(FlatMode, match="flat in some direction"):
-        find_mode(blind.kernels, arch)
-    settings = {"sampler": "nuts", "warmup": 400, "draws": 1500, "progress": False}
-    ring, rest = ba.sample(blind, **settings), ba.sample(without_head(model, 2, 0), **settings, seed=1)
-    visible = ring["posterior"]["order_parameter"].values[:, :, ~nothing][:, :, :, ~nothing]
-    found = [np.log(np.einsum("cdpp->cdp", each)) for each in (visible * 2 / 3, rest["posterior"]["order_parameter"])]
-    means, errors = zip(*(moments_of_paths(each) for each in found), strict=True)
-    assert np.max(np.abs(means[0] - means[1]) / np.hypot(*errors)) < 4
-    assert np.max(errors) < 0.1
-
-
-def moments_of_paths(values):
-    """Mean and Monte Carlo error over chains and draws of each path's number."""
-    array = xr.DataArray(values, dims=("chain", "draw", "path"))
-    return values.mean((0, 1)), arviz_stats.mcse(array).values
+        find_mode(blind.kernels, blind.architecture)
+    ring = ba.sample(blind, draws=1000, **JOB)["posterior"]["order_parameter"].values
+    logs = np.log(np.einsum("cdpp->cdp", ring[:, :, ~nothing][:, :, :, ~nothing] * 2 / 3))
+    array = xr.DataArray(logs, dims=("chain", "draw", "path"))
+    order_parameters, log_likelihoods = by_prior_draws(without_head(model, 2, 0), 200_000)
+    weights, exact = special.softmax(log_likelihoods), np.log(np.einsum("dpp->dp", order_parameters))
+    mean, error = weights @ exact, arviz_stats.mcse(array).values
+    exact_error = np.sqrt(weights**2 @ (exact - mean) ** 2)
+    assert np.max(np.abs(logs.mean((0, 1)) - mean) / np.hypot(error, exact_error)) < 4
+    assert np.max(np.hypot(error, exact_error)) < 0.1
 
 
 def test_at_infinite_width_the_theory_is_that_of_the_gaussian_process(model):
@@ -221,28 +239,31 @@ def useless_heads(seed):
         )
 
 
+def by_trying_all(model):
+    """Order in which heads go if at each step every one is tried, and the log evidence after each step."""
+    count = model.architecture.heads[0]
+    gone, order, evidences = np.zeros(count, bool), [], []
+    for _ in range(count):
+        left = np.flatnonzero(~gone)
+        tried = [at_saddle_point(without_paths(model, gone | (np.arange(count) == head))).log_evidence for head in left]
+        gone[left[np.argmax(tried)]] = True
+        order.append((1, str(left[np.argmax(tried)] + 1)))
+        evidences.append(max(tried))
+    return order, np.array(evidences)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_useless_heads_are_removed_in_the_order_that_trying_all_gives(seed):
     model = useless_heads(seed)
-    found, gone = ba.remove_heads(model), np.zeros(4, bool)
-    for step in range(4):
-        left = [head for head in range(4) if not gone[head]]
-        evidences = [at_saddle_point(without_paths(model, gone | (np.arange(4) == head))).log_evidence for head in left]
-        assert found.names[step] == (1, str(left[int(np.argmax(evidences))] + 1))
-        gone[left[int(np.argmax(evidences))]] = True
+    found = ba.remove_heads(model)
+    assert found.names == by_trying_all(model)[0]
     with pytest.raises(ba.BayesattnError, match="dispensable needs test labels"):
         found.dispensable  # noqa: B018
 
 
 def test_heads_are_removed_in_the_order_that_trying_all_gives(model):
-    found = ba.remove_heads(model)
-    gone, order = np.zeros(3, bool), []
-    for step in range(3):
-        left = [head for head in range(3) if not gone[head]]
-        evidences = [at_saddle_point(without_paths(model, gone | (np.arange(3) == head))).log_evidence for head in left]
-        order.append((1, str(left[int(np.argmax(evidences))] + 1)))
-        gone[left[int(np.argmax(evidences))]] = True
-        assert found.evidence[step + 1] == pytest.approx(max(evidences) - at_saddle_point(model).log_evidence)
+    found, (order, evidences) = ba.remove_heads(model), by_trying_all(model)
+    assert found.evidence[1:] == pytest.approx(evidences - at_saddle_point(model).log_evidence)
     assert found.names == order
     assert found.accuracy[-1] == 0.5  # f = 0, a guess.
     lost = found.accuracy[0] - found.accuracy > 0.02
@@ -353,7 +374,10 @@ def test_losses_that_evidences_contradict_are_named(monkeypatch):
 def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
     """Whatever sampler the draws are by."""
     model, _ = two_modes()
-    draws = ba.sample(model, "hmc", chains=2, warmup=5, draws=8, progress=False)
+    rows = model.architecture.rows
+    factors = np.random.default_rng(0).normal(size=(2, 8, rows, 1))
+    axes = ("chain", "draw", "path", "other_path")
+    drawn = xr.Dataset({"order_parameter": (axes, factors @ np.swapaxes(factors, 2, 3))})
     asked_of = []
 
     def stop(*_, sampler, **job):
@@ -362,5 +386,5 @@ def test_losses_of_narrow_networks_are_by_tempered_chains(monkeypatch):
 
     monkeypatch.setattr(losses, "sample", stop)
     with pytest.raises(KeyboardInterrupt):
-        ba.head_losses(draws)
+        ba.head_losses(xr.DataTree.from_dict({"posterior": drawn}), model)
     assert asked_of == [("tempered", 500, 1000)]

@@ -80,5 +80,9 @@ def test_the_only_head_of_a_layer_cannot_go():
         without_head(model, 2, 0)
     with pytest.raises(ValueError, match=re.escape("head must be one of heads (2, 1), got head 2 of layer 1")):
         without_head(model, 1, 2)
-    with pytest.raises(ValueError, match="weights must hold V_0, V_1, V_2, a, got none of the name V_1"):
-        head_capacities(model, weights={"V_0": np.zeros((2, 2))})
+
+
+def test_weights_must_be_complete():
+    model = network((2,), (2, 3), 2, temperature=0.2)
+    with pytest.raises(ValueError, match="weights must hold V_0, V_1, a, got none of the name V_1"):
+        head_capacities(model, weights={"V_0": np.zeros((2, 2))}, **SHORT)

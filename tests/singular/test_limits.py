@@ -109,8 +109,8 @@ def test_three_routes(case):
 
 
 def test_a_wrong_width_is_told_apart():
-    """Widths 2, 6 have lambda 2, widths 10, 3 have 3/2: each interval has its own and not the other's."""
+    """Widths 2, 6 have lambda 2, widths 10, 3 have 3/2: each interval, of some 0.1, has its own and not the other's."""
     for case, own, other in ((WITH_HEADS[0], 2, 1.5), (WITH_HEADS[1], 1.5, 2)):
-        fit = ba.learning_coefficient(network(*case)).fit
+        fit = ba.learning_coefficient(network(*case), chains=2, warmup=300, draws=500, seed=2).fit
         assert fit.coefficient.low <= own <= fit.coefficient.high, fit.statement
         assert not fit.coefficient.low <= other <= fit.coefficient.high, fit.statement
