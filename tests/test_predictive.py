@@ -98,8 +98,8 @@ def test_blocks_and_folders_give_the_same(model, monkeypatch, tmp_path):
 
 
 def test_draws_given_u_have_the_moments_of_theory():
-    """Jointly on all examples, with U of rank 2 and 4 paths: 10,000 draws of f against its Gaussian law."""
-    model, count = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8)), 10_000
+    """Jointly on all examples, with U of rank 2 and 4 paths: 40,000 draws of f against its Gaussian law."""
+    model, count = tiny_model(heads=(2, 2), widths=(2, 3, 4), variances=(1.2, 0.9, 1.1, 0.8)), 40_000
     factor = np.random.default_rng(0).normal(size=(4, 2))
     order_parameter, test = factor @ factor.T, model.test_path_inputs
     predicted = ba.predict(given_u(model, order_parameter, count), test, model=model, keep_draws=True)

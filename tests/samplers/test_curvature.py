@@ -1,6 +1,7 @@
 """Whitening by the mean curvature along short chains, as of a model of many coordinates."""
 
 import numpy as np
+import pytest
 
 import bayesattn as ba
 from bayesattn.models import collapsed
@@ -16,12 +17,36 @@ FEW = {
 }
 
 
-def test_it_is_that_of_the_draws_the_same_each_time_and_changes_no_answer(monkeypatch):
-    """Whitened draws of the posterior have a mean square of about 1. Rows are in their own order, as those of draws."""
+@pytest.fixture
+def model_of(monkeypatch):
+    """Networks that count as those of many coordinates, of any width."""
     for name, value in FEW.items():
         monkeypatch.setattr(curvature, name, value)
-    model = tiny_model(heads=(2, 2), widths=(12, 12, 12), variances=(1.0, 0.8, 1.2, 1.1), examples=8)
-    assert curvature.is_worthwhile(collapsed.structure(model))
+
+    def make(width):
+        model = tiny_model(heads=(2, 2), widths=(width,) * 3, variances=(1.0, 0.8, 1.2, 1.1), examples=8)
+        assert curvature.is_worthwhile(collapsed.structure(model))
+        return model
+
+    return make
+
+
+def require_same_answer(by_curvature, model, monkeypatch):
+    monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
+    by_mode = ba.sample(model, seed=1, **JOB)["posterior"]
+    for name in ("order_parameter", "prediction"):
+        assert two_sample_z_score(by_curvature[name], by_mode[name]) < 4
+
+
+@pytest.mark.heavy
+def test_it_changes_no_answer_of_a_narrow_network(model_of, monkeypatch):
+    model = model_of(4)
+    require_same_answer(ba.sample(model, **JOB)["posterior"], model, monkeypatch)
+
+
+def test_it_is_that_of_the_draws_the_same_each_time_and_changes_no_answer(model_of, monkeypatch):
+    """Whitened draws of the posterior have a mean square of about 1. Rows are in their own order, as those of draws."""
+    model = model_of(12)
     at_mode = collapsed.prepare(model)
     assert "order" not in at_mode
     found, again = (curvature.whitened_by_mean_curvature(model, at_mode) for _ in range(2))
@@ -33,7 +58,4 @@ def test_it_is_that_of_the_draws_the_same_each_time_and_changes_no_answer(monkey
     draws = by_curvature["bartlett"].values
     whitened = np.linalg.solve(found["scale"], (draws.reshape(-1, draws.shape[2]) - found["centre"]).T)
     assert 0.5 < np.mean(whitened**2) < 2
-    monkeypatch.setattr(curvature, "is_worthwhile", lambda shapes: False)
-    by_mode = ba.sample(model, seed=1, **JOB)["posterior"]
-    for name in ("order_parameter", "prediction"):
-        assert two_sample_z_score(by_curvature[name], by_mode[name]) < 4
+    require_same_answer(by_curvature, model, monkeypatch)
