@@ -257,15 +257,11 @@ def signs():
     return model.replace(labels=np.sign(model.labels), temperature=0.4)
 
 
-def short_run(model, **settings):
-    keep = ("order_parameter", "prediction", "queries_keys", "weights")
-    settings |= {"chains": 2, "warmup": 20, "draws": 8, "seed": 1, "progress": False}
-    return ba.sample(model, parameterisation="token", keep=keep, **settings)
-
-
 @pytest.fixture(scope="module")
 def run(signs):
-    return short_run(signs, sampler="nuts", options={"max_tree_depth": 3})
+    keep = ("order_parameter", "prediction", "queries_keys", "weights")
+    settings = {"chains": 2, "warmup": 20, "draws": 8, "seed": 1, "progress": False, "options": {"max_tree_depth": 3}}
+    return ba.sample(signs, "nuts", "token", keep=keep, **settings)
 
 
 def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
@@ -359,7 +355,9 @@ def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights
         model, tree = signs, request.getfixturevalue("run")
     else:
         model = signs.replace(likelihood=ba.StudentT(0.5, 4.0))
-        tree = short_run(model, sampler="mala", options={"steps": 2})
+        rng, shapes = np.random.default_rng(0), some_sites(Blocks.of(model), 0)
+        sites = {name: rng.normal(size=(2, 8, *value.shape)) for name, value in shapes.items()}
+        tree = ba.from_numpyro(sites, model, "token", weights=True)
     draws = tree["posterior"].to_dataset()
     found = ba.predict(tree, model.test_inputs, keep_draws=True)
     np.testing.assert_allclose(found.draws, draws["prediction"].values, rtol=1e-10)
