@@ -143,6 +143,10 @@ def test_predictions_are_the_mean_over_draws_of_those_given_queries_and_keys(dra
     error = np.hypot(arviz_stats.mcse(kept).values, found.error)
     assert np.abs(found.mean - kept.mean(("chain", "draw")).values).max() < 4 * error.max()
     assert found.variance == pytest.approx(kept.var(("chain", "draw")).values, rel=0.3)
+    few = draws.copy()
+    few["posterior"] = few["posterior"].to_dataset().drop_vars("queries_1")
+    with pytest.raises(ba.BayesattnError, match="keep 'queries_keys'"):
+        ba.predict(few, model.test_inputs)
     # Sequences with padding have the outputs of those without.
     padded = np.concatenate([model.test_inputs, np.full((5, 2, 2), np.nan)], axis=1)
     mask = np.arange(5) < np.full((5, 1), 3)
@@ -274,10 +278,8 @@ def test_what_padding_holds_changes_nothing():
 
 def test_attention_maps_are_kept_whatever_else_is(model):
     small = {"sampler": "mala", "parameterisation": "token", "options": {"steps": 2}, "warmup": 5, "draws": 5}
-    draws = ba.sample(model, keep=("prediction",), chains=1, progress=False, **small)
-    assert {"attention_1", "prediction"} == set(draws["posterior"].data_vars)
-    with pytest.raises(ba.BayesattnError, match="keep 'queries_keys'"):
-        ba.predict(draws, model.test_inputs)
+    few = ba.sample(model, keep=("prediction",), chains=1, progress=False, **small)
+    assert set(few["posterior"].data_vars) == {"attention_1", "prediction"}
 
 
 def test_particles_of_no_likelihood_count_for_nothing():
