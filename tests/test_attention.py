@@ -25,12 +25,8 @@ def test_query_key_heads_equal_their_bilinear_form(two_layers):
     features, key_features = two_layers.inputs.shape[2], 7
     pairs = [tuple(rng.normal(size=(2, heads, key_features, features))) for heads in (2, 3)]
     bilinear = [np.einsum("hgi,hgj->hij", key, query) / np.sqrt(key_features) for query, key in pairs]
-    assert (
-        relative_error(
-            ba.attention.path_inputs(two_layers.inputs, pairs), ba.attention.path_inputs(two_layers.inputs, bilinear)
-        )
-        < 1e-12
-    )
+    by_pairs, by_form = (ba.attention.path_inputs(two_layers.inputs, heads) for heads in (pairs, bilinear))
+    assert relative_error(by_pairs, by_form) < 1e-12
 
 
 def test_hardmax_is_the_limit_of_large_logits(two_layers):
@@ -69,8 +65,12 @@ def padded():
     return inputs, mask, [rng.normal(size=(2, 3, 3)), tuple(rng.normal(size=(2, 3, 4, 3)))]
 
 
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("readout", ["last", "first", "mean", "all"])
+@pytest.mark.parametrize(
+    ("readout", "causal"),
+    [("last", True), ("first", False), ("mean", True), ("all", False)]
+    + [pytest.param(readout, True, marks=pytest.mark.heavy) for readout in ("first", "all")]
+    + [pytest.param(readout, False, marks=pytest.mark.heavy) for readout in ("last", "mean")],
+)
 def test_padded_sequences_are_those_by_themselves(padded, readout, causal):
     inputs, mask, weights = padded
     options = {"readout": readout, "causal": causal, "skips": (True, False)}
@@ -184,44 +184,37 @@ def test_tensors_and_iterators_are_taken(padded):
     np.testing.assert_array_equal(found, ba.attention.path_inputs(inputs, weights, mask=mask))
 
 
-GOOD = np.ones((2, 3, 4))
+GOOD, HEADS = np.ones((2, 3, 4)), [np.ones((1, 4, 4))]
 PADDED = np.array([[True, True, False], [True, True, True]])
+BAD_PATHS = [
+    ({"inputs": np.ones((3, 4))}, r"inputs must have shape \(examples"),
+    ({"weights": []}, "weights must hold the heads of at least one layer"),
+    ({"weights": [np.ones((1, 4, 5))]}, r"weights\[0\] must have shape \(heads, 4, 4\)"),
+    ({"weights": [(np.ones((1, 2, 4)),)]}, r"a pair \(Q, K\)"),
+    ({"inputs": GOOD * np.nan}, r"inputs must be finite, got nan at"),
+    ({"readout": "middle"}, "readout must be one of"),
+    ({"nonlinearity": "max"}, "nonlinearity must be"),
+    ({"mask": np.ones((2, 3))}, "mask must hold True"),
+    ({"mask": PADDED[:, :2]}, r"of shape \(2, 3\), got"),
+    ({"mask": PADDED & False}, "padding alone in example 0"),
+    ({"skips": (0.5,)}, r"skips\[0\] must be true or false, got 0.5"),
+    ({"skips": [True] * 2}, "each of 1 layers, got"),
+    ({"causal": "no"}, "causal must be true or false, got 'no'"),
+]
+BAD_MATRICES = [
+    ({"matrices": [np.ones((2, 1, 3, 3))]}, "rows .* that sum to 1"),
+    ({"matrices": [np.ones((2, 1, 3, 2))]}, r"matrices\[0\] must have shape"),
+    ({"inputs": "abc", "matrices": [GOOD]}, "inputs must be an array of real numbers"),
+    ({"mask": PADDED}, r"matrices\[0\] must not attend to padding, got a weight of 0.33"),
+]
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ba.attention.path_inputs(np.ones((3, 4)), [np.ones((1, 4, 4))]), r"inputs must have shape \(examples"),
-        (lambda: ba.attention.path_inputs(GOOD, []), "weights must hold the heads of at least one layer"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 5))]), r"weights\[0\] must have shape \(heads, 4, 4\)"),
-        (lambda: ba.attention.path_inputs(GOOD, [(np.ones((1, 2, 4)),)]), r"a pair \(Q, K\)"),
-        (lambda: ba.attention.path_inputs(GOOD * np.nan, [np.ones((1, 4, 4))]), r"inputs must be finite, got nan at"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], readout="middle"), "readout must be one of"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], nonlinearity="max"), "nonlinearity must be"),
-        (lambda: ba.attention.paths_from_matrices(GOOD, [np.ones((2, 1, 3, 3))]), "rows .* that sum to 1"),
-        (lambda: ba.attention.paths_from_matrices(GOOD, [np.ones((2, 1, 3, 2))]), r"matrices\[0\] must have shape"),
-        (lambda: ba.attention.paths_from_matrices("abc", [GOOD]), "inputs must be an array of real numbers"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=np.ones((2, 3))), "mask must hold True"),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=PADDED[:, :2]), r"of shape \(2, 3\), got"),
-        (
-            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], mask=PADDED & False),
-            "padding alone in example 0",
-        ),
-        (
-            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], skips=(0.5,)),
-            r"skips\[0\] must be true or false, got 0.5",
-        ),
-        (lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], skips=[True] * 2), "each of 1 layers, got"),
-        (
-            lambda: ba.attention.path_inputs(GOOD, [np.ones((1, 4, 4))], causal="no"),
-            "causal must be true or false, got 'no'",
-        ),
-        (
-            lambda: ba.attention.paths_from_matrices(GOOD, [np.full((2, 1, 3, 3), 1 / 3)], mask=PADDED),
-            r"matrices\[0\] must not attend to padding, got a weight of 0.33",
-        ),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_bad_input_is_named():
+    attention, matrices = ba.attention, [np.full((2, 1, 3, 3), 1 / 3)]
+    for function, good, bad in (
+        (attention.path_inputs, {"inputs": GOOD, "weights": HEADS}, BAD_PATHS),
+        (attention.paths_from_matrices, {"inputs": GOOD, "matrices": matrices}, BAD_MATRICES),
+    ):
+        for arguments, message in bad:
+            with pytest.raises(ValueError, match=message):
+                function(**good | arguments)

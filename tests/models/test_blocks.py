@@ -1,7 +1,6 @@
 """Attention blocks: the network against loops over its definition, its posterior against weighted draws of the prior."""
 
 from dataclasses import replace
-from functools import partial
 
 import arviz_stats
 import jax
@@ -16,6 +15,7 @@ import bayesattn as ba
 from bayesattn.models import TokenAttention
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
+from tests.models.test_attention_model import some_sites
 from tests.posteriors import z_score
 
 KEY = jax.random.key(0)
@@ -111,11 +111,11 @@ def test_network_is_its_definition(case):
     model = attention_model(**CASES[case])
     posterior = Blocks.of(model)
     assert isinstance(posterior, Blocks)
-    sites = posterior.draw_prior(KEY)
+    sites = some_sites(posterior, 0)
     weights = weights_of(model, sites)
     outputs = outputs_by_loops(model, weights, model.inputs, model.mask)
-    np.testing.assert_allclose(jax.jit(Blocks.function)(posterior, sites), outputs, rtol=1e-12, atol=1e-14)
-    quantities = jax.jit(Blocks.quantities)(posterior, sites, KEY)
+    found, quantities = jax.jit(lambda of, sites: (of.function(sites), of.quantities(sites, KEY)))(posterior, sites)
+    np.testing.assert_allclose(found, outputs, rtol=1e-12, atol=1e-14)
     tests = outputs_by_loops(model, weights, model.test_inputs, model.test_mask)
     np.testing.assert_allclose(quantities["prediction"], tests, rtol=1e-12, atol=1e-14)
     for sequence, test in enumerate(model.watched):
@@ -135,16 +135,17 @@ def log_joint(model, sites):
     return prior + stats.norm.logpdf(model.labels, outputs, np.sqrt(model.temperature)).sum()
 
 
+@jax.jit
 def joint_of(posterior, sites):
-    return float(posterior.log_density(sites))
+    return posterior.log_density(sites)
 
 
 @pytest.fixture(scope="module")
 def masked():
-    """A model with padding, its posterior, and a draw of the prior."""
+    """A model with padding, its posterior, and some weights."""
     model = attention_model(**CASES["hidden, relu"])
     posterior = Blocks.of(model)
-    return model, posterior, posterior.draw_prior(jax.random.key(1))
+    return model, posterior, some_sites(posterior, 1)
 
 
 def test_log_density_is_that_of_weights_and_labels(masked):
@@ -153,13 +154,17 @@ def test_log_density_is_that_of_weights_and_labels(masked):
     density = model.log_density("token")
     vector = density.initial(jax.random.key(2))
     expected = log_joint(model, density.sites(vector))
-    assert float(density.function(vector)) == pytest.approx(expected, rel=1e-12)
+    assert float(jax.jit(density.function)(vector)) == pytest.approx(expected, rel=1e-12)
     assert density.size == number_of_weights(model)
     program = model.numpyro("token")
-    with numpyro.handlers.trace() as trace, numpyro.handlers.substitute(data=sites):
-        program()
-    u = posterior.central(sites)["order_parameter"]
-    np.testing.assert_allclose(trace["order_parameter"]["value"], u, rtol=1e-12)
+
+    @jax.jit
+    def both(sites):
+        with numpyro.handlers.trace() as trace, numpyro.handlers.substitute(data=sites):
+            program()
+        return trace["order_parameter"]["value"], posterior.central(sites)["order_parameter"]
+
+    np.testing.assert_allclose(*both(sites), rtol=1e-12)
     other = posterior.with_labels(posterior.labels + 1)
     assert joint_of(other, sites) == pytest.approx(log_joint(model.replace(labels=model.labels + 1), sites), rel=1e-12)
 
@@ -169,7 +174,7 @@ def test_minibatches_scale_the_log_likelihood(masked):
     model, posterior, sites = masked
     halves = [posterior.minibatch(jnp.array(half)) for half in ((0, 2), (3, 1))]
     densities = [joint_of(half, sites) for half in halves]
-    assert np.mean(densities) == pytest.approx(joint_of(posterior, sites), rel=1e-12)
+    assert np.mean(densities) == pytest.approx(float(joint_of(posterior, sites)), rel=1e-12)
     only = model.replace(inputs=model.inputs[[0, 2]], labels=model.labels[[0, 2]], mask=model.mask[[0, 2]])
     prior = 2 * log_joint(only, sites) - densities[0]
     likelihood = (densities[0] - prior) / 2
@@ -180,7 +185,7 @@ def test_minibatches_scale_the_log_likelihood(masked):
 
 def test_permuted_heads_leave_the_outputs(masked):
     _, posterior, sites = masked
-    function = jax.jit(partial(Blocks.function, posterior))
+    function = jax.jit(lambda sites: posterior.function(sites))
     whole, swapped = function(sites), dict(sites)
     for name, value in sites.items():
         if value.ndim == 3:
@@ -202,17 +207,20 @@ def test_identity_and_strength_zero_are_the_linear_network():
     assert type(linear) is type(Blocks.of(model.replace(values="linear"))) is TokenAttention
     sites = linear.draw_prior(KEY)
     assert jax.tree.all(jax.tree.map(np.array_equal, sites, blocks.draw_prior(KEY)))
-    assert jax.tree.all(jax.tree.map(np.array_equal, linear.central(sites), blocks.central(sites)))
+
+    @jax.jit
+    def known(of):
+        predicted = of.predictions_of(of.weights_of(sites, KEY))["prediction"]
+        return of.function(sites), predicted, of.log_density(sites), of.central(sites)["order_parameter"]
+
+    expected, quantities = known(linear), jax.jit(lambda: linear.quantities(sites, KEY))()
     for changes in ({"strength": jnp.array(0.0)}, {"values": "linear"}):
-        same = with_form(blocks, **changes)
-        np.testing.assert_allclose(same.function(sites), linear.function(sites), rtol=1e-12)
-        np.testing.assert_allclose(
-            same.predictions_of(same.weights_of(sites, KEY))["prediction"],
-            linear.quantities(sites, KEY)["prediction"],
-            rtol=1e-12,
-        )
-        assert joint_of(same, sites) == pytest.approx(joint_of(linear, sites), rel=1e-12)
-    assert np.max(np.abs(blocks.function(sites) - linear.function(sites))) > 1e-2
+        for one, other in zip(known(with_form(blocks, **changes)), expected, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-12)
+    np.testing.assert_allclose(quantities["prediction"], expected[1], rtol=1e-12)
+    found = known(blocks)
+    np.testing.assert_array_equal(found[3], expected[3])
+    assert np.max(np.abs(found[0] - expected[0])) > 1e-2
 
 
 def test_only_linear_networks_have_path_inputs():
@@ -239,14 +247,25 @@ def test_memory_does_not_grow_with_the_number_of_paths():
     assert 3 * 8 * number_of_weights(model) < needed < 10**6
 
 
-def test_a_short_run_keeps_all_weights_and_what_follows_from_them():
-    one_layer = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_variance": 1.5, "key_variance": 0.6}
-    model = attention_model(tokens=3, **HIDDEN | one_layer | {"watched": (1,)})
+ONE_LAYER = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_variance": 1.5, "key_variance": 0.6}
+
+
+@pytest.fixture(scope="module")
+def signs():
+    """A network of one layer and labels of two values."""
+    model = attention_model(tokens=3, **HIDDEN | ONE_LAYER | {"watched": (1,)})
+    return model.replace(labels=np.sign(model.labels), temperature=0.4)
+
+
+@pytest.fixture(scope="module")
+def run(signs):
     keep = ("order_parameter", "prediction", "queries_keys", "weights")
-    tree = ba.sample(
-        model, "nuts", "token", chains=1, warmup=20, draws=5, seed=1, keep=keep, options={"max_tree_depth": 3}
-    )
-    draws = tree["posterior"].to_dataset()
+    settings = {"chains": 2, "warmup": 20, "draws": 8, "seed": 1, "progress": False, "options": {"max_tree_depth": 3}}
+    return ba.sample(signs, "nuts", "token", keep=keep, **settings)
+
+
+def test_a_short_run_keeps_all_weights_and_what_follows_from_them(signs, run):
+    model, draws = signs, run["posterior"].to_dataset()
     assert {str(name): variable.dims[2:] for name, variable in draws.data_vars.items()} == {
         "order_parameter": ("path", "other_path"),
         "prediction": ("test_example",),
@@ -258,12 +277,12 @@ def test_a_short_run_keeps_all_weights_and_what_follows_from_them():
         "attention_1": ("sequence", "head_1", "query", "key"),
     }
     assert dict(draws.sizes) == {
-        **{"chain": 1, "draw": 5, "path": 2, "other_path": 2, "test_example": 2, "width_1": 2, "feature": 3},
+        **{"chain": 2, "draw": 8, "path": 2, "other_path": 2, "test_example": 2, "width_1": 2, "feature": 3},
         **{"head_1": 2, "readout_width": 3, "key_feature": 2, "sequence": 1, "query": 3, "key": 3},
     }
     assert np.ptp(draws["queries_1"].values, axis=1).min() > 0
-    for draw in range(5):
-        weights = {str(name): values.values[0, draw] for name, values in draws.data_vars.items()}
+    for draw in range(8):
+        weights = {str(name): values.values[1, draw] for name, values in draws.data_vars.items()}
         np.testing.assert_allclose(
             weights["prediction"], outputs_by_loops(model, weights, model.test_inputs), rtol=1e-10
         )
@@ -329,40 +348,31 @@ def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
             assert z_score(draws**power, exact, error) < 4
 
 
-@pytest.mark.parametrize(
-    "likelihood", [{"temperature": 0.4}, {"likelihood": ba.StudentT(0.5, 4.0)}], ids=["Gaussian", "StudentT"]
-)
-def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights(likelihood):
+@pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])
+def test_predictions_of_nonlinear_networks_are_means_over_draws_of_their_weights(likelihood, signs, request):
     """At the test inputs against the draws themselves; densities and labels against loops over the training inputs."""
-    one_layer = {"heads": (2,), "widths": (2, 3), "variances": (1.0,) * 3, "query_variance": 1.5, "key_variance": 0.6}
-    given = HIDDEN | one_layer | {"watched": ()}
-    model = attention_model(tokens=3, **given)
-    model = model.replace(labels=np.sign(model.labels), **likelihood)
-    keep = ("order_parameter", "prediction", "queries_keys", "weights")
-    settings = {"chains": 2, "warmup": 20, "draws": 8, "progress": False, "options": {"max_tree_depth": 3}}
-    tree = ba.sample(model, "nuts", "token", seed=1, keep=keep, **settings)
+    if likelihood == "Gaussian":
+        model, tree = signs, request.getfixturevalue("run")
+    else:
+        model = signs.replace(likelihood=ba.StudentT(0.5, 4.0))
+        rng, shapes = np.random.default_rng(0), some_sites(Blocks.of(model), 0)
+        sites = {name: rng.normal(size=(2, 8, *value.shape)) for name, value in shapes.items()}
+        tree = ba.from_numpyro(sites, model, "token", weights=True)
     draws = tree["posterior"].to_dataset()
     found = ba.predict(tree, model.test_inputs, keep_draws=True)
     np.testing.assert_allclose(found.draws, draws["prediction"].values, rtol=1e-10)
     np.testing.assert_allclose(found.mean, draws["prediction"].mean(("chain", "draw")), rtol=1e-10)
     np.testing.assert_allclose(found.variance, draws["prediction"].var(("chain", "draw")), rtol=1e-9)
-    if "temperature" in likelihood:
+    if likelihood == "Gaussian":
         np.testing.assert_allclose(found.probabilities, (draws["prediction"] > 0).mean(("chain", "draw")))
     else:
         assert found.probabilities is None
     more = ba.with_groups(tree, "log_likelihood", "posterior_predictive")
-    outputs = np.array(
-        [
-            [
-                outputs_by_loops(
-                    model, {str(name): values.values[chain, draw] for name, values in draws.items()}, model.inputs
-                )
-                for draw in range(8)
-            ]
-            for chain in range(2)
-        ]
-    )
-    densities = stats.norm(outputs, 0.4**0.5) if "temperature" in likelihood else stats.t(4.0, outputs, 0.5)
+    outputs = np.empty((2, 8, model.examples))
+    for chain, draw in np.ndindex(2, 8):
+        weights = {str(name): values.values[chain, draw] for name, values in draws.items()}
+        outputs[chain, draw] = outputs_by_loops(model, weights, model.inputs)
+    densities = stats.norm(outputs, 0.4**0.5) if likelihood == "Gaussian" else stats.t(4.0, outputs, 0.5)
     np.testing.assert_allclose(more["log_likelihood"]["labels"], densities.logpdf(model.labels), rtol=1e-8)
     assert more["posterior_predictive"]["labels"].shape == (2, 8, model.examples)
     few = tree.copy()

@@ -239,11 +239,15 @@ def test_potential_is_minus_the_log_of_prior_times_likelihood():
     arch = model.architecture
     shapes = bartlett.layer_shapes(arch)
     problem = problem_of(model.kernels, arch)
-    point = jax.jit(bartlett.sample_prior, static_argnums=1)(jax.random.key(0), shapes, problem.widths)
-    factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
-    kernel = ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch)
-    covariance = kernel + model.temperature * jnp.eye(len(kernel))
-    expected = stats.multivariate_normal(cov=np.asarray(covariance)).logpdf(model.labels)
-    expected += jax.jit(bartlett.log_prior, static_argnums=1)(point, shapes, problem.widths)
-    found = jax.jit(potential, static_argnums=2)(point, problem, shapes)
+    point = 0.5 * np.random.default_rng(0).normal(size=sum(shape.size for shape in shapes))
+
+    @jax.jit
+    def known(point):
+        factor = bartlett.cholesky_factors(point, shapes, problem.widths, problem.variances)[0]
+        return factor, bartlett.log_prior(point, shapes, problem.widths), potential(point, problem, shapes)
+
+    factor, log_prior, found = jax.device_get(known(point))
+    kernel = np.asarray(ba.theory.kernel(factor @ factor.T, model.path_inputs, model.path_inputs, arch))
+    covariance = kernel + model.temperature * np.eye(len(kernel))
+    expected = stats.multivariate_normal(cov=covariance).logpdf(model.labels) + log_prior
     assert relative_error(found, -expected) < 1e-12
