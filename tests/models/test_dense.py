@@ -32,21 +32,6 @@ NETWORKS = {
 }
 
 
-ONE_LAW_OF_TWO = {"one layer, counts", "two layers, narrow, outliers", "a skip, counts", "two outputs, outliers"}
-"""Networks that are there with another likelihood too."""
-WIDTHS_ALONE = {name for name in NETWORKS if name.endswith("narrow")} - {"three and two heads, unequal widths, narrow"}
-"""Networks that differ in widths alone, of which weights know nothing but their shapes."""
-BETWEEN = {f"{name}, narrow" for name in ("two heads, N = 1", "four heads, N = 4", "three and two heads, N = 4")}
-"""Networks with as many degrees of freedom as others that have more heads or more layers."""
-
-
-def networks(heavy):
-    marks = pytest.mark.heavy
-    return pytest.mark.parametrize(
-        "name", [pytest.param(name, marks=marks if name in heavy else ()) for name in NETWORKS]
-    )
-
-
 def random_weights(arch, features, rng):
     outward = (*arch.widths[1:], arch.widths[-1])
     shapes = {"V_0": (arch.widths[0], features)}
@@ -86,7 +71,7 @@ def require_equal(posterior, sites, expected, further=lambda posterior, site: {}
     return found[0][1]
 
 
-@networks(heavy=ONE_LAW_OF_TWO | WIDTHS_ALONE)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_weights_by_paths_and_by_tokens(name):
     model = NETWORKS[name]()
     arch, rng = model.architecture, np.random.default_rng(0)
@@ -108,7 +93,7 @@ def test_weights_by_paths_and_by_tokens(name):
         require_equal(token.Token.of(model), sites, partial(log_density, outputs=by_tokens))
 
 
-@networks(heavy=ONE_LAW_OF_TWO | BETWEEN)
+@pytest.mark.parametrize("name", NETWORKS)
 def test_bartlett_coordinates(name):
     """In coordinates whitened at random, with rows of each layer of narrow networks in a random order."""
     model = NETWORKS[name]()
