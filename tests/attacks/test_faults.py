@@ -1,5 +1,6 @@
 """Disks that fail, processes that die, and two at one place: at every write in turn, and nothing is lost."""
 
+import contextlib
 import errno
 import shutil
 import signal
@@ -88,6 +89,11 @@ def draws_of(folder):
     }
 
 
+def sound_draws_of(folder):
+    with contextlib.suppress(runs.RunError):
+        return draws_of(folder)
+
+
 def weights_in(file):
     """Arrays alone: what a file says of itself comes in any order."""
     return {name: value.tobytes() for name, value in read_arrays("weights", file)[0].items()} if file.exists() else None
@@ -124,7 +130,7 @@ def case(name, model, folder):
     for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
         chunk.unlink()
     made = case_of_runs(model, SHORT, old, overwrite=True)
-    made.result = lambda folder: None if runs.overview(folder)[0]["state"] == "unreadable" else draws_of(folder)
+    made.result = sound_draws_of
     return made
 
 
@@ -156,13 +162,14 @@ def dead(folder):
 
 @pytest.mark.parametrize("name", SOON)
 def test_a_write_that_fails_loses_nothing(model, tmp_path, monkeypatch, name):
+    """Two at random, and one of the last, by which a run is made complete or takes the place of another."""
     rng = np.random.default_rng(SOON.index(name))
     require_nothing_lost_at(
         name,
         model,
         tmp_path,
         monkeypatch,
-        lambda count: sorted(rng.choice(np.arange(1, count + 1), min(count, 5), replace=False)),
+        lambda count: [*rng.integers(1, count - 5, 2), count - rng.integers(5)],
         lambda at: [ERRORS[at % 2]],
     )
 
@@ -314,26 +321,24 @@ def test_two_processes_train_to_one_file(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["weights.safetensors"]
 
 
-@pytest.mark.parametrize("damage", ["cut short", "empty", "of something else", "weights of another version"])
-def test_a_training_cache_that_is_damaged_is_trained_again(tmp_path, monkeypatch, damage):
+def test_a_training_cache_that_is_damaged_is_trained_again(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     task = OneShot(**TASK)
     file = training.cached(task, FEW)
     sound, weights = file.read_bytes(), weights_in(file)
-    if damage == "weights of another version":
-        monkeypatch.setattr(training, "TRAINING_VERSION", training.TRAINING_VERSION + 1)
-        assert training.cached(task, FEW) != file
-        return
-    file.write_bytes({"cut short": sound[: len(sound) // 2], "empty": b"", "of something else": b"x" * 99}[damage])
-    assert weights_in(training.cached(task, FEW)) == weights
+    for content in (sound[: len(sound) // 2], b"", b"x" * 99):
+        file.write_bytes(content)
+        assert weights_in(training.cached(task, FEW)) == weights
+    monkeypatch.setattr(training, "TRAINING_VERSION", training.TRAINING_VERSION + 1)
+    assert training.cached(task, FEW) != file
 
 
-@pytest.mark.parametrize("damage", ["cut short", "empty", "of other arrays"])
-def test_a_checkpoint_of_training_that_is_damaged_is_done_without(tmp_path, damage):
+def test_a_checkpoint_of_training_that_is_damaged_is_done_without(tmp_path):
     whole = training.train(OneShot(**TASK), FEW, tmp_path / "whole.safetensors")
-    checkpoint = tmp_path / "weights.safetensors.checkpoint"
     content = (tmp_path / "whole.safetensors").read_bytes()
-    checkpoint.write_bytes({"cut short": content[:99], "empty": b"", "of other arrays": content}[damage])
-    found = training.train(OneShot(**TASK), FEW, tmp_path / "weights.safetensors")
-    assert {name: value.tobytes() for name, value in found.items()} == {n: v.tobytes() for n, v in whole.items()}
-    assert not checkpoint.exists()
+    for name, damaged in (("cut short", content[:99]), ("empty", b""), ("of other arrays", content)):
+        checkpoint = tmp_path / f"{name}.safetensors.checkpoint"
+        checkpoint.write_bytes(damaged)
+        found = training.train(OneShot(**TASK), FEW, tmp_path / f"{name}.safetensors")
+        assert {n: value.tobytes() for n, value in found.items()} == {n: v.tobytes() for n, v in whole.items()}, name
+        assert not checkpoint.exists()

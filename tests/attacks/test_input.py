@@ -397,10 +397,7 @@ def zip_of_images(file, content, name="03.png"):
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_of_a_stranger(tmp_path, name):
     content, *expected = IMAGES[name]
-    for source in (
-        folder_of_images(tmp_path / "images", content),
-        zip_of_images(tmp_path / "images.zip", content),
-    ):
+    for source in (folder_of_images(tmp_path / "images", content), zip_of_images(tmp_path / "images.zip", content)):
         refused(lambda source=source: load_images(source, 8), "Alpha/b/03.png", *expected)
 
 

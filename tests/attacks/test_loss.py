@@ -149,18 +149,16 @@ class Bomb:
 AGAIN = "; draw it again with overwrite=True"
 DRAWS = rf"is damaged: (posterior|sample_stats)/\w+ of chain \d, draws .*{AGAIN}"
 UNREADABLE = rf"is damaged: checkpoint chain-1.npz cannot be read .*{AGAIN}: the same seed gives the same draws"
+FOREIGN = r"chain-1.npz cannot be read \(it is of another run or other chains\)"
 MISSING = rf"is damaged: (\w+/\w+ is missing|the data of the model cannot be read: .*){AGAIN}"
 OTHERWISE = rf"is damaged: its zarr.json is not what was written{AGAIN}"
 NO_DATA = "is damaged: the data of the model cannot be read"
 DAMAGE = {
     # Draws
-    "chunk deleted": (
-        removed("posterior/prediction/c.1.1*"),
-        "prediction of chain 1, draws 40 to 59, is missing" + AGAIN,
-    ),
+    "chunk deleted": (removed("*/prediction/c.1.1*"), "prediction of chain 1, draws 40 to 59, is missing" + AGAIN),
     "chunk of U deleted": (
-        removed("posterior/order_parameter/c.0.0*"),
-        "order_parameter of chain 0, draws 0 to 39, is mis",
+        removed("*/order_parameter/c.0.0*"),
+        "order_parameter of chain 0, draws 0 to 39, is missing",
     ),
     "all chunks of a chain deleted": (removed("posterior/order_parameter/c.1.*"), DRAWS),
     "all chunks deleted": (removed("posterior/order_parameter/c.*"), DRAWS),
@@ -183,10 +181,7 @@ DAMAGE = {
         r"chain-1.npz cannot be read .*allow_pickle=False",
     ),
     "one bit of a state": (flipped(CHECKPOINT, largest_leaf), UNREADABLE),
-    "of another run": (
-        checkpoint(lambda about, _: about.update(run="another")),
-        r"read \(it is of another run or other ch",
-    ),
+    "of another run": (checkpoint(lambda about, _: about.update(run="another")), FOREIGN),
     "of the future": (checkpoint(lambda about, _: about.update(done=81)), UNREADABLE),
     "of the past": (checkpoint(lambda about, _: about.update(done=-1)), UNREADABLE),
     "done is a text": (checkpoint(lambda about, _: about.update(done="all")), UNREADABLE),
@@ -194,10 +189,7 @@ DAMAGE = {
     "one bit, by which it is encrypted": (flipped(CHECKPOINT, entry(8)), UNREADABLE),
     "one bit, of another compression": (flipped(CHECKPOINT, entry(10), 32), UNREADABLE),
     "a folder for a checkpoint": (made_a_folder(CHECKPOINT), UNREADABLE),
-    "the checkpoint of the other chain": (
-        lambda run: shutil.copy(run / ".run" / "chain-0.npz", CHECKPOINT(run)),
-        r"read \(it is of another run or other chains\)",
-    ),
+    "the checkpoint of the other chain": (lambda run: shutil.copy(run / ".run/chain-0.npz", CHECKPOINT(run)), FOREIGN),
     "hidden folder left out": (removed(".run"), "is damaged: it lacks its hidden folder .run"),
     # Data
     "labels deleted": (removed("observed_data/labels/c.*"), MISSING),
@@ -228,10 +220,7 @@ DAMAGE = {
     "without identity": (described(identity=None), OTHERWISE),
     "another name of the model": (replaced(r"\"name\": \"model\"", r"\"name\": \"motel\""), OTHERWISE),
     "another number of draws": (replaced("draws = 60", "draws = 40"), OTHERWISE),
-    "other dimensions": (
-        replaced('"dimension_names": ["chain", "draw"]', '"dimension_names": ["draw", "chain"]'),
-        OTHERWISE,
-    ),
+    "other dimensions": (replaced('_names": ["chain", "draw"]', '_names": ["draw", "chain"]'), OTHERWISE),
     "another shape": (replaced('"shape": [2, 60]', '"shape": [2, 61]'), OTHERWISE),
 }
 OF_THE_MODEL = {
@@ -242,31 +231,23 @@ OF_THE_MODEL = {
     "of an unknown kind": (described(kind="Network"), NO_DATA),
     "of another model": (described(model="temperature = 3"), NO_DATA),
     "of another identity": (described(identity="abc"), "is damaged"),
-    "path inputs deleted": (
-        removed("constant_data/path_inputs/c.*"),
-        NO_DATA + ": .* path_inputs must be finite, got nan",
-    ),
+    "path inputs deleted": (removed("*/path_inputs/c.*"), NO_DATA + ": .* path_inputs must be finite, got nan"),
     "all data deleted": (removed("constant_data"), NO_DATA),
 }
 """What only whoever asks for the model or the settings meets; with all else it is found first, or later."""
+UNPREPARED = rf"prepared\.npz cannot be read .*{AGAIN}"
 STOPPED = {
-    "prepared: cut short": (cut(PREPARED), rf"prepared\.npz cannot be read .*{AGAIN}"),
-    "prepared: missing": (removed(".run/prepared.npz"), rf"prepared\.npz cannot be read .*{AGAIN}"),
-    "prepared: a folder": (made_a_folder(PREPARED), rf"prepared\.npz cannot be read .*{AGAIN}"),
-    "prepared: of another compression": (flipped(PREPARED, entry(10), 32), rf"prepared\.npz cannot be read .*{AGAIN}"),
-    "prepared: of another run": (
-        lambda run: store.write_checkpoint(PREPARED(run), {"run": "another"}, {}),
-        rf"prepared\.npz cannot be read .*{AGAIN}",
-    ),
+    "prepared: cut short": (cut(PREPARED), UNPREPARED),
+    "prepared: missing": (removed(".run/prepared.npz"), UNPREPARED),
+    "prepared: a folder": (made_a_folder(PREPARED), UNPREPARED),
+    "prepared: of another compression": (flipped(PREPARED, entry(10), 32), UNPREPARED),
+    "prepared: of another run": (lambda run: store.write_checkpoint(PREPARED(run), {"run": "x"}, {}), UNPREPARED),
     "other shapes": (
         checkpoint(lambda _, arrays: arrays.update(leaf_1=np.zeros((3, 3)))),
         r"chain-\d.npz has other shapes than its sampler",
     ),
     "chunks deleted": (removed("posterior/prediction/c.*"), r"prediction of chain \d, draws 0 to \d+, is missing"),
-    "another JAX": (
-        begun_with(jax="0.1"),
-        r"was begun with jax 0\.1 \(now .*resumed, its draws",
-    ),
+    "another JAX": (begun_with(jax="0.1"), r"was begun with jax 0\.1 \(now .*resumed, its draws"),
     "another device": (begun_with(device="gpu H"), r"was begun with device gpu H \(now cpu"),
     "other draws": (begun_with(draws_version=7), r"was begun with draws_version 7 \(now \d"),
 }
@@ -304,9 +285,9 @@ def test_runs_that_cannot_go_on_are_left_as_they_are(model, stopped, name):
     assert files(stopped) == before
 
 
-def test_damaged_runs_take_their_own_lines_alone(whole, tmp_path):
+def test_damaged_runs_take_their_own_lines_alone_and_what_is_made_or_deleted_none(whole, tmp_path):
     damaged = ["chunk deleted", "checkpoint empty", "too deep", "sampler is not TOML"]
-    for name in ["sound", *damaged]:
+    for name in ["sound", ".sound.unfinished", ".sound.replaced", ".sound.replacement", *damaged]:
         shutil.copytree(whole, tmp_path / name)
     for name in damaged:
         (DAMAGE | OF_THE_MODEL)[name][0](tmp_path / name)
@@ -872,13 +853,6 @@ def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, mon
         runs.sample(model, tmp_path / "run", **JOB)
     assert runs.Run(tmp_path / "run").state == "failed"
     assert os.strerror(number) in runs.overview(tmp_path)[0]["error"]
-
-
-def test_an_old_run_is_listed_by_its_folder_alone(whole, tmp_path):
-    """What is being made or deleted beside runs is not listed."""
-    for name in ("run", ".run.unfinished", ".run.replaced", ".run.replacement"):
-        shutil.copytree(whole, tmp_path / name)
-    assert folder.found_in(tmp_path) == [tmp_path / "run"]
 
 
 def test_settings_of_a_run_are_toml(run):
