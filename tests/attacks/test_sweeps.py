@@ -72,7 +72,7 @@ def family(process):
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
-@pytest.mark.parametrize("devices", [[], ["2", "5"]], ids=["on cores", "on pretended GPUs"])
+@pytest.mark.parametrize("devices", [["2", "5"], pytest.param([], marks=pytest.mark.heavy)], ids=["GPUs", "cores"])
 def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
     """And each worker sees its GPU alone."""
     monkeypatch.setattr(clusters, "gpus", lambda: devices)
