@@ -286,7 +286,7 @@ def test_runs_that_cannot_go_on_are_left_as_they_are(model, stopped, name):
 
 
 def test_damaged_runs_take_their_own_lines_alone_and_what_is_made_or_deleted_none(whole, tmp_path):
-    damaged = ["chunk deleted", "checkpoint empty", "too deep", "sampler is not TOML"]
+    damaged = ["chunk deleted", "checkpoint empty", "too deep", "sampler is not TOML", "model is a number"]
     for name in ["sound", ".sound.unfinished", ".sound.replaced", ".sound.replacement", *damaged]:
         shutil.copytree(whole, tmp_path / name)
     for name in damaged:
