@@ -226,8 +226,7 @@ KILLED = {
 }
 
 
-MOMENTS = {"it is begun": "0/7/1", "it takes the place of another": "moved"}
-"""In between: tests/test_runs.py."""
+MOMENTS = {"it is begun": "0/7/1", "it goes on": "60/20/1", "it takes the place of another": "moved"}
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -239,7 +238,8 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
         job = JOB | {"overwrite": True}
     status, _, err = run_process(out, job, MOMENTS[moment])
     assert status == -signal.SIGKILL, err
-    assert not runs.is_run(out)
+    assert runs.is_run(out) == (moment == "it goes on")
+    assert not runs.is_run(out) or not runs.Run(out).complete
     runs.sample(model, out, **job)
     assert contents(out) == contents(whole)
     assert leftovers(tmp_path) == []
