@@ -24,7 +24,6 @@ from bayesattn.plots import style
 from bayesattn.plots.diagnostics import scalars
 from bayesattn.plots.run import Names, draw, lacking
 from tests.zoo import LIGHT
-from tests.zoo import model as zoo_model
 
 LONG = ["attends_to_the_previous_token_of_the_same_state", "induction_head"]
 
@@ -333,21 +332,21 @@ def test_a_page_of_a_run_holds_all_kinds_and_says_what_it_is(run):
 
 
 def test_kinds_without_anything_to_show_are_left_out_and_named(tmp_path):
-    model = zoo_model("one").replace(test_path_inputs=None, test_labels=None)
-    run = runs.sample(model, tmp_path / "run", **LIGHT)
-    assert lacking(run.draws()) == {"energy": "the sampler has no energy", "prediction": "the model has no test inputs"}
-    assert "Energy" not in [axes.get_title() for axes in plots.run_figure(run).axes]
-    with pytest.raises(ValueError, match=r"'prediction' only if .* the model has no test inputs"):
-        plots.run_figure(run, ["prediction"])
-
-
-def test_a_latent_run_shows_its_latent_and_one_chain_has_no_ranks(tmp_path):
+    """One chain of a latent, which predicts nothing, by a sampler without energy."""
     model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
     run = runs.sample(model, tmp_path / "one", **LIGHT | {"parameterisation": "latent", "chains": 1})
-    assert "Posterior of the entries of z" in [axes.get_title() for axes in plots.run_figure(run).axes]
-    assert lacking(run.draws())["rank"] == "one chain has no others to be ranked among"
-    with pytest.raises(ValueError, match=r"'rank' only if .* one chain has no others"):
-        plots.run_figure(run, ["rank"])
+    missing = {
+        "energy": "the sampler has no energy",
+        "prediction": "the model has no test inputs",
+        "rank": "one chain has no others to be ranked among",
+    }
+    assert lacking(run.draws()) == missing
+    titles = [axes.get_title() for axes in plots.run_figure(run).axes]
+    assert "Posterior of the entries of z" in titles
+    assert "Energy" not in titles
+    for kind, why in missing.items():
+        with pytest.raises(ValueError, match=f"'{kind}' only if .* {why}"):
+            plots.run_figure(run, [kind])
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".PDF", b"%PDF"), (".svg", b"<?xml")])
