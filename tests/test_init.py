@@ -87,8 +87,7 @@ def uncommented(text, name):
 
 
 @pytest.mark.parametrize(
-    ("name", "table", "maker"),
-    [(name, files.TASKS[name], TASKS[name]) for name in ("hidden_markov", "one_shot")],
+    ("name", "table", "maker"), [(name, files.TASKS[name], TASKS[name]) for name in ("hidden_markov", "one_shot")]
 )
 def test_every_key_of_a_task_stands_with_its_default(name, table, maker):
     task = uncommented(template.template(), name)["task"]

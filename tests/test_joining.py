@@ -16,53 +16,57 @@ from bayesattn.checks.predicted import Predicted
 from bayesattn.models.arviz import axes, axis_names, data_groups
 from bayesattn.models.description import ATTRIBUTE, described
 from bayesattn.plots.run import Names, names_of
-from tests.models.attention_networks import attention_model
-from tests.posteriors import tiny_model
+from tests.zoo import LIGHT, QUICK
+from tests.zoo import model as zoo_model
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:In a future version of xarray:FutureWarning"),  # Of joins by its defaults.
     pytest.mark.filterwarnings("ignore::zarr.errors.UnstableSpecificationWarning"),  # Of names along axes.
     pytest.mark.filterwarnings("ignore::zarr.errors.ZarrUserWarning"),
 ]
-JOB = {"sampler": "nuts", "chains": 2, "warmup": 30, "draws": 60, "progress": False}
 
 
 @pytest.fixture(scope="module")
 def model():
-    made = tiny_model(heads=(2,))
-    return made.replace(labels=np.sign(made.labels))
+    return zoo_model("two")
 
 
 @pytest.fixture(scope="module")
-def several(model):
-    return [ba.sample(model, seed=seed, **JOB) for seed in (0, 1)]
+def several(zoo):
+    return [zoo.draws("two", seed=seed) for seed in (3, 4)]
 
 
 @pytest.fixture(scope="module")
-def run(model, tmp_path_factory):
-    return runs.sample(model, tmp_path_factory.mktemp("joined") / "run", seed=2, **JOB)
+def run(zoo):
+    return runs.Run(zoo.run("two", seed=5))
 
 
 @pytest.fixture(scope="module")
 def latent():
     model = ba.models.LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
-    return [ba.sample(model, parameterisation="latent", seed=seed, **JOB) for seed in (0, 1)]
+    return [ba.sample(model, **LIGHT | {"parameterisation": "latent", "seed": seed}) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def said(model, several):
+    """What is said of one tree, and of several put together."""
+    return [json.dumps(numbers(draws, model)) for draws in (several[0], ba.concat(several))]
 
 
 def numbers(draws, model, everything=True):
     """What functions say of draws of a network, as plain numbers."""
-    sampled = np.eye(model.architecture.rows)
-    held = ba.validate(model, draws, prediction=Predicted(sampled, 1.1 * sampled, 0.1, None))
     predicted = ba.predict(draws, model.test_path_inputs)
     found = {
         "diagnose": ba.diagnostics.diagnose(draws).to_dict(),
         "summary": ba.diagnostics.summary(draws),
         "predict": [predicted.mean.tolist(), predicted.variance.tolist(), predicted.error.tolist()],
-        "validate": [held.order_parameter.tolist(), held.error.tolist(), held.rhat.tolist(), held.alignment.to_dict()],
     }
     if not everything:
         return found
+    sampled = np.eye(model.architecture.rows)
+    held = ba.validate(model, draws, prediction=Predicted(sampled, 1.1 * sampled, 0.1, None))
     return found | {
+        "validate": [held.order_parameter.tolist(), held.error.tolist(), held.rhat.tolist(), held.alignment.to_dict()],
         "weights": float(sum(ba.collapsed.weights(draws, model, thin=20).sum().to_array())),
         "readouts": mean_predictor.readout_batches(model, draws).tolist(),
         "log_likelihood": ba.with_groups(draws, "log_likelihood")["log_likelihood"]["labels"].values.tolist(),
@@ -82,13 +86,13 @@ JOINS = {
 
 
 @pytest.mark.parametrize("join", JOINS)
-def test_joins_along_chains_say_what_concat_says(model, several, join):
-    joined, own = JOINS[join](*several), ba.concat(several)
+def test_joins_along_chains_say_what_concat_says(model, several, said, join):
+    joined = JOINS[join](*several)
     if not joined.attrs:  # Held against the model that is handed over.
         mean = ba.predict(joined, model.test_path_inputs, model=model).mean
-        np.testing.assert_allclose(mean, ba.predict(own, model.test_path_inputs).mean, rtol=1e-12)
+        np.testing.assert_allclose(mean, json.loads(said[1])["predict"][0], rtol=1e-12)
         return
-    assert json.dumps(numbers(joined, model)) == json.dumps(numbers(own, model))
+    assert json.dumps(numbers(joined, model)) == said[1]
 
 
 def test_accuracy_of_joined_draws_is_that_of_all_their_predictions(model, several):
@@ -130,7 +134,7 @@ def test_trees_runs_and_folders_are_put_together_and_again(model, several, run):
     assert json.loads(in_two_steps.attrs[ATTRIBUTE]) == json.loads(whole.attrs[ATTRIBUTE])
     halves = ba.concat([several[0].isel(chain=[1]), several[0].isel(chain=[0])])
     assert ba.diagnostics.diagnose(halves).chains == 2
-    with pytest.raises(ValueError, match=r"got draws\[0\] and draws\[1\] both of seed 2, chain 0"):
+    with pytest.raises(ValueError, match=r"got draws\[0\] and draws\[1\] both of seed 5, chain 0"):
         ba.concat([whole, run])
 
 
@@ -142,17 +146,19 @@ def changed(tree, group, **variables):
 
 def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     a, b = several
-    colder, wider = (
-        ba.sample(other, seed=3, **JOB) for other in (model.replace(temperature=0.1), model.replace(width=6))
-    )
+    plain = model.replace(architecture=ba.Architecture((2,), (3, 4), (1.0, 1.0, 1.0)))
+    colder, plainer = (ba.sample(other, **QUICK) for other in (model.replace(temperature=0.1), plain))
     unknown, by_hmc = a.copy(), b.copy()
     by_hmc.attrs = {ATTRIBUTE: b.attrs[ATTRIBUTE].replace("nuts", "hmc")}
     unknown.attrs = {}
     for draws, message in (
         ([a, colder], r"draws\[1\] must be of the same model as draws\[0\], .* temperature = 0.1, not 0.5"),
-        ([a, b, wider], r"draws\[2\] must be of the same model .* widths = \[6, 6\], not \[3, 4\]"),
+        (
+            [a, b, plainer],
+            r"draws\[2\] must be of the same model .* variances = \[1.0, 1.0, 1.0\], not \[1.2, 0.9, 1.1\]",
+        ),
         ([a, latent[0]], r"draws\[1\] must be of the same model .* kind = LatentModel, not Model"),
-        ([a, a], "draws must be of other seeds, .* both of seed 0, chain 0"),
+        ([a, a], "draws must be of other seeds, .* both of seed 3, chain 0"),
         ([unknown, a], "draws must be of other seeds, got the same draws twice"),
         ([a, b.isel(draw=slice(50))], "60 entries along draw, as draws.0. have, got 50: cut the longer ones first"),
         ([a, b.isel(test_example=slice(2))], "3 entries along test_example, as draws.0. have, got 2"),
@@ -168,7 +174,7 @@ def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     for joined, message in (
         (xr.concat([a, a], dim="chain"), "must be of other seeds, got the same draws twice"),
         (xr.concat([a, a], dim="draw"), "must be of other seeds, got the same draws twice"),
-        (xr.concat([a, wider], dim="chain"), "one model, .* constant_data.'fingerprint'. differ along chain"),
+        (xr.concat([a, plainer], dim="chain"), "one model, .* constant_data.'fingerprint'. differ along chain"),
         (
             xr.concat([a, b.isel(draw=slice(50))], dim="chain"),
             "must be as many of each chain, got lp that are not finite",
@@ -205,7 +211,7 @@ BY_ATTRIBUTE = {
     ),
     "variances = ": lambda model: model.replace(architecture=ba.Architecture((2,), (3, 4), (1.0, 1.0, 1.0))),
     "observation = categorical, not gaussian": lambda model: model.replace(
-        likelihood=ba.Categorical(model.temperature)
+        likelihood=ba.Categorical(model.temperature), labels=np.sign(model.labels)
     ),
 }
 
@@ -219,6 +225,8 @@ def test_draws_of_another_model_are_refused_by_all_that_take_both(model, several
     earlier = lost.copy()
     earlier["constant_data"] = xr.DataTree(lost["constant_data"].to_dataset().drop_vars("fingerprint"))
     of_fingerprint = "got one with other data, temperature or architecture"
+    if what.startswith("observation"):
+        of_fingerprint = "got one with other labels"
     for draws, message in ((tree, said), (lost, said if what in OTHERS else of_fingerprint), (earlier, said)):
         if draws is earlier and what in BY_ATTRIBUTE:
             continue  # It does not say, nor hold, anything of them.
@@ -246,9 +254,8 @@ def test_what_decides_no_posterior_may_differ(model, several):
         np.testing.assert_allclose(found.order_parameter, expected, rtol=1e-12)
 
 
-def test_axes_are_put_right_by_name(model, several):
-    tree = several[0]
-    expected = json.dumps(numbers(tree, model))
+def test_axes_are_put_right_by_name(model, several, said):
+    tree, expected = several[0], said[0]
     turned = tree.map_over_datasets(lambda node: node.transpose(*reversed([*node.dims])))
     assert json.dumps(numbers(turned, model)) == expected
     swapped = tree.copy()
@@ -297,9 +304,9 @@ MISSING = {
 def test_all_that_take_draws_refuse_what_xarray_reads_as_nan(model, run, tmp_path, monkeypatch, what):
     """Chunks that a run has not written yet, or has lost: the accuracy of predictions that are NaN would be 0."""
     shutil.copytree(run.path, tmp_path / "run")
-    monkeypatch.setattr("bayesattn.models.trees.BLOCK_ENTRIES", 50)
-    whole = xr.open_datatree(tmp_path / "run", engine="zarr")
-    assert ba.diagnostics.summary(whole) == run.summary()
+    monkeypatch.setattr("bayesattn.models.trees.BLOCK_ENTRIES", 100)
+    if what == "draws":
+        assert ba.diagnostics.summary(xr.open_datatree(tmp_path / "run", engine="zarr")) == run.summary()
     files, name = MISSING[what]
     chunks = [*(tmp_path / "run").glob(files)] or [*(tmp_path / "run").glob(files.replace("c.1.1", "c.1.0"))]
     assert chunks
@@ -316,7 +323,7 @@ def test_arrays_and_queries_that_are_not_finite_are_refused(model, several):
     sampled[0, 3, 0, 1] = np.nan
     with pytest.raises(ba.BayesattnError, match="order_parameters must be finite, got nan"):
         mean_predictor.readout_batches(model, sampled)
-    attention = attention_model()
+    attention = zoo_model("attention")
     values = {"order_parameter": (("path", "other_path"), np.eye(2))}
     for name in ("queries_1", "keys_1"):
         values[name] = (("head_1", "key_feature", "feature"), np.full((2, 2, 2), np.nan if name == "keys_1" else 0.0))
@@ -335,29 +342,29 @@ def written(tree, folder, form):
 
 
 TREES = {
-    "sampled": lambda several, run: several[0],
     "of a run": lambda several, run: run.draws(),
-    "of a run by xarray": lambda several, run: xr.open_datatree(run.path, engine="zarr"),
     "with groups": lambda several, run: ba.with_groups(several[0], prior_draws=5),
     "put together": lambda several, run: ba.concat([several[0], run]),
     "put together by xarray": lambda several, run: xr.concat([several[0], run.draws()], dim="chain"),
-    "some draws": lambda several, run: xr.open_datatree(run.path, engine="zarr").isel(chain=[1], draw=slice(20, None)),
+    "some draws, by xarray": lambda several, run: xr.open_datatree(run.path, engine="zarr").isel(
+        chain=[1], draw=slice(20, None)
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TREES)
 def test_trees_are_written_and_read_again_to_the_same_numbers(model, several, run, tmp_path, name):
-    tree = TREES[name](several, run)
-    expected = json.dumps(numbers(tree, model, everything=False))
+    tree, everything = TREES[name](several, run), name.startswith("some")
+    expected = json.dumps(numbers(tree, model, everything))
     for form in ("netcdf", "zarr"):
         with written(tree, tmp_path, form) as again:
             assert again.attrs == tree.attrs
-            assert json.dumps(numbers(again, model, everything=False)) == expected
+            assert json.dumps(numbers(again, model, everything)) == expected
 
 
 @pytest.mark.parametrize("form", ["netcdf", "zarr"])
 def test_draws_of_a_latent_are_written_and_read_again(latent, tmp_path, form):
-    for number, tree in enumerate((latent[0], ba.concat(latent), xr.concat(latent, dim="chain"))):
+    for number, tree in enumerate((ba.concat(latent), xr.concat(latent, dim="chain"))):
         (folder := tmp_path / str(number)).mkdir()
         with written(tree, folder, form) as again:
             assert ba.diagnostics.diagnose(again).to_dict() == ba.diagnostics.diagnose(tree).to_dict()
@@ -366,18 +373,15 @@ def test_draws_of_a_latent_are_written_and_read_again(latent, tmp_path, form):
 
 
 def test_runs_of_earlier_versions_whose_attribute_is_a_dictionary_open(model, run, tmp_path):
-    root = json.loads((run.path / "zarr.json").read_text())
+    copy = shutil.copytree(run.path, tmp_path / "run")
+    root = json.loads((copy / "zarr.json").read_text())
     assert isinstance(root["attributes"][ATTRIBUTE], str)
     root["attributes"][ATTRIBUTE] = json.loads(root["attributes"][ATTRIBUTE])
-    before = (run.path / "zarr.json").read_text()
-    try:
-        (run.path / "zarr.json").write_text(json.dumps(root))
-        earlier = runs.Run(run.path)
-        written(earlier.draws(), tmp_path, "netcdf").close()
-        found = ba.predict(xr.open_datatree(run.path, engine="zarr"), model.test_path_inputs)
-        np.testing.assert_array_equal(found.mean, ba.predict(earlier, model.test_path_inputs).mean)
-    finally:
-        (run.path / "zarr.json").write_text(before)
+    (copy / "zarr.json").write_text(json.dumps(root))
+    earlier = runs.Run(copy)
+    written(earlier.draws(), tmp_path, "netcdf").close()
+    found = ba.predict(xr.open_datatree(copy, engine="zarr"), model.test_path_inputs)
+    np.testing.assert_array_equal(found.mean, ba.predict(earlier, model.test_path_inputs).mean)
 
 
 def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, monkeypatch):
@@ -390,12 +394,12 @@ def test_a_fingerprint_is_computed_once_of_data_that_nobody_can_change(model, mo
 def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
     expected = [axes.get_title() for axes in plots.run_figure(run).axes]
     assert len(expected) > 8
-    for draws in (run.path, str(run.path), several[0], xr.concat(several, dim="chain"), ba.concat([*several, run])):
+    for draws in (str(run.path), xr.concat(several, dim="chain"), ba.concat([*several, run])):
         figure = plots.run_figure(draws)
         assert {axes.get_title() for axes in figure.axes} == {*expected}
         assert "model, N = 3, T = 0.5, nuts (collapsed), " in figure.get_suptitle()
     assert "6 chains of 60 draws" in figure.get_suptitle()
-    assert "latent, nuts (latent), 2 chains of 60 draws" in plots.run_figure(latent[0]).get_suptitle()
+    assert "latent, mala (latent), 2 chains of 60 draws" in plots.run_figure(latent[0]).get_suptitle()
     bare = xr.DataTree.from_dict({"posterior": several[0]["posterior"].to_dataset()})
     assert "draws of a model that they do not name" in plots.run_figure(bare).get_suptitle()
     assert plots.run_figure(bare, "U").axes
@@ -413,10 +417,7 @@ def test_figures_take_draws_runs_and_folders_alike(model, several, run, latent):
         (lambda: plots.validation_figure(latent[0]), "draws must be of a network, .* got those of a LatentModel"),
         (lambda: plots.pruning_figure([]), "comparisons must hold at least one, got none"),
         (lambda: plots.pruning_figure(latent), "draws must be of a network, .* got those of a LatentModel"),
-        (
-            lambda: plots.calibration_figure(several[0]),
-            "calibrations must be results of bayesattn.calibration by name",
-        ),
+        (lambda: plots.calibration_figure(several[0]), "calibrations must be results of bayesattn.calibration by name"),
     ):
         with pytest.raises(ValueError, match=message):
             call()
@@ -447,6 +448,6 @@ def test_names_of_classes_and_heads_are_those_that_draws_know():
     tree.attrs[ATTRIBUTE] = json.dumps(described(made))
     by_class = plots.run_figure(tree, ["prediction"]).axes[1]
     assert [tick.get_text() for tick in by_class.get_xticklabels()] == ["cat", "dog"]
-    one = tiny_model(heads=(2,)).replace(head_names=[["copies", "induction"]])
+    one = zoo_model("two").replace(head_names=[["copies", "induction"]])
     tree.attrs[ATTRIBUTE] = json.dumps(described(one))
     assert names_of(tree) == Names([["copies", "induction"]])

@@ -24,10 +24,11 @@ from bayesattn.reference import make
 from bayesattn.report import report
 from bayesattn.runs import folder
 from bayesattn.tasks import one_shot, training
-from tests.posteriors import tiny_model
+from tests.zoo import LIGHT
+from tests.zoo import model as zoo_model
 
-QUICK = {"sampler": "mala", "parameterisation": "path", "options": {"steps": 2}}
-QUICK |= {"chains": 2, "warmup": 20, "draws": 60, "seed": 3, "progress": False}
+MODEL = zoo_model("one")
+BATCHES = [(MODEL.path_inputs, MODEL.labels)]
 URLS = ("s3://bucket/runs/a", "simplecache::s3://bucket/a", Path("file:///tmp/a"))
 
 
@@ -54,9 +55,9 @@ def sweep_file(folder, model):
 ENTRIES = {
     "singular.coefficient.learning_coefficient": (
         "folder",
-        lambda path, _: ba.learning_coefficient(tiny_model(), 0.1, folder=path, chains=2, warmup=20, draws=20),
+        lambda path, _: ba.learning_coefficient(MODEL, 0.1, folder=path, chains=2, warmup=20, draws=20),
     ),
-    "runs.sampling.sample": ("out", lambda path, _: runs.sample(tiny_model(), path, **QUICK)),
+    "runs.sampling.sample": ("out", lambda path, _: runs.sample(MODEL, path, **LIGHT)),
     "runs.run.Run": ("run", lambda path, _: runs.Run(path)),
     "runs.run.Run.to_netcdf": ("file", lambda path, run: run.to_netcdf(path)),
     "runs.run.is_run": ("run", lambda path, _: runs.is_run(path)),
@@ -67,29 +68,11 @@ ENTRIES = {
     "runs.folder.followed": ("out", lambda path, _: folder.followed(path)),
     "sweep.plan.Sweep": ("sweep file", lambda path, _: sweep.Sweep(path)),
     "report.report": ("runs|run", lambda path, _: report([path], "page.html")),
-    "gather.gather": (
-        "store",
-        lambda path, _: gather(
-            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
-        ),
-    ),
-    "compressed.Compressed.save": (
-        "file",
-        lambda path, _: gather([(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture).save(path),
-    ),
+    "gather.gather": ("store", lambda path, _: gather(BATCHES, MODEL.architecture, store=path)),
+    "compressed.Compressed.save": ("file", lambda path, _: gather(BATCHES, MODEL.architecture).save(path)),
     "compressed.Compressed.open": ("file", lambda path, _: Compressed.open(path)),
-    "dataset.Dataset.gather": (
-        "store",
-        lambda path, _: ba.Dataset.gather(
-            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture, store=path
-        ),
-    ),
-    "dataset.Dataset.save": (
-        "file",
-        lambda path, _: ba.Dataset.gather(
-            [(tiny_model().path_inputs, tiny_model().labels)], tiny_model().architecture
-        ).save(path),
-    ),
+    "dataset.Dataset.gather": ("store", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture, store=path)),
+    "dataset.Dataset.save": ("file", lambda path, _: ba.Dataset.gather(BATCHES, MODEL.architecture).save(path)),
     "dataset.Dataset.open": ("file", lambda path, _: ba.Dataset.open(path)),
     "models.trees.opened": ("run", lambda path, _: trees.opened(str(path))),
     "models.load.load_model": ("model", lambda path, _: ba.load_model(path)),
@@ -116,10 +99,7 @@ FURTHER = {
     "out of a sweep": ("out", lambda path, _: sweep.Sweep(sweep_file(Path(), "hidden_markov"), path)),
     "model of a sweep": ("model", lambda path, _: sweep.Sweep(sweep_file(Path(), f"{path}.toml"))),
     "out of a report": ("out", lambda path, run: report([run.path], path)),
-    "security of a sweep": (
-        "tls_ca_file",
-        lambda path, _: sweep.clusters._security({"tls_ca_file": path}),
-    ),
+    "security of a sweep": ("tls_ca_file", lambda path, _: sweep.clusters._security({"tls_ca_file": path})),
     **{
         f"[task] {entry}": (
             f"task.{entry}",
@@ -169,8 +149,8 @@ def test_every_function_that_takes_a_path_is_known():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return runs.sample(tiny_model(), tmp_path_factory.mktemp("runs") / "a", **QUICK)
+def run(zoo):
+    return runs.Run(zoo.run("one", LIGHT))
 
 
 @pytest.mark.parametrize("entry", [*ENTRIES, *FURTHER])
@@ -226,22 +206,20 @@ def test_home_is_where_runs_figures_and_files_of_home_are(tmp_path, monkeypatch,
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    model = tiny_model()
-    run = runs.sample(model, "~/runs/a", **QUICK)
+    run = runs.sample(MODEL, "~/runs/a", **LIGHT)
     assert run.path == home / "runs" / "a"
     # As a shell expands it: not another run, whose draws would be read under this one's title.
     with pytest.raises(runs.RunError, match="holds a run with"):
-        runs.sample(model.replace(temperature=1.0), home / "runs" / "a", **QUICK)
+        runs.sample(MODEL.replace(temperature=1.0), home / "runs" / "a", **LIGHT)
     user = pwd.getpwuid(os.getuid())
     assert user_path("out", f"~{user.pw_name}/a") == Path(user.pw_dir) / "a"
     assert runs.is_run("~/runs/a")
     assert [row["run"] for row in runs.overview("~/runs")] == ["a"]
     run.to_netcdf("~/draws.nc")
     plots.save(plots.style.Figure(), "~/figures/a.png")
-    gathered = gather([(model.path_inputs, model.labels)], model.architecture)
-    gathered.save("~/statistics.zip")
-    assert Compressed.open("~/statistics.zip").examples == len(model.labels)
-    np.savez(home / "data.npz", path_inputs=model.path_inputs, labels=model.labels)
+    gather(BATCHES, MODEL.architecture).save("~/statistics.zip")
+    assert Compressed.open("~/statistics.zip").examples == len(MODEL.labels)
+    np.savez(home / "data.npz", path_inputs=MODEL.path_inputs, labels=MODEL.labels)
     file = 'temperature = 0.1\n[architecture]\nheads = [1]\nwidth = 3\n[task]\nname = "arrays"\nfile = "~/data.npz"\n'
     (home / "mine.toml").write_text(file)
     assert ba.load_model("~/mine.toml").name == "mine"
@@ -264,8 +242,8 @@ def test_a_folder_that_is_called_tilde_is_not_a_home(tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", ["seed::1", "file::a b%20#?*[1]"])
 def test_runs_of_any_name_are_read_back(name, run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    again = runs.sample(tiny_model(), name, **QUICK | {"draws": 20})
-    again = runs.sample(tiny_model(), name, **QUICK)
+    again = runs.sample(MODEL, name, **LIGHT | {"draws": 20})
+    again = runs.sample(MODEL, name, **LIGHT)
     wanted = run.draws()["posterior"]["order_parameter"].values
     np.testing.assert_array_equal(again.draws()["posterior"]["order_parameter"].values, wanted)
     again.to_netcdf(f"{name}.nc")
@@ -278,4 +256,4 @@ def test_runs_of_any_name_are_read_back(name, run, tmp_path, monkeypatch):
 @pytest.mark.parametrize("path", [None, 3, b"bytes", "", "nul\0"])
 def test_what_is_no_path_is_refused(path):
     with pytest.raises(ValueError, match="out must be a path, got"):
-        runs.sample(tiny_model(), path, **QUICK)
+        runs.sample(MODEL, path, **LIGHT)

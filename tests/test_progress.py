@@ -16,15 +16,21 @@ from bayesattn import runs
 from bayesattn._util import progress as _progress
 from bayesattn._util import watched
 from bayesattn._util.progress import NOTEBOOK_COLUMNS, Bars
-from tests.posteriors import tiny_model
+from tests import zoo
 from tests.screens import Terminal
 
-JOB = {"sampler": "nuts", "warmup": 20, "draws": 30, "chains": 2}
+JOB = {key: value for key, value in zoo.LIGHT.items() if key != "progress"}
 
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_model()
+    return zoo.model("one")
+
+
+@pytest.fixture(scope="module")
+def silent(model):
+    """Draws of which nobody is told."""
+    return ba.sample(model, **JOB, progress=False)
 
 
 class Gone(Terminal):
@@ -38,8 +44,8 @@ def event(chain, done):
     return SimpleNamespace(chain=chain, done=done)
 
 
-def test_a_short_run_without_a_terminal_prints_nothing_and_progress_changes_no_draw(model, capfd):
-    silent = ba.sample(model, **JOB)
+def test_a_short_run_without_a_terminal_prints_nothing_and_progress_changes_no_draw(model, silent, capfd):
+    ba.sample(model, **JOB)
     ba.sample(model, **JOB, progress=False)
     assert capfd.readouterr() == ("", "")
     events = []
@@ -48,12 +54,12 @@ def test_a_short_run_without_a_terminal_prints_nothing_and_progress_changes_no_d
         for name in ("order_parameter", "prediction"):
             assert np.array_equal(silent["posterior"][name], shown["posterior"][name])
     assert {told.chain for told in events} == {0, 1}
-    assert max(told.done for told in events) == 50
+    assert max(told.done for told in events) == 80
     out, err = capfd.readouterr()
     assert out == ""
     assert re.fullmatch(
-        r"bayesattn: sampling, N = 3: 0/100 steps, preparing, elapsed 0:\d\d\n"
-        r"bayesattn: sampling, N = 3: 100/100 steps, (\S+/s, )?elapsed 0:\d\d\n",
+        r"bayesattn: sampling, N = 3: 0/160 steps, preparing, elapsed 0:\d\d\n"
+        r"bayesattn: sampling, N = 3: 160/160 steps, (\S+/s, )?elapsed 0:\d\d\n",
         err,
     )
 
@@ -150,12 +156,10 @@ def test_names_of_work_move_no_cursor(capfd):
     assert capfd.readouterr().err.splitlines()[0] == "bayesattn: seed \\x1b[2J [red]0: elapsed 0:00"
 
 
-def test_a_terminal_that_is_gone_costs_no_draws(monkeypatch):
-    quiet = ba.sample(tiny_model(), **JOB, progress=False)
+def test_a_terminal_that_is_gone_costs_no_draws(model, silent, monkeypatch):
     monkeypatch.setattr("sys.stderr", Gone())
     for progress in (None, True):
-        draws = ba.sample(tiny_model(), **JOB, progress=progress)
-        assert draws["posterior"].equals(quiet["posterior"])
+        assert ba.sample(model, **JOB, progress=progress)["posterior"].equals(silent["posterior"])
 
 
 def test_colours_wanted_in_a_file_are_no_bar(monkeypatch):

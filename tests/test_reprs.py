@@ -19,19 +19,24 @@ from bayesattn.models import LatentModel
 from bayesattn.models.arviz import data_groups
 from bayesattn.models.description import described, restored
 from bayesattn.theory.finite_width import FiniteWidth
-from tests.posteriors import tiny_model
-
-JOB = {"sampler": "nuts", "warmup": 20, "draws": 30, "chains": 2}
+from tests.zoo import LIGHT, MODELS
 
 
 @pytest.fixture(scope="module")
 def model():
-    return tiny_model(heads=(2, 2), widths=(4, 4, 4), variances=(1.0, 1.0, 1.0, 1.0)).replace(name="<b>tiny</b>")
+    return MODELS["layers"]().replace(name="<b>tiny</b>")
 
 
 @pytest.fixture(scope="module")
-def draws(model):
-    return ba.sample(model, **JOB)
+def draws(zoo):
+    return zoo.draws("layers", LIGHT)
+
+
+@pytest.fixture
+def run(zoo, tmp_path, monkeypatch):
+    """A copy in the folder that the process is in."""
+    monkeypatch.chdir(tmp_path)
+    return runs.Run(shutil.copytree(zoo.run("layers", LIGHT), "<i>run</i>"))
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
     examples, paths, features = model.path_inputs.shape
     assert f"examples {examples} of {features} features" in said
     assert f"paths {paths}, of 2 x 2 heads: head0 -> head0, head0 -> head1" in said
-    assert "widths N = 4, 4, 4; prior variances 1, 1, 1, 1" in said
+    assert "widths N = 4, 4, 4; prior variances 1, 0.8, 1.2, 1.1" in said
     assert f"temperature T = {model.temperature:g}" in said
     latent = LatentModel(features=np.ones((3, 2)), values=np.ones((3, 4)), noise=0.5, prior=2.0)
     assert " ".join(repr(latent).split()) == (
@@ -62,8 +67,7 @@ def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
     )
 
 
-def test_names_are_escaped_in_notebooks(model, validation, tmp_path):
-    run = runs.sample(model, tmp_path / "<i>run</i>", **JOB)
+def test_names_are_escaped_in_notebooks(model, validation, run):
     for thing in (model, validation, run):
         page = thing._repr_html_()
         assert "&lt;" in page
@@ -157,7 +161,7 @@ def test_classes_and_their_scores_tell_names_counts_and_errors():
 
 def test_diagnostics_and_accuracies_print_no_floods(model, draws):
     title, *rows = lines_of(ba.diagnostics.diagnose(draws))
-    assert title == "Diagnostics of 2 chains of 30 draws"
+    assert title == "Diagnostics of 2 chains of 60 draws"
     assert "R-hat is" in rows[0]
     right, wrong = model.test_labels, -model.test_labels
     of_theory = {"theory": right, "corrected": right, "gp": wrong}
@@ -187,35 +191,30 @@ def test_an_accuracy_has_no_digits_beyond_its_error_and_its_examples(share, erro
     assert percent(share, error, examples) == expected
 
 
-def test_a_run_tells_state_and_settings_and_reads_no_draws(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = runs.sample(model, "run", **JOB)
-
+def test_a_run_tells_state_and_settings_and_reads_no_draws(run, monkeypatch):
     def refused(*_, **__):
         raise AssertionError("draws were read")
 
     for name in ("root", "draws", "require_sound", "diagnose"):
         monkeypatch.setattr(runs.Run, name, refused)
-    assert lines_of(run)[0] == "Run run: complete"
-    assert run.title == f"{model.name}, N = 4, T = 0.5"
-    assert run.drawn == 30
+    assert lines_of(run)[0] == "Run <i>run</i>: complete"
+    assert run.title == "model, N = 4, T = 0.5"
+    assert run.drawn == 60
     said = " ".join(repr(run).split())
-    assert "nuts, collapsed parameterisation, seed 0" in said
-    assert "30 of each of 2 chains, after 20 of warm-up" in said
+    assert "mala, path parameterisation, seed 3" in said
+    assert "60 of each of 2 chains, after 20 of warm-up" in said
     assert "100 % of all steps" in said
     before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
     repr(runs.Run(run.path))
     assert before == {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
 
 
-def test_nothing_damaged_or_half_made_raises(model, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    run = runs.sample(model, "run", **JOB)
+def test_nothing_damaged_or_half_made_raises(run):
     for file in (run.path / ".run").glob("chain-*.npz"):
         file.write_bytes(b"no checkpoint")
-    assert lines_of(run)[0] == "Run run: unreadable"
+    assert lines_of(run)[0] == "Run <i>run</i>: unreadable"
     assert "is damaged" in repr(run)
-    assert "nuts" in repr(run)
+    assert "mala" in repr(run)
     shutil.rmtree(run.path)
     for thing in (run, runs.Run.__new__(runs.Run), ba.Model.__new__(ba.Model), ba.Validation.__new__(ba.Validation)):
         assert lines_of(thing)

@@ -130,6 +130,11 @@ NPZ = {
     "raw bytes": (savez(path_inputs=XI, labels=np.zeros(6, "V8")), "labels", "real numbers"),
     "NaN": (savez(path_inputs=XI * np.nan, labels=Y), "path_inputs must be finite"),
     "other paths": (savez(path_inputs=XI[:, :1], labels=Y), "path_inputs must have 2 paths"),
+    "20 members that say they are 4 GiB each": (
+        with_size(zipped(**{f"x{number}": npy() for number in range(20)}), 2**32 - 2),
+        "task.file",
+        "unpacks to 80 GiB",
+    ),
     "no examples": (savez(path_inputs=XI[:0], labels=Y[:0]), "path_inputs must not be empty"),
 }
 
@@ -141,14 +146,6 @@ def test_arrays_of_a_stranger(tmp_path, name):
     (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
     message = refused(lambda: ba.load_model(tmp_path / "model.toml"), *expected)
     assert "allow_pickle" not in message
-
-
-def test_arrays_that_memory_cannot_hold_are_refused_by_what_they_unpack_to(tmp_path):
-    """20 members that say they are 4 GiB each."""
-    members = {f"x{number}": npy() for number in range(20)}
-    (tmp_path / "mine.npz").write_bytes(with_size(zipped(**members), 2**32 - 2))
-    (tmp_path / "model.toml").write_text(ARRAYS.format("mine.npz"))
-    refused(lambda: ba.load_model(tmp_path / "model.toml"), "task.file", "unpacks to 80 GiB")
 
 
 @pytest.mark.parametrize(
@@ -277,6 +274,12 @@ TOML = {
     "10^9 examples": (GOOD + f"examples = {10**9}\n", "must fit into"),
     "10^9 test examples": (GOOD + f"test_examples = {10**9}\n", "must fit into"),
     "dimension 10^6": (GOOD + f"dimension = {10**6}\nexamples = 2\ntest_examples = 2\n", "must fit into"),
+    "images that are not there": (
+        GOOD.replace("hidden_markov", "one_shot") + 'train_images = "none.zip"\n',
+        "task.train_images",
+        "none.zip",
+        "not there",
+    ),
     "a layer that is empty": (GOOD + "layers = [[]]\n", "layers"),
     "a misspelt head": (GOOD + 'layers = [["unifrom"]]\n', "layers[0]", "did you mean 'uniform'?"),
 }
@@ -328,11 +331,6 @@ def test_a_model_file_of_another_editor_is_read(tmp_path):
     )
     (tmp_path / "model.toml").write_bytes(b"\xef\xbb\xbf" + text.encode())
     assert ba.load_model(tmp_path / "model.toml").architecture.widths == (3, 3, 3)
-
-
-def test_images_that_are_not_there_are_named_by_their_key(tmp_path):
-    (tmp_path / "model.toml").write_text(GOOD.replace("hidden_markov", "one_shot") + 'train_images = "none.zip"\n')
-    refused(lambda: ba.load_model(tmp_path / "model.toml"), "task.train_images", "none.zip", "not there")
 
 
 STROKE = np.full((20, 20), 255, np.uint8)
@@ -397,39 +395,31 @@ def zip_of_images(file, content, name="03.png"):
 @pytest.mark.parametrize("name", IMAGES)
 def test_an_image_of_a_stranger(tmp_path, name):
     content, *expected = IMAGES[name]
-    for source in (
-        folder_of_images(tmp_path / "images", content),
-        zip_of_images(tmp_path / "images.zip", content),
-    ):
+    for source in (folder_of_images(tmp_path / "images", content), zip_of_images(tmp_path / "images.zip", content)):
         refused(lambda source=source: load_images(source, 8), "Alpha/b/03.png", *expected)
 
 
 FAINT = np.where(STROKE == 0, 60_000, 65_535).astype(np.uint16)
+CLEAR = Image.fromarray(np.where(STROKE == 0, 1, 0).astype(np.uint8)).convert("P")
+CLEAR.putpalette([0, 0, 0, 0, 0, 0])
 ALIKE = {
-    "grey with alpha": lambda: Image.fromarray(np.dstack([0 * STROKE, 255 - STROKE]), "LA"),
-    "colour with alpha": lambda: Image.fromarray(np.dstack([0 * STROKE] * 3 + [255 - STROKE]), "RGBA"),
-    "16 bits": lambda: Image.fromarray(STROKE.astype(np.uint16) * 257),
-    "1 bit": lambda: Image.fromarray(STROKE).convert("1"),
-    "palette": lambda: Image.fromarray(STROKE).convert("P"),
-    "colour": lambda: Image.fromarray(STROKE).convert("RGB"),
+    "grey with alpha": lambda: png(Image.fromarray(np.dstack([0 * STROKE, 255 - STROKE]), "LA")),
+    "colour with alpha": lambda: png(Image.fromarray(np.dstack([0 * STROKE] * 3 + [255 - STROKE]), "RGBA")),
+    "16 bits": lambda: png(Image.fromarray(STROKE.astype(np.uint16) * 257)),
+    "1 bit": lambda: png(Image.fromarray(STROKE).convert("1")),
+    "palette": lambda: png(Image.fromarray(STROKE).convert("P")),
+    "palette with a clear colour, on white": lambda: png(CLEAR, transparency=0),
+    "colour": lambda: png(Image.fromarray(STROKE).convert("RGB")),
 }
 
 
 @pytest.mark.parametrize("name", ALIKE)
 @pytest.mark.filterwarnings("ignore:.*mode.*:DeprecationWarning")
 def test_forms_of_one_drawing_are_one_image(tmp_path, name):
-    images = load_images(folder_of_images(tmp_path / "images", png(ALIKE[name]())), 8)
+    images = load_images(folder_of_images(tmp_path / "images", ALIKE[name]()), 8)
     drawn = images.pixels[images.classes == 1]
     np.testing.assert_allclose(drawn[3], drawn[0], atol=1e-6)
     assert drawn[0].max() > 0.5
-
-
-def test_a_palette_with_a_clear_colour_is_on_white(tmp_path):
-    image = Image.fromarray(np.where(STROKE == 0, 1, 0).astype(np.uint8), "L").convert("P")
-    image.putpalette([0, 0, 0, 0, 0, 0])
-    images = load_images(folder_of_images(tmp_path / "images", png(image, transparency=0)), 8)
-    drawn = images.pixels[images.classes == 1]
-    np.testing.assert_allclose(drawn[3], drawn[0], atol=1e-6)
 
 
 def test_16_bits_keep_their_shades(tmp_path):

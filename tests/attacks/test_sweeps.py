@@ -7,9 +7,12 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
+from concurrent.futures import Future
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
-import numpy as np
+import distributed
 import pytest
 
 from bayesattn import runs, sweep
@@ -19,10 +22,11 @@ from bayesattn.sweep.plan import _name, flat
 from bayesattn.tasks import training
 from tests.processes import Started, run_command
 from tests.test_cli import IMAGES, SMALL
+from tests.test_sweep import ARRAYS, write_arrays
 
 SWEEP = """
 [settings]
-model = "small.toml"
+model = "arrays.toml"
 chains = 1
 warmup = 5
 draws = 20
@@ -31,24 +35,12 @@ parameterisation = "path"
 options.steps = 2
 [grid]
 """
-ARRAYS = """
-temperature = 0.5
-[architecture]
-heads = [1]
-width = 3
-[task]
-name = "arrays"
-file = "arrays.npz"
-"""
 LOOPBACK = {"0100007F", "00000000000000000000000001000000", "0000000000000000FFFF00000100007F"}
 
 
 @pytest.fixture
 def file(tmp_path):
-    rng = np.random.default_rng(0)
-    arrays = {"path_inputs": rng.normal(size=(6, 1, 4)), "labels": rng.choice([-1.0, 1.0], 6)}
-    np.savez(tmp_path / "arrays.npz", **arrays, test_path_inputs=arrays["path_inputs"], test_labels=arrays["labels"])
-    (tmp_path / "small.toml").write_text(ARRAYS)
+    write_arrays(tmp_path)
     (tmp_path / "chains.toml").write_text(SMALL)
 
     def write(grid, head=SWEEP):
@@ -80,14 +72,16 @@ def family(process):
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads Linux's tables of sockets")
-@pytest.mark.parametrize("devices", [[], ["0", "1"]], ids=["on cores", "on pretended GPUs"])
+@pytest.mark.parametrize("devices", [["2", "5"], pytest.param([], marks=pytest.mark.heavy)], ids=["GPUs", "cores"])
 def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
-    from distributed import Client
-
+    """And each worker sees its GPU alone."""
     monkeypatch.setattr(clusters, "gpus", lambda: devices)
-    cluster, _ = clusters.embedded(2, 2, str(tmp_path))
-    with cluster, Client(cluster) as client:
+    cluster, threads = clusters.embedded(None if devices else 2, 10 if devices else 2, str(tmp_path))
+    with cluster, distributed.Client(cluster) as client:
         client.wait_for_workers(2)
+        if devices:
+            assert sorted(client.run(os.getenv, "CUDA_VISIBLE_DEVICES").values()) == devices
+            assert threads == 1
         found = sockets_of(family(os.getpid()))
         workers = client.scheduler_info()["workers"]
         pages = client.run(lambda dask_worker: dask_worker.http_server.port)
@@ -104,27 +98,22 @@ def test_a_sweep_listens_on_loopback_alone(tmp_path, monkeypatch, devices):
     assert len(pages) == 3
 
 
-@pytest.mark.parametrize(
-    ("scheduler", "options", "message"),
-    [
-        (None, {"tls_ca_file": "ca.pem"}, "security needs a scheduler at a tls:// address, got None"),
-        (
-            "tcp://127.0.0.1:9",
-            {"tls_ca_file": "ca.pem"},
-            "security needs a scheduler at a tls:// address, got tcp://127",
-        ),
-        ("tls://127.0.0.1:9", {"tls_ca_file": "none.pem"}, "tls_ca_file must be a file: .*none.pem"),
-        ("tls://127.0.0.1:9", {"password": "x"}, "security must be options of distributed.Security, got password"),
-        (
-            "tls://127.0.0.1:9",
-            {"tls_ca_file": "small.toml"},
-            "scheduler must be the address of a running Dask scheduler",
-        ),
-        ("tls://127.0.0.1:9", None, "scheduler must be the address of a running Dask scheduler"),
-        ("nowhere", None, "scheduler must be the address of a running Dask scheduler"),
-        ("smoke://host:1", None, "scheduler must be the address of a running Dask scheduler"),
-    ],
-)
+NO_SECURITY = "security needs a scheduler at a tls:// address, got "
+NO_SCHEDULER = "scheduler must be the address of a running Dask scheduler.*got "
+SCHEDULERS = [
+    (None, {"tls_ca_file": "ca.pem"}, NO_SECURITY + "None"),
+    ("tcp://127.0.0.1:9", {"tls_ca_file": "ca.pem"}, NO_SECURITY + "tcp://127"),
+    ("tls://127.0.0.1:9", {"tls_ca_file": "none.pem"}, "tls_ca_file must be a file: .*none.pem"),
+    ("tls://127.0.0.1:9", {"password": "x"}, "security must be options of distributed.Security, got password"),
+    ("tls://127.0.0.1:9", {"tls_ca_file": "arrays.toml"}, NO_SCHEDULER),
+    ("tcp://127.0.0.1:9", None, NO_SCHEDULER + "'tcp://127"),
+    ("tls://127.0.0.1:9", None, NO_SCHEDULER + "'tls://127"),
+    ("nowhere", None, NO_SCHEDULER + "'nowhere"),
+    ("smoke://host:1", None, NO_SCHEDULER + "'smoke"),
+]
+
+
+@pytest.mark.parametrize(("scheduler", "options", "message"), SCHEDULERS)
 def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, options, message):
     monkeypatch.setattr(clusters, "CONNECT_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
@@ -135,8 +124,6 @@ def test_schedulers_that_cannot_be_used(file, tmp_path, monkeypatch, scheduler, 
 
 def test_a_scheduler_over_tls(tmp_path):
     """With the certificates it works, without them nothing is let in."""
-    from distributed import Client, LocalCluster, Security
-
     command = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -keyout key.pem -out cert.pem"
     try:
         subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
@@ -146,17 +133,17 @@ def test_a_scheduler_over_tls(tmp_path):
     files |= {"tls_client_key": tmp_path / "key.pem"}
     both = {name.replace("client", role): str(file) for name, file in files.items() for role in ("client", "worker")}
     both |= {name.replace("client", "scheduler"): str(file) for name, file in files.items()}
-    with LocalCluster(
+    with distributed.LocalCluster(
         n_workers=1,
         processes=False,
         protocol="tls://",
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",  # Even without a dashboard there is a server, by default at one port for all.
-        security=Security(**both, require_encryption=True),
+        security=distributed.Security(**both, require_encryption=True),
         local_directory=tmp_path,
     ) as cluster:
         options = {name: str(file) for name, file in files.items()}
-        with Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
+        with distributed.Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
             assert client.submit(int, "5").result() == 5
         client = clusters.client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
         with pytest.raises(ConnectionError, match="scheduler must be the address"), client:
@@ -180,7 +167,7 @@ def test_a_scheduler_over_tls(tmp_path):
     ids=["close values", "round values", "extreme values", "task.seed and seed", "task alone", "lists", "options"],
 )
 def test_runs_that_differ_have_names_that_do(file, tmp_path, grid, expected):
-    head = SWEEP.replace("small", "chains") if "task" in grid else SWEEP
+    head = SWEEP.replace("arrays", "chains") if "task" in grid else SWEEP
     plan = sweep.Sweep(file(grid, head), tmp_path / "out")
     names = [planned.name for planned in plan.runs]
     assert len(set(names)) == len(names)
@@ -217,7 +204,7 @@ def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
 
     monkeypatch.setattr(training, "_train", train)
     (tmp_path / "images.toml").write_text(IMAGES)
-    plan = sweep.Sweep(file("seed = [0]", SWEEP.replace("small", "images")), tmp_path / "out")
+    plan = sweep.Sweep(file("seed = [0]", SWEEP.replace("arrays", "images")), tmp_path / "out")
     [cost] = sweep.estimates(plan)
     assert cost.training
     assert cost.steps == 25
@@ -229,72 +216,53 @@ def test_nothing_is_trained_before_its_time(file, tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Runs of a sweep in this process, as its workers would do them."""
-    from contextlib import contextmanager, nullcontext
+    """Runs of a sweep in this process, as its workers would do them; names of those that are done."""
+    done = []
 
     class Client:
         as_current = nullcontext
 
         def submit(self, work, planned, pure):
-            self.__class__.done.append(planned.name)
-            from concurrent.futures import Future
-
+            done.append(planned.name)
             future = Future()
             future.set_result(work(planned))
             return future
 
-    Client.done = []
-
-    @contextmanager
-    def client(*_):
-        yield Client(), 1
-
-    import collections
-
-    import distributed
-
-    Done = collections.namedtuple("Done", "done")
-    monkeypatch.setattr(distributed, "wait", lambda waiting, **_: Done(set(waiting)))
-    monkeypatch.setattr(clusters, "client", client)
-    return Client.done
+    monkeypatch.setattr(distributed, "wait", lambda waiting, **_: SimpleNamespace(done=set(waiting)))
+    monkeypatch.setattr(clusters, "client", lambda *_: nullcontext((Client(), 1)))
+    return done
 
 
-def test_all_runs_of_a_sweep_are_made_longer(file, tmp_path, here):
-    plan = sweep.Sweep(file("seed = [0, 1]"), tmp_path / "out")
-    sweep.run(plan)
+def test_all_runs_of_a_sweep_are_made_longer_and_made_anew_past_what_is_damaged(file, tmp_path, here):
+    """A damaged side file costs nothing; damaged draws are named, and drawn again on demand."""
+
+    def plan(old="", new=""):
+        return sweep.Sweep(file("seed = [0, 1]", SWEEP.replace(old, new)), tmp_path / "out")
+
+    sweep.run(plan())
     assert here == ["seed=0", "seed=1"]
     here.clear()
-    sweep.run(plan)
+    sweep.run(plan())
     assert here == []
-    longer = sweep.Sweep(file("seed = [0, 1]", SWEEP.replace("draws = 20", "draws = 30")), tmp_path / "out")
-    table = sweep.run(longer)
+    longer = plan("draws = 20", "draws = 30")
+    whole = sweep.run(longer)
     assert here == ["seed=0", "seed=1"]
-    assert set(table["state"]) == {"complete"}
+    assert set(whole["state"]) == {"complete"}
     assert {runs.Run(planned.out).draws()["posterior"].sizes["draw"] for planned in longer.runs} == {30}
-
-
-def test_a_sweep_goes_on_past_what_is_damaged(file, tmp_path, here):
-    """A side file costs nothing; damaged draws are named, and drawn again on demand."""
-    plan = sweep.Sweep(file("seed = [0, 1, 2]"), tmp_path / "out")
-    whole = sweep.run(plan)
-    side, broken, _ = (planned.out for planned in plan.runs)
+    side, broken = (planned.out for planned in longer.runs)
     (side / ".run" / "log.jsonl").write_text("5\n[\n")
     (side / ".run" / "diagnostics.json").write_text("5")
     (broken / "posterior" / "prediction" / "c.0.0.0").unlink()
-    table = sweep.run(plan)
-    assert table.groupby("run")["state"].first().to_dict() == {
-        "seed=0": "complete",
-        "seed=1": "failed",
-        "seed=2": "complete",
-    }
-    assert "is damaged: posterior/prediction" in table.groupby("run")["error_message"].first()["seed=1"]
-    mended = sweep.run(plan, overwrite=True)
+    of_runs = sweep.run(longer).groupby("run").first()
+    assert of_runs["state"].to_dict() == {"seed=0": "complete", "seed=1": "failed"}
+    assert "is damaged: posterior/prediction" in of_runs["error_message"]["seed=1"]
+    mended = sweep.run(longer, overwrite=True)
     assert set(mended["state"]) == {"complete"}
     assert mended["mean"].tolist() == whole["mean"].tolist()
-    other = sweep.Sweep(file("seed = [0, 1, 2]", SWEEP.replace("warmup = 5", "warmup = 6")), tmp_path / "out")
-    assert "holds a run with warmup = 5, got 6" in sweep.run(other)["error_message"].iloc[0]
+    other = plan("chains = 1", "chains = 2")
+    assert "holds a run with chains = 1, got 2" in sweep.run(other)["error_message"].iloc[0]
     assert set(sweep.run(other, overwrite=True)["state"]) == {"complete"}
-    assert {runs.Run(planned.out).job.warmup for planned in other.runs} == {6}
+    assert {runs.Run(planned.out).job.chains for planned in other.runs} == {2}
 
 
 def test_two_processes_at_one_sweep(file, tmp_path):

@@ -77,7 +77,6 @@ def test_path_inputs_that_are_complex(field):
         lambda value: ba.theory.predict(np.eye(2), ba.Model(**FIELDS), value),
         lambda value: ba.models.LatentModel(features=value[0], values=Y[:2, None], noise=1.0, prior=1.0),
     ],
-    ids=["path_inputs", "paths_from_matrices", "weights", "kernel", "predict", "latent"],
 )
 def test_complex_arrays_are_refused_wherever_they_come_in(call):
     refused(lambda: call(XI + 0.5j), "real numbers", "complex128")
@@ -116,18 +115,9 @@ def test_widths_that_make_no_sense(width):
 
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 2**70, 1.5, "0", None, True])
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda seed: Job(seed=seed),
-        lambda seed: HiddenMarkov(seed=seed),
-        lambda seed: OneShot(seed=seed),
-        lambda seed: Training(seed=seed),
-    ],
-    ids=["job", "hidden_markov", "one_shot", "training"],
-)
-def test_seeds_that_make_no_sense(call, seed):
-    refused(lambda: call(seed), "seed must be a whole number")
+@pytest.mark.parametrize("of", [Job, HiddenMarkov, OneShot, Training])
+def test_seeds_that_make_no_sense(of, seed):
+    refused(lambda: of(seed=seed), "seed must be a whole number")
 
 
 def test_a_seed_of_2_to_the_63_for_the_evidence():
@@ -181,29 +171,19 @@ def test_usual_labels_get_none(scale):
 TWICE = np.concatenate([XI, XI])
 
 
-@pytest.mark.parametrize(
-    "call",
-    [
-        lambda labels, temperature: ba.Model(
-            path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=temperature
-        ),
-        lambda labels, temperature: ba.Model(
-            path_inputs=TWICE, labels=labels, architecture=ARCH, temperature=0.1
-        ).replace(temperature=temperature),
-    ],
-    ids=["model", "replace"],
-)
 @pytest.mark.parametrize("temperature", [1e-15, 1e-300])
-def test_examples_that_contradict_each_other_at_no_temperature(call, temperature):
-    refused(
-        lambda: call(np.concatenate([Y, -Y]), temperature), "labels of examples 0 and 6 must be equal", "temperature"
-    )
+def test_examples_that_contradict_each_other_at_no_temperature(temperature):
+    fields = FIELDS | {"path_inputs": TWICE, "labels": np.concatenate([Y, -Y])}
+    for make in (
+        lambda: ba.Model(**fields | {"temperature": temperature}),
+        lambda: ba.Model(**fields).replace(temperature=temperature),
+    ):
+        refused(make, "labels of examples 0 and 6 must be equal", "temperature")
 
 
 @pytest.mark.parametrize(
     ("path_inputs", "labels", "temperature"),
     [(TWICE, np.concatenate([Y, Y]), 1e-15), (TWICE, np.concatenate([Y, -Y]), 1e-6), (XI, Y, 1e-15)],
-    ids=["equal labels", "a temperature", "different examples"],
 )
 def test_examples_that_do_not_are_served(path_inputs, labels, temperature):
     model = ba.Model(path_inputs=path_inputs, labels=labels, architecture=ARCH, temperature=temperature)
@@ -303,11 +283,8 @@ def test_jobs_that_make_no_sense(model, name):
     refused(lambda: ba.sample(model, **settings), *expected)
 
 
-def test_a_misspelt_whitening(model):
+def test_misspelt_names_of_models(model):
     refused(lambda: ba.collapsed.prepare(model, "lapalce"), "whitening must be one of", "did you mean 'laplace'?")
-
-
-def test_a_misspelt_field_of_a_model(model):
     refused(lambda: model.replace(temprature=3), "field of a model must be one of", "did you mean 'temperature'?")
 
 
