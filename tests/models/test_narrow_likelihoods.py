@@ -13,6 +13,7 @@ from bayesattn.models import latent_outputs
 from bayesattn.models.collapsed import WithOutputs
 from bayesattn.prior_draws import from_prior
 from bayesattn.theory.whitening import Whitening
+from tests.conftest import relative_error
 from tests.statistics import agree
 
 NARROW = 0.01
@@ -150,10 +151,15 @@ def test_whitening_at_every_u_is_a_change_of_coordinates(outputs, features, late
         volume = jnp.linalg.slogdet(jax.jacfwd(point)(sites["latents"]))[1]
         densities = posterior.log_density(sites), other.log_density(same) + volume
         by_prior = [one.outputs(each, one.factor(each)) for one in (posterior, other) for each in [one.draw_prior(key)]]
-        return (posterior.outputs(sites, factor), other.outputs(same, factor)), densities, by_prior
+        outputs = posterior.outputs(sites, factor), other.outputs(same, factor)
+        return outputs, densities, by_prior, posterior.readout(sites, factor, key)
 
     key = jax.random.key(1)
-    outputs, densities, by_prior = computed(posterior, other, sites)
+    outputs, densities, by_prior, readout = computed(posterior, other, sites)
+    by_output = np.asarray(readout).reshape(model.architecture.paths, -1, features)
+    seen = np.einsum("epf,pcf->ec", model.path_inputs, by_output).reshape(outputs[0].shape)
+    # To the deviation of what stands on the diagonal of K, if that is decomposed.
+    assert relative_error(seen, outputs[0]) < 1e-4
     np.testing.assert_allclose(*outputs, rtol=1e-9)
     np.testing.assert_allclose(*densities, rtol=1e-10)
     np.testing.assert_allclose(*by_prior, rtol=1e-8)
