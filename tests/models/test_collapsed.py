@@ -1,6 +1,5 @@
 """The collapsed parameterisation: its law, its exact weight draws, singular order parameters, error messages."""
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,6 +12,8 @@ from bayesattn.models import collapsed, path
 from bayesattn.theory import bartlett
 from tests.conftest import relative_error
 from tests.posteriors import tiny_model, two_sample_z_score
+from tests.zoo import LONG
+from tests.zoo import model as zoo_model
 
 CASES = {
     "two layers, unequal": ((2, 2), (10, 7, 12), (1.1, 0.8, 1.2, 0.9)),
@@ -22,28 +23,18 @@ CASES = {
     "upper width below heads": ((2, 3), (10, 2, 4), (1.0, 0.8, 1.2, 1.1)),
 }
 
+THIN = 5
+EACH = [pytest.param(name, marks=pytest.mark.heavy) for name in CASES]
 
-LONG = ("three layers", "first width below paths", "upper width below heads", "all widths one")
 
-
-@pytest.fixture(
-    scope="module", params=[pytest.param(name, marks=[pytest.mark.heavy] * (name in LONG)) for name in CASES]
-)
-def case(request):
+@pytest.fixture(scope="module", params=["of the zoo", *EACH])
+def case(request, zoo):
+    """A model and draws of U, which need not be many, because all that is compared with them is exact given U."""
+    if request.param == "of the zoo":
+        return zoo_model("layers"), zoo.draws("layers", LONG)
     heads, widths, variances = CASES[request.param]
-    model = tiny_model(heads=heads, widths=widths, variances=variances, examples=8)
-    twenty = np.random.default_rng(5).normal(size=(20, model.architecture.paths, model.path_inputs.shape[2]))
-    model = model.replace(test_path_inputs=twenty, test_labels=None)
-    # Where U is of rank one the posterior is far from Gaussian and chains mix slowly.
-    return model, ba.sample(model, warmup=300, draws=8000 if request.param == "all widths one" else 1000, seed=1)
-
-
-def test_draws_agree_with_path_level_nuts(case):
-    model, draws = case
-    weights = ba.sample(model, parameterisation="path", warmup=400, draws=1000, seed=2)
-    for name in ("order_parameter", "prediction"):
-        assert two_sample_z_score(draws["posterior"][name], weights["posterior"][name]) < 4
-    assert float(arviz_stats.rhat(draws["posterior"]["order_parameter"]).max()) < 1.02
+    network = tiny_model(heads=heads, widths=widths, variances=variances, examples=8)
+    return network, ba.sample(network, **LONG)
 
 
 @pytest.mark.heavy
@@ -60,48 +51,40 @@ def test_the_reference_task_by_path_level_nuts(hidden_markov_model):
 
 def test_order_parameter_from_exact_weights_is_the_drawn_one(case):
     model, draws = case
-    drawn = collapsed.weights(draws, model, seed=3, thin=2)
-    assert drawn.sizes["draw"] == draws.posterior.sizes["draw"] // 2
+    drawn = collapsed.weights(draws, model, seed=3, thin=THIN)
+    assert drawn.sizes["draw"] == draws.posterior.sizes["draw"] // THIN
     expected = draws["posterior"]["order_parameter"].sel(draw=drawn["draw"]).values
-    for chain, draw in ((0, 0), (1, 7), (3, 19)):
+    for chain, draw in ((0, 0), (1, 7), (1, 99)):
         weights = {name: jnp.asarray(values.values[chain, draw]) for name, values in drawn.items()}
         paths = path.effective_weights(weights)
         assert relative_error(paths @ paths.T / paths.shape[1], expected[chain, draw]) < 1e-10
 
 
-def test_f_of_exact_weights_has_the_conditional_moments(case):
-    """Many weight draws of one U: mean and variance of f on the test inputs against the closed form."""
-    model, draws = case
-    one = draws.isel(chain=[0], draw=[5])
-    count = 2000  # As many weights as of all chains above, by the same program.
-    repeated = one["posterior"].to_dataset().isel(draw=np.zeros(count, int)).assign_coords(draw=np.arange(count))
-    drawn = collapsed.weights(type(draws).from_dict({"posterior": repeated}), model, seed=4)
-    test = jnp.asarray(model.test_path_inputs)
-    outputs = np.array(
-        jax.vmap(lambda w: path.network(w, test))({name: jnp.asarray(v.values[0]) for name, v in drawn.items()})
-    )
-    order_parameter = one["posterior"]["order_parameter"].values[0, 0]
-    exact = ba.theory.predict(order_parameter, model)
-    error = np.sqrt(exact.variance / count)
-    assert np.max(np.abs(outputs.mean(0) - exact.mean) / error) < 4
+def require_conditional_law(outputs, order_parameters, model):
+    """Mean and variance of f on the test inputs, for each U in units of those of the closed form."""
+    exact = jax.jit(jax.vmap(lambda u: ba.theory.predict(u, model)))(order_parameters)
+    standard = ((outputs - exact.mean) / np.sqrt(exact.variance)).reshape(-1, outputs.shape[-1])
+    assert np.max(np.abs(standard.mean(0))) < 4 / np.sqrt(len(standard))
     # A Gaussian's sample variance has relative standard error sqrt(2 / count).
-    assert np.max(np.abs(outputs.var(0, ddof=1) / exact.variance - 1)) < 4 * np.sqrt(2 / count)
+    assert np.max(np.abs(standard.var(0) - 1)) < 4 * np.sqrt(2 / len(standard))
+
+
+def test_f_of_exact_weights_has_the_conditional_moments(case):
+    """Ten draws of all weights of each of 200 U."""
+    model, draws = case
+    network = jax.jit(jax.vmap(lambda weights: path.network(weights, jnp.asarray(model.test_path_inputs))))
+    outputs = []
+    for seed in range(10):
+        drawn = collapsed.weights(draws, model, seed=seed, thin=THIN)
+        outputs.append(network({name: each.values.reshape(-1, *each.shape[2:]) for name, each in drawn.items()}))
+    u = draws["posterior"]["order_parameter"].sel(draw=drawn["draw"]).values
+    require_conditional_law(np.stack(outputs), u.reshape(-1, *u.shape[2:]), model)
 
 
 def test_predictions_of_the_runner_are_draws_of_f_given_u(case):
-    """Law of total variance over draws: mean and variance of drawn f against conditional moments averaged over U."""
     model, draws = case
-    posterior = draws["posterior"]
-    flat = posterior["order_parameter"].values.reshape(-1, *posterior["order_parameter"].shape[2:])
-    conditional = [ba.theory.predict(u, model) for u in flat[:: len(flat) // 100]]
-    assert len(conditional) == 100
-    expected = np.mean([c.variance + c.mean**2 for c in conditional], axis=0)
-    second = posterior["prediction"] ** 2
-    spread = np.std([c.variance + c.mean**2 for c in conditional], axis=0, ddof=1) / np.sqrt(100)
-    error = np.hypot(
-        arviz_stats.mcse(second).values, 2 * spread
-    )  # successive U's are correlated: twice the naive error
-    assert np.max(np.abs(second.mean(("chain", "draw")).values - expected) / error) < 4
+    u, outputs = (draws["posterior"][name].values for name in ("order_parameter", "prediction"))
+    require_conditional_law(outputs.reshape(-1, outputs.shape[-1]), u.reshape(-1, *u.shape[2:]), model)
 
 
 def prior_draws(draw, keys):
@@ -140,33 +123,24 @@ def test_without_likelihood_every_weight_is_an_independent_normal():
     assert np.abs(np.mean(everything**4, axis=0) - 3).max() < 4.5 * np.sqrt(96 / count)
 
 
-def test_log_prior_is_the_density_that_sample_prior_draws_from():
-    """E exp(log q - log p) = 1 for draws of p and a narrower density q, regular and singular."""
-    for heads, widths, variances in (CASES[name] for name in ("upper width below heads",)):
-        arch = ba.Architecture(heads, widths, variances)
-        shapes, n = bartlett.layer_shapes(arch), jnp.array(widths, float)
-        keys = jax.random.split(jax.random.key(0), 10000)
-        draws = prior_draws(lambda k, shapes=shapes, n=n: bartlett.sample_prior(k, shapes, n), keys)
-        log_p = jax.jit(jax.vmap(lambda p, shapes=shapes, n=n: bartlett.log_prior(p, shapes, n)))(draws)
-        mean, deviation = draws.mean(0), 0.8 * draws.std(0)
-        log_q = jnp.sum(-(((draws - mean) / deviation) ** 2) / 2 - jnp.log(deviation) - jnp.log(2 * jnp.pi) / 2, axis=1)
-        ratio = np.exp(log_q - log_p)
-        assert abs(ratio.mean() - 1) < 4 * ratio.std() / np.sqrt(len(ratio))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.heavy] * (name != "upper width below heads")) for name in CASES]
+)
+def test_log_prior_is_the_density_of_prior_draws_and_these_have_the_mean_of_the_gaussian_process(name):
+    """E exp(log q - log p) = 1 for draws of p and a narrower density q; E U = s_a^2 prod s_l^2 I. Singular cases too."""
+    arch = ba.Architecture(*CASES[name])
+    shapes, widths, variances = bartlett.layer_shapes(arch), jnp.array(arch.widths, float), jnp.array(arch.variances)
 
+    def draw(key):
+        point = bartlett.sample_prior(key, shapes, widths)
+        factor = bartlett.cholesky_factors(point, shapes, widths, variances)[0]
+        return point, bartlett.log_prior(point, shapes, widths), factor @ factor.T
 
-def test_prior_moments_of_the_order_parameter():
-    """E U = s_a^2 prod s_l^2 I, singular cases included: 20,000 prior draws, every entry within 4.5 standard errors."""
-    for heads, widths, variances in CASES.values():
-        arch = ba.Architecture(heads, widths, variances)
-        shapes, n, s = bartlett.layer_shapes(arch), jnp.array(widths, float), jnp.array(variances)
-
-        def order_parameter(key, shapes=shapes, n=n, s=s):
-            factor = bartlett.cholesky_factors(bartlett.sample_prior(key, shapes, n), shapes, n, s)[0]
-            return factor @ factor.T
-
-        draws = np.asarray(prior_draws(order_parameter, jax.random.split(jax.random.key(1), 20000)))
-        error = draws.std(0) / np.sqrt(len(draws))
-        assert np.max(np.abs(draws.mean(0) - ba.theory.gp_order_parameter(arch)) / error) < 4.5
+    points, log_p, u = map(np.asarray, prior_draws(draw, jax.random.split(jax.random.key(1), 20000)))
+    mean, deviation = points.mean(0), 0.8 * points.std(0)
+    ratio = np.exp(stats.norm.logpdf(points, mean, deviation).sum(1) - log_p)
+    assert abs(ratio.mean() - 1) < 4 * ratio.std() / np.sqrt(len(ratio))
+    assert np.max(np.abs(u.mean(0) - ba.theory.gp_order_parameter(arch)) / (u.std(0) / np.sqrt(len(u)))) < 4.5
 
 
 @pytest.mark.heavy
@@ -180,36 +154,16 @@ def test_whitening_does_not_change_the_answer(monkeypatch):
         assert two_sample_z_score(by_laplace[name], by_prior[name]) < 4
 
 
-@pytest.fixture(scope="module")
-def with_weights():
-    model = tiny_model(heads=(2,), widths=(5, 4))
-    return model, ba.sample(model, chains=2, warmup=50, draws=30, keep=ba.samplers.QUANTITIES)
-
-
-def test_kept_weights_are_those_of_the_draw(with_weights):
-    posterior = with_weights[1]["posterior"]
-    assert posterior["V_0"].shape == (2, 30, 5, 4)
-    assert posterior["V_1"].dims == ("chain", "draw", "head_1", "readout_width", "width_1")
-    weights = {name: jnp.asarray(posterior[name].values[1, 7]) for name in ("V_0", "V_1", "a")}
-    effective = path.effective_weights(weights)
-    np.testing.assert_allclose(posterior["order_parameter"].values[1, 7], effective @ effective.T / 5, rtol=1e-9)
-    np.testing.assert_allclose(
-        posterior["prediction"].values[1, 7],
-        path.network(weights, jnp.asarray(with_weights[0].test_path_inputs)),
-        rtol=1e-9,
-    )
-
-
-def test_bad_weights_requests_are_named(with_weights):
-    model, tree = with_weights
+def test_bad_weights_requests_are_named(zoo):
+    model, tree = zoo_model("layers"), zoo.draws("layers", LONG)
     with pytest.raises(ValueError, match="raise thin or max_bytes"):
         collapsed.weights(tree, model, max_bytes=100)
     with pytest.raises(
-        ValueError, match=r"model must be the one that draws are of, got one with heads = \[1\], not \[2\]"
+        ValueError, match=r"model must be the one that draws are of, got one with heads = \[1\], not \[2, 2\]"
     ):
         collapsed.weights(tree, tiny_model())
     bare = type(tree).from_dict({"posterior": tree["posterior"].to_dataset()})
-    with pytest.raises(ValueError, match="draws must come from this model, got 4 Bartlett coordinates, expected 2"):
+    with pytest.raises(ValueError, match="draws must come from this model, got 14 Bartlett coordinates, expected 2"):
         collapsed.weights(bare, tiny_model())
     with pytest.raises(ValueError, match="draws must come from parameterisation 'collapsed'"):
         collapsed.weights(tree.map_over_datasets(lambda node: node.drop_vars("bartlett", errors="ignore")), model)

@@ -1,5 +1,7 @@
 """Networks with skip connections and several outputs (EXTENSIONS section 1): their law by weights and by factors."""
 
+from functools import cache
+
 import arviz_stats
 import jax
 import jax.numpy as jnp
@@ -14,15 +16,15 @@ from bayesattn.gather import gather
 from bayesattn.kernels.choice import gaussian_process
 from bayesattn.kernels.conditionals import leave_one_out
 from bayesattn.kernels.expansions import expansion, expansion_in_factor
-from bayesattn.models import Tokens, collapsed, path, token
+from bayesattn.models import Tokens, collapsed, path
 from bayesattn.network import effective_weights
 from bayesattn.samplers.program import program
 from bayesattn.tasks import TokenDataset
 from bayesattn.theory import bartlett
 from bayesattn.theory.predictor import readouts, right
 from bayesattn.theory.problem import problem_of
+from tests import zoo
 from tests.conftest import relative_error
-from tests.posteriors import two_sample_z_score, z_score
 
 NETWORKS = {
     # heads, widths, skips, outputs
@@ -64,24 +66,24 @@ def extended_model(name, examples=5, features=2, temperature=0.5):
     )
 
 
-def prior_weights(model, count, seed):
-    """Weights drawn from the prior, and U of each."""
-    posterior = path.Path.of(model)
+@cache
+def functions_by_weights(name, count):
+    """Functions of U of weights drawn from the prior."""
+    posterior = path.Path.of(extended_model(name))
 
     @jax.jit
     @jax.vmap
     def draw(key):
-        weights = posterior.draw_prior(key)
-        effective = effective_weights(weights, posterior.skips)
-        return weights, effective @ effective.T / effective.shape[1]
+        effective = effective_weights(posterior.draw_prior(key), posterior.skips)
+        return effective @ effective.T / effective.shape[1]
 
-    return draw(jax.random.split(jax.random.key(seed), count))
+    return functions_of(draw(jax.random.split(jax.random.key(1), count)))
 
 
 def functions_of(order_parameters):
     """U, the squares of its entries, products of its first and last rows, and a Laplace functional, of each draw."""
     u = np.asarray(order_parameters)
-    flat = u.reshape(len(u), -1)
+    flat = u[:, *np.tril_indices(u.shape[1])]  # U is symmetric.
     return np.column_stack([flat, flat**2, u[:, 0] * u[:, -1], np.exp(-np.trace(u, axis1=1, axis2=2))])
 
 
@@ -97,7 +99,7 @@ def test_prior_moments_by_weights_and_by_factors_agree(name):
         return problem.order_parameter(bartlett.sample_prior(key, shapes, problem.widths), shapes)
 
     drawn = by_factors(jax.random.split(jax.random.key(0), count))
-    one, other = functions_of(drawn), functions_of(prior_weights(model, count, 1)[1])
+    one, other = functions_of(drawn), functions_by_weights(name, count)
     error = np.sqrt((one.var(0) + other.var(0)) / count)
     assert np.max(np.abs(one.mean(0) - other.mean(0)) / error) < ERRORS
     limit = np.asarray(ba.theory.gp_order_parameter(arch))
@@ -108,7 +110,7 @@ def test_chi_squared_laws_that_begin_at_the_wrong_column_are_seen(monkeypatch):
     """Those of the columns beside the copied ones begin at N - k."""
     monkeypatch.setattr(bartlett, "sample_prior", _sample_from_the_first_column)
     with pytest.raises(AssertionError):
-        test_prior_moments_by_weights_and_by_factors_agree("a skip")
+        test_prior_moments_by_weights_and_by_factors_agree(*LIGHT)
 
 
 def _sample_from_the_first_column(key, shapes, widths):
@@ -119,61 +121,6 @@ def _sample_from_the_first_column(key, shapes, widths):
         parts.append(jnp.log(2 * jax.random.gamma(diagonal_key, freedom / 2)) / 2)
         parts.append(jax.random.normal(normal_key, (shape.size - shape.logs,)))
     return jnp.concatenate(parts)
-
-
-@pytest.fixture(scope="module", params=EACH)
-def drawn(request):
-    """A model, and draws with weights in each parameterisation."""
-    name = request.param
-    model, light = extended_model(name, temperature=1.0), name in LIGHT
-    settings: dict = {"chains": 2, "warmup": 300, "draws": 1500} if light else {"warmup": 400, "draws": 8000}
-    kinds = ("collapsed", "path") if light else ("collapsed", "path", "token")
-    settings["keep"] = ("order_parameter", "prediction", "weights")
-    chains = {kind: ba.sample(model, parameterisation=kind, seed=seed, **settings) for seed, kind in enumerate(kinds)}
-    return model, {kind: tree["posterior"] for kind, tree in chains.items()}, 100_000 if light else 400_000
-
-
-def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(drawn):
-    """Posterior means of U, U^2, f and f^2; those of prior draws weighed by the likelihood know neither U nor chains.
-
-    Squares of U have heavy tails in the narrowest networks, so that asinh of U and f stands for them.
-    """
-    model, posteriors, count = drawn
-    for variable in ("order_parameter", "prediction"):
-        for power in (1, 2):
-            one, *others = (np.arcsinh(posterior[variable]) ** power for posterior in posteriors.values())
-            for other in others:
-                assert two_sample_z_score(one, other) < ERRORS
-    weights, u = prior_weights(model, count, 3)
-    skips = model.architecture.optional_skips
-    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
-    outputs = np.asarray(jax.vmap(lambda w: path.network(w, both, skips))(weights))
-    train, test = outputs[:, : len(model.path_inputs)], outputs[:, len(model.path_inputs) :]
-    missed = np.sum((train - model.labels).reshape(len(train), -1) ** 2, axis=1)
-    probability = np.exp(-(missed - missed.min()) / (2 * model.temperature))
-    probability /= probability.sum()
-    for variable, values in (("order_parameter", np.asarray(u)), ("prediction", test)):
-        posterior = np.arcsinh(posteriors["collapsed"][variable])
-        for power in (1, 2):
-            flat = np.arcsinh(values.reshape(len(values), -1)) ** power
-            mean = probability @ flat
-            error = np.sqrt(probability**2 @ (flat - mean) ** 2)
-            assert z_score((posterior**power).stack(entry=posterior.dims[2:]), mean, error) < ERRORS
-
-
-def test_weights_of_collapsed_draws_give_back_their_u_and_the_posterior_of_weights(drawn):
-    model, posteriors, _ = drawn
-    collapsed_draws, path_draws = posteriors["collapsed"], posteriors["path"]
-    weights = {key: collapsed_draws[key] for key in model.architecture.weight_dims()}
-    skips = model.architecture.optional_skips
-    flat = {key: jnp.asarray(each.values.reshape(-1, *each.shape[2:])) for key, each in weights.items()}
-    paths = np.asarray(jax.vmap(lambda w: effective_weights(w, skips))(flat))
-    u = paths @ np.swapaxes(paths, 1, 2) / paths.shape[2]
-    assert relative_error(u, collapsed_draws["order_parameter"].values.reshape(u.shape)) < 1e-12
-    outputs = jax.vmap(lambda w: path.network(w, jnp.asarray(model.test_path_inputs), skips))(flat)
-    assert relative_error(outputs, collapsed_draws["prediction"].values.reshape(outputs.shape)) < 1e-12
-    for key, each in weights.items():
-        assert two_sample_z_score(each**2, path_draws[key] ** 2) < ERRORS, key
 
 
 @pytest.mark.heavy
@@ -320,14 +267,6 @@ def test_statistics_of_several_outputs_have_the_same_posterior(mixed):
     assert restored.square == pytest.approx(gathered.square)
 
 
-def test_token_and_path_networks_are_one(mixed):
-    model = extended_model("skips in both layers")
-    posterior = token.Token.of(model)
-    weights = posterior.draw_prior(jax.random.key(0))
-    by_tokens = posterior.function(weights)
-    assert relative_error(path.network(weights, posterior.path_inputs, posterior.skips), by_tokens) < 1e-12
-
-
 def test_rows_are_named_by_path_and_output():
     arch = ba.Architecture((1, 2), (3, 3, 3), (1.0,) * 4, skips=(0.5, 0.0), outputs=2)
     named = arch.row_names([["same"], ["even", "odd"]], ["left", "right"])
@@ -359,7 +298,7 @@ def test_bad_architectures_are_named(change, message):
 
 def test_a_run_holds_skips_outputs_names_and_padding(tmp_path):
     model = extended_model("skips in both layers").replace(output_names=["left", "right"])
-    run = ba.runs.sample(model, tmp_path / "run", parameterisation="token", chains=2, warmup=5, draws=5, progress=False)
+    run = ba.runs.sample(model, tmp_path / "run", **zoo.LIGHT | {"parameterisation": "token"})
     held = ba.runs.Run(tmp_path / "run").model
     assert held.architecture == model.architecture
     assert held.row_names == model.row_names

@@ -78,8 +78,15 @@ def test_integrals_over_one_output_are_those_of_quadrature(name):
     assert np.sqrt(np.mean((found - exact) ** 2)) < 0.04
 
 
-@pytest.mark.parametrize("outputs", [2, 3])
-@pytest.mark.parametrize("log_prob", [two_spikes, spike_and_slab])
+@pytest.mark.parametrize(
+    ("log_prob", "outputs"),
+    [
+        (two_spikes, 3),
+        (spike_and_slab, 2),
+        pytest.param(two_spikes, 2, marks=pytest.mark.heavy),
+        pytest.param(spike_and_slab, 3, marks=pytest.mark.heavy),
+    ],
+)
 def test_integrals_over_several_outputs_are_sums_of_gaussian_ones(log_prob, outputs):
     rng, means, spreads, labels, drawn, exact = np.random.default_rng(1), [], [], [], [], []
     scales = np.repeat(SCALES, 3)

@@ -1,9 +1,8 @@
-"""Labels that are classes: their law, outputs as latents, and posteriors held against weighed prior draws."""
+"""Labels that are classes: their law, outputs as latents, scores, and messages; chains: test_one_posterior.py."""
 
 import pickle
-from functools import cache, partial
+from functools import partial
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,10 +11,9 @@ import pytest
 import bayesattn as ba
 from bayesattn.checks import calibration
 from bayesattn.classes import class_scores
-from bayesattn.models import collapsed, latent_outputs, left_out, path
-from bayesattn.network import effective_weights, path_readouts
+from bayesattn.models import collapsed, latent_outputs, left_out
 from tests.conftest import relative_error
-from tests.posteriors import prior_draws, two_sample_z_score, z_score
+from tests.zoo import classes
 
 NETWORKS = {
     # heads, widths, skips, outputs, examples, features
@@ -25,9 +23,6 @@ NETWORKS = {
     "a width of one": ((2,), (1, 1), (0.7,), 3, 6, 4),
     "a weak first path": ((2,), (1, 1), (), 1, 10, 3),
 }
-LIGHT = ("three classes", "two classes, one output")
-EACH = [pytest.param(name, marks=[pytest.mark.heavy] * (name not in LIGHT)) for name in NETWORKS]
-ERRORS = 4
 NO_THEORY = r"likelihood must be bayesattn\.Gaussian for the theory"
 
 
@@ -50,98 +45,6 @@ def model_of_classes(name, temperature=0.5):
     )
 
 
-@cache
-def collapsed_draws(name, temperature=0.5, draws=1500):
-    return ba.sample(model_of_classes(name, temperature), chains=2, warmup=300, draws=draws, seed=0, progress=False)
-
-
-@pytest.fixture(scope="module", params=EACH)
-def drawn(request):
-    """A model, and draws of it by chains that know the outputs as latents and by chains of weights."""
-    model, (draws, count) = (
-        model_of_classes(request.param),
-        (1500, 100_000) if request.param in LIGHT else (8000, 400_000),
-    )
-    by_path = ba.sample(model, parameterisation="path", chains=2, warmup=300, draws=draws, seed=1)
-    return model, {"collapsed": collapsed_draws(request.param, draws=draws), "path": by_path}, count
-
-
-def weighed_prior_draws(model, count):
-    """U and test outputs of prior draws, and the probability of each given the labels, by the law written out here."""
-    u, train, test = prior_draws(model, count)
-    train = train / model.temperature
-    if train.ndim == 2:
-        log = -np.log1p(np.exp(-train * model.labels)).sum(1)
-    else:
-        log = ((train * model.labels).sum(2) - np.log(np.exp(train).sum(2))).sum(1)
-    weights = np.exp(log - log.max())
-    return u, test, weights / weights.sum()
-
-
-def test_collapsed_chains_path_chains_and_prior_draws_have_one_posterior(drawn):
-    model, chains, count = drawn
-    posteriors = {kind: tree["posterior"] for kind, tree in chains.items()}
-    u, test, probability = weighed_prior_draws(model, count)
-    for variable, values in (("order_parameter", u), ("prediction", test)):
-        flat = np.arcsinh(values.reshape(len(values), -1))
-        for power in (1, 2):
-            one, other = (np.arcsinh(posterior[variable]) ** power for posterior in posteriors.values())
-            assert two_sample_z_score(one, other) < ERRORS
-            mean = probability @ flat**power
-            error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
-            assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
-
-
-def test_weights_give_back_the_outputs_of_their_draws(drawn):
-    model, chains, _ = drawn
-    posterior = chains["collapsed"]["posterior"]
-    weights = ba.models.collapsed.weights(chains["collapsed"], model, thin=50)
-    skips = model.architecture.optional_skips
-    flat = {key: jnp.asarray(each.values.reshape(-1, *each.shape[2:])) for key, each in weights.data_vars.items()}
-    kept = posterior.isel(draw=slice(49, None, 50))
-    paths = np.asarray(jax.vmap(lambda one: effective_weights(one, skips))(flat))
-    u = paths @ np.swapaxes(paths, 1, 2) / paths.shape[2]
-    assert relative_error(u, kept["order_parameter"].values.reshape(u.shape)) < 1e-10
-    readouts = jax.vmap(lambda one: path_readouts(one, skips))(flat)
-    # F may be as ill conditioned as layers are narrow.
-    assert relative_error(readouts, kept["readout"].values.reshape(readouts.shape)) < 1e-8
-
-
-@pytest.mark.filterwarnings("ignore:the variance of f has a heavy tail")
-def test_predictions_are_those_of_the_draws(drawn):
-    model, chains, _ = drawn
-    for tree in chains.values():
-        values = tree["posterior"]["prediction"].values
-        found = ba.predict(tree, model.test_path_inputs, keep_draws=True)
-        assert relative_error(found.draws, values) < 1e-10
-        logits = values / model.temperature
-        odds = np.exp(logits if logits.ndim == 4 else np.stack([logits, 0 * logits], -1))
-        chances = (odds / odds.sum(-1, keepdims=True)).mean((0, 1))
-        assert relative_error(found.probabilities, chances if logits.ndim == 4 else chances[..., 0]) < 1e-10
-    with pytest.raises(ValueError, match=NO_THEORY):
-        ba.validate(model, tree)
-    groups = ba.with_groups(tree, "posterior_predictive", "prior", "prior_predictive", prior_draws=400)
-    replicated = groups["posterior_predictive"]["labels"]
-    training = ba.predict(tree, model.path_inputs, keep_draws=True)
-    log_prob = jax.vmap(jax.vmap(lambda f: model.likelihood.log_prob(f, jnp.asarray(model.labels))))
-    whole = ba.with_groups(tree, "log_likelihood", joint=True)["log_likelihood"]["labels"]
-    assert relative_error(whole, log_prob(jnp.asarray(training.draws)).sum(-1)) < 1e-10
-    share = (replicated > 0).mean(("chain", "draw")).values
-    error = np.sqrt(training.probabilities * (1 - training.probabilities) / len(training.draws[0]) / 2)
-    assert np.max(np.abs(share - training.probabilities) / error) < ERRORS
-    labels = groups["prior_predictive"]["labels"].values
-    assert set(np.unique(labels)) == {*np.unique(model.labels)}
-    assert "prediction" in groups["prior"]
-
-
-def test_a_readout_is_that_of_the_weights_kept_beside_it():
-    model = model_of_classes("three classes")
-    keep = ("order_parameter", "prediction", "weights")
-    tree = ba.sample(model, chains=1, warmup=5, draws=5, keep=keep, progress=False)
-    found = ba.predict(tree, model.test_path_inputs, keep_draws=True)
-    assert relative_error(found.draws, tree["posterior"]["prediction"].values) < 1e-10
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_outputs_have_the_covariance_that_u_gives_them(name):
     model = model_of_classes(name)
@@ -152,14 +55,20 @@ def test_outputs_have_the_covariance_that_u_gives_them(name):
     by_labels = model.labels.ndim == 1 and entries > 4 * model.labels.size
     assert size == (model.labels.size if by_labels else entries)
     assert by_labels == (name == "two classes, one output")
-    given = jax.jit(partial(latent_outputs.outputs_given, kernels, factor))
-    basis = jax.jit(jax.jacfwd(lambda latents: given(latents).ravel()))(jnp.zeros(size))
-    assert relative_error(basis @ basis.T, kernels.kernel(factor)) < 2 * latent_outputs.JITTER
-    latents = jax.random.normal(jax.random.key(0), (size,))
-    seen = jax.jit(latent_outputs.projection_given)(jax.random.key(1), kernels, factor, latents)
-    outputs = kernels.by_example(latent_outputs.outputs_of(kernels.features, factor @ seen, model.architecture.outputs))
+
+    @jax.jit
+    def computed(kernels, factor, latents):
+        given = partial(latent_outputs.outputs_given, kernels, factor)
+        seen = latent_outputs.projection_given(jax.random.key(1), kernels, factor, latents)
+        outputs = latent_outputs.outputs_of(kernels.features, factor @ seen, model.architecture.outputs)
+        basis = jax.jacfwd(given)(latents).reshape(-1, size)
+        return basis, kernels.kernel(factor), kernels.by_example(outputs), given(latents)
+
+    latents = np.random.default_rng(2).normal(size=size)
+    basis, kernel, outputs, given = map(np.asarray, computed(kernels, factor, latents))
+    assert relative_error(basis @ basis.T, kernel) < 2 * latent_outputs.JITTER
     # To the deviation of what stands on the diagonal.
-    assert relative_error(outputs, given(latents)) < 1e-4
+    assert relative_error(outputs, given) < 1e-4
 
 
 @pytest.mark.parametrize("name", ["three classes", "two classes, one output"])
@@ -231,12 +140,13 @@ def test_labels_that_are_no_classes_are_named(name, change, message):
         model_of_classes(name).replace(**change)
 
 
-def test_a_run_of_classes_comes_back(tmp_path):
-    model = model_of_classes("three classes")
-    run = ba.runs.sample(model, tmp_path / "run", chains=2, warmup=5, draws=5, progress=False)
-    held = ba.runs.Run(tmp_path / "run").model
+def test_a_run_of_classes_comes_back(zoo):
+    run = ba.runs.Run(zoo.run("classes"))
+    model, held = classes(), run.model
     assert held.likelihood == model.likelihood
-    assert ba.predict(run, model.test_path_inputs).probabilities.shape == (3, 3)
+    found = ba.predict(run, model.test_path_inputs, keep_draws=True)
+    assert found.probabilities.shape == (5, 3)
+    assert relative_error(found.draws, run.draws()["posterior"]["prediction"].values) < 1e-10
     assert "classes, by the softmax" in repr(held)
 
 
@@ -295,55 +205,6 @@ def test_classes_of_the_gaussian_likelihood_have_accuracy_alone():
         ValueError, match=r"^scores are of probabilities of classes.*Categorical.* has, got a prediction"
     ):
         one_output.scores(np.ones(4))
-
-
-def outputs_of_prior(model, count):
-    """log p(Y_i | f_i) of networks drawn from the prior, shape (network, example)."""
-    posterior, skips = path.Path.of(model), model.architecture.optional_skips
-    inputs, labels = jnp.asarray(model.path_inputs), jnp.asarray(model.labels)
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        return model.likelihood.log_prob(path.network(posterior.draw_prior(key), inputs, skips), labels)
-
-    return np.asarray(draw(jax.random.split(jax.random.key(7), count)))
-
-
-def refitted(log_likelihood):
-    """Sum of log p(Y_i | Y of the others), each by prior draws weighed with the other labels alone; and its error."""
-    total, sum_of, terms = log_likelihood.sum(1), 0.0, 0.0
-    for column in log_likelihood.T:
-        weights = np.exp(total - column - np.max(total - column))
-        chance = weights @ np.exp(column) / weights.sum()
-        sum_of += np.log(chance)
-        terms += weights * (np.exp(column) - chance) / weights.sum() / chance
-    return sum_of, np.sqrt(np.sum(terms**2))
-
-
-@pytest.mark.filterwarnings("ignore:Estimated shape parameter")
-@pytest.mark.parametrize(
-    ("name", "temperature"),
-    [
-        ("two classes, one output", 0.5),
-        pytest.param("two classes, one output", 0.2, marks=pytest.mark.heavy),
-        pytest.param("three classes", 0.5, marks=pytest.mark.heavy),
-        pytest.param("three classes", 0.2, marks=pytest.mark.heavy),
-    ],
-)
-def test_leave_one_out_is_that_of_refits(name, temperature):
-    """By p(Y_i | f_i) alone the second was -4.71, with k of 0.9: 0.8 above the refits."""
-    model = model_of_classes(name, temperature)
-    tree = collapsed_draws(name, temperature)
-    groups = ba.with_groups(tree, "log_likelihood")
-    found = arviz_stats.loo(groups, pointwise=True)
-    exact, exact_error = refitted(outputs_of_prior(model, 400_000))
-    pointwise = groups["log_likelihood"]["labels"].values
-    batches = -np.log(np.mean(np.exp(-pointwise).reshape(10, -1, len(model.labels)), axis=1)).sum(1)
-    error = np.hypot(batches.std(ddof=1) / np.sqrt(10), exact_error)
-    assert abs(float(found.elpd) - exact) < ERRORS * error
-    assert error < 0.2
-    assert float(found.pareto_k.max()) < 0.85
 
 
 @pytest.mark.parametrize(("outputs", "temperature"), [(1, 0.03), (1, 1.0), (3, 0.3)])

@@ -69,7 +69,9 @@ def without_stuck_chains(draws):
     return draws.isel(chain=kept)
 
 
-@pytest.mark.parametrize(("sampler", "seed"), [*(("nuts", seed) for seed in range(3)), ("auto", 0)])
+@pytest.mark.parametrize(
+    ("sampler", "seed"), [*(("nuts", seed) for seed in range(3)), pytest.param("auto", 0, marks=pytest.mark.heavy)]
+)
 def test_a_layer_of_one_neuron_against_quadrature(sampler, seed):
     """N = 1 and two heads: U = c c^T with density exp(-|c|) / (2 pi |c|) of c, a normal variable times a normal vector.
 
@@ -115,7 +117,7 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name, temp
     heads, widths, strong = NETWORKS[name]
     model = narrow_model(heads, widths, strong, temperature)
     other, order = relabelled(model)
-    settings = {"sampler": "nuts", "draws": 6000} if name in LIGHT else {"draws": 2000}
+    settings = {"sampler": "nuts", "chains": 2, "draws": 6000} if name in LIGHT else {"draws": 2000}
     plain = bounded(ba.sample(model, warmup=400, seed=1, **settings))
     turned = bounded(ba.sample(other, warmup=400, seed=2, **settings), order)
     for found in (plain, turned):

@@ -1,6 +1,7 @@
-"""Likelihoods beside the Gaussian and classes: Student-t, counts, and one of a user's own."""
+"""Likelihoods beside the Gaussian and classes: Student-t, counts, and one's own; their chains: test_one_posterior.py."""
 
 import pickle
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,9 +12,9 @@ from scipy import stats
 import bayesattn as ba
 from bayesattn import likelihoods, runs
 from bayesattn.checks import calibration
-from tests.posteriors import prior_draws, two_sample_z_score, z_score
 
 ERRORS = 4
+FEW = {"chains": 1, "warmup": 20, "draws": 20}
 NETWORKS = {
     # heads, widths, skips, outputs, examples, features
     "one layer": ((2,), (3, 3), (), 1, 7, 4),
@@ -21,9 +22,7 @@ NETWORKS = {
     "a skip": ((2,), (3, 3), (0.8,), 1, 9, 3),
     "two outputs": ((2,), (3, 2), (), 2, 5, 6),
 }
-LIGHT = [("one layer", "counts"), ("two outputs", "outliers")]
 CASES = [(network, kind) for network in NETWORKS for kind in ("outliers", "counts")]
-EACH = [pytest.param(*case, marks=[pytest.mark.heavy] * (case not in LIGHT), id=", ".join(case)) for case in CASES]
 
 
 class Laplace(ba.Likelihood):
@@ -41,7 +40,7 @@ class Laplace(ba.Likelihood):
         return outputs + self.scale * jax.random.laplace(key, outputs.shape)
 
 
-def model_of(network, kind):
+def model_of(network, kind, likelihood=None):
     heads, widths, skips, outputs, examples, features = NETWORKS[network]
     arch = ba.Architecture(heads, widths, (1.1,) * (len(heads) + 2), skips, outputs)
     rng = np.random.default_rng(len(network))
@@ -51,46 +50,14 @@ def model_of(network, kind):
         path_inputs=rng.normal(size=(examples, arch.paths, features)),
         labels=labels.astype(float),
         architecture=arch,
-        likelihood=ba.Poisson() if kind == "counts" else ba.StudentT(scale=0.9, freedom=3.0),
+        likelihood=likelihood or (ba.Poisson() if kind == "counts" else ba.StudentT(scale=0.9, freedom=3.0)),
         test_path_inputs=rng.normal(size=(2, arch.paths, features)),
     )
 
 
-def log_likelihoods(outputs, model, kind):
-    """log p(Y | f) of each draw of f, by SciPy."""
-    if kind == "counts":
-        each = stats.poisson.logpmf(model.labels, np.exp(outputs))
-    else:
-        each = stats.t.logpdf((model.labels - outputs) / 0.9, 3) - np.log(0.9)
-    return each.reshape(len(outputs), -1).sum(1)
-
-
-@pytest.mark.filterwarnings("ignore:the log leave-one-out density")
-@pytest.mark.parametrize(("network", "kind"), EACH)
-def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior(network, kind):
-    model, light = model_of(network, kind), (network, kind) in LIGHT
-    settings = {"sampler": "nuts" if light else "auto", "chains": 2, "warmup": 300, "draws": 6000 if light else 8000}
-    kinds = ("collapsed", "path")
-    chains = [ba.sample(model, parameterisation=kind, seed=seed, **settings) for seed, kind in enumerate(kinds)]
-    u, train, test = prior_draws(model, 100_000 if light else 400_000)
-    log = log_likelihoods(train, model, kind)
-    probability = np.exp(log - log.max())
-    probability /= probability.sum()
-    assert 1 / np.sum(probability**2) > 100
-    for variable, values in (("order_parameter", u), ("prediction", test)):
-        flat = np.arcsinh(values.reshape(len(values), -1))
-        for power in (1, 2):
-            one, other = (np.arcsinh(tree["posterior"][variable]) ** power for tree in chains)
-            assert two_sample_z_score(one, other) < ERRORS
-            mean = probability @ flat**power
-            error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
-            assert z_score(one.stack(entry=one.dims[2:]), mean, error) < ERRORS
-    # Draws say what they are of, fields of the likelihood included.
-    few = chains[0].isel(draw=slice(0, 50))  # Integrals over what is left out take longer than the draws.
-    left_out = ba.with_groups(few, "log_likelihood")["log_likelihood"]["labels"]
-    assert left_out.shape == (2, 50, len(model.path_inputs))
-    new = ba.predict(chains[0], model.test_path_inputs)
-    np.testing.assert_allclose(new.mean, chains[0]["posterior"]["prediction"].mean(("chain", "draw")), rtol=1e-9)
+@partial(jax.jit, static_argnums=0)
+def labels_of(likelihood, keys, outputs):
+    return jax.vmap(lambda key: likelihood.sample(key, outputs))(keys)
 
 
 @pytest.mark.parametrize("outputs", [(3,), (3, 2)])
@@ -102,7 +69,7 @@ def test_densities_are_those_of_scipy_and_samples_theirs(outputs):
         (ba.Poisson(), stats.poisson(np.exp(f))),
     ):
         keys = jax.random.split(jax.random.key(1), 20_000)
-        drawn = np.asarray(jax.vmap(lambda key, one=likelihood: one.sample(key, jnp.asarray(f)))(keys))
+        drawn = np.asarray(labels_of(likelihood, keys, f))
         assert drawn.shape[1:] == outputs
         density = law.logpmf if isinstance(likelihood, ba.Poisson) else law.logpdf
         expected = density(drawn[0]).reshape(outputs[0], -1).sum(1)
@@ -148,18 +115,17 @@ def test_fields_of_a_likelihood_tell_models_apart_and_come_back(tmp_path):
     model = model_of("one layer", "outliers")
     other = model.replace(likelihood=ba.StudentT(scale=0.9, freedom=4.0))
     own = model.replace(likelihood=Laplace(0.3, weights=np.arange(3.0)))
-    settings = {"chains": 1, "warmup": 20, "draws": 20}
-    run = runs.sample(own, tmp_path / "run", **settings)
-    tree = ba.sample(own, **settings)
+    run = runs.sample(own, tmp_path / "run", **FEW)
+    tree = ba.sample(own, **FEW)
     np.testing.assert_array_equal(run.draws()["posterior"]["order_parameter"], tree["posterior"]["order_parameter"])
     for draws in (run, tree):
         assert ba.predict(draws, own.test_path_inputs).mean.shape == (2,)
     restored = runs.Run(run.path).model.likelihood
     assert (type(restored), restored.scale) == (Laplace, 0.3)
     np.testing.assert_array_equal(restored.weights, np.arange(3.0))
-    one = ba.sample(model, **settings)
+    one = ba.sample(model, **FEW)
     assert not np.array_equal(
-        one["posterior"]["order_parameter"], ba.sample(other, **settings)["posterior"]["order_parameter"]
+        one["posterior"]["order_parameter"], ba.sample(other, **FEW)["posterior"]["order_parameter"]
     )
     with pytest.raises(ValueError, match=r"got one with likelihood"):
         ba.predict(one, model.test_path_inputs, model=other)
@@ -198,25 +164,12 @@ class Clipped(ba.Gaussian):
 def test_a_class_of_ones_own_is_not_that_of_the_same_name():
     model = model_of("one layer", "outliers")
     own = model.replace(likelihood=StudentT())
-    settings = {"chains": 1, "warmup": 20, "draws": 20}
-    drawn = ba.sample(model, **settings)
+    drawn = ba.sample(model, **FEW)
     with pytest.raises(ValueError, match="got one with"):
         ba.predict(drawn, model.test_path_inputs, model=own)
     replicated = ba.with_groups(drawn, "posterior_predictive")["posterior_predictive"]["labels"]
     assert replicated.std() < 20
     assert isinstance(likelihoods.restored(likelihoods.name_of(StudentT()), {}), StudentT)
-
-
-def test_closed_forms_are_not_inherited():
-    model = model_of("one layer", "outliers").replace(likelihood=Clipped(0.5))
-    assert not model.has_theory
-    chains = [
-        ba.sample(model, parameterisation=kind, chains=2, warmup=300, draws=1500, seed=1)
-        for kind in ("collapsed", "path")
-    ]
-    one, other = (np.arcsinh(tree["posterior"]["prediction"]) for tree in chains)
-    assert two_sample_z_score(one, other) < ERRORS
-    assert ba.predict(chains[0], model.test_path_inputs).mean.shape == (2,)
 
 
 def test_densities_of_another_shape_are_named():
@@ -231,10 +184,9 @@ def test_densities_of_another_shape_are_named():
 
 
 def test_large_rates_are_drawn_right():
-    f = jnp.array([11.9, 12.1, 18.0])
-    keys = jax.random.split(jax.random.key(0), 4000)
-    drawn = np.asarray(jax.vmap(lambda key: ba.Poisson().sample(key, f))(keys))
-    rate = np.exp(np.asarray(f))
+    rate = np.exp([11.9, 12.1, 18.0])
+    keys = jax.random.split(jax.random.key(0), 20_000)
+    drawn = np.asarray(labels_of(ba.Poisson(), keys, np.log(rate)))
     assert np.max(np.abs(drawn.mean(0) - rate) / np.sqrt(rate / len(keys))) < ERRORS
     assert np.max(np.abs(drawn.std(0) / np.sqrt(rate) - 1)) < ERRORS / np.sqrt(2 * len(keys))
     np.testing.assert_allclose(ba.Poisson().sample(keys[0], jnp.array([60.0, 400.0])), np.exp([60.0, 400.0]), rtol=1e-9)
