@@ -1,8 +1,7 @@
-"""Posteriors with known answers, and the comparison of draws with them."""
+"""Posteriors with known answers."""
 
 from pathlib import Path
 
-import arviz_stats
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -89,18 +88,6 @@ def exact_scalar_posterior(model, points=400):
     cross = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.test_path_inputs, arch))
     f_given_u = values[:, None] * ((projected / variances) @ eigenvectors.T @ cross)
     return probability @ values, probability @ f_given_u, np.log(evidence)
-
-
-def z_score(draws, exact, exact_error: float | np.ndarray = 0.0):
-    """Largest |mean - exact| / MCSE over the entries of an array of draws; `exact` may have an error of its own."""
-    error = np.hypot(arviz_stats.mcse(draws).values, exact_error)
-    return float(np.max(np.abs(draws.mean(("chain", "draw")).values - exact) / error))
-
-
-def two_sample_z_score(draws, other):
-    """Largest difference of two means of draws in their combined Monte Carlo standard errors."""
-    error = np.hypot(arviz_stats.mcse(draws).values, arviz_stats.mcse(other).values)
-    return float(np.max(np.abs(draws.mean(("chain", "draw")).values - other.mean(("chain", "draw")).values) / error))
 
 
 def prior_draws(model, count):

@@ -16,7 +16,7 @@ from bayesattn.models import TokenAttention
 from bayesattn.models.blocks import Blocks
 from bayesattn.models.sampled_attention import number_of_weights
 from tests.models.test_attention_model import some_sites
-from tests.posteriors import z_score
+from tests.statistics import agree
 
 KEY = jax.random.key(0)
 PHI = {
@@ -345,7 +345,7 @@ def test_draws_agree_with_weighted_draws_of_the_prior(sampler):
             exact = weight @ values**power
             error = np.sqrt(weight**2 @ (values**power - exact) ** 2)
             assert float(arviz_stats.ess(draws**power).min()) > 400
-            assert z_score(draws**power, exact, error) < 4
+            agree(draws**power, exact, error)
 
 
 @pytest.mark.parametrize("likelihood", ["Gaussian", "StudentT"])

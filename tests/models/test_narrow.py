@@ -14,7 +14,8 @@ import xarray as xr
 
 import bayesattn as ba
 from bayesattn.theory import bartlett
-from tests.posteriors import narrow_model, two_sample_z_score, z_score
+from tests.posteriors import narrow_model
+from tests.statistics import agree
 
 NETWORKS = {
     # heads, widths, the path that labels follow
@@ -100,7 +101,7 @@ def test_a_layer_of_one_neuron_against_quadrature(sampler, seed):
     assert abs(exact - 0.0932) < 5e-4
     draws = ba.sample(model, sampler, chains=2, warmup=300, draws=2000 if sampler == "auto" else 6000, seed=seed)
     found = bounded(draws).isel(entry=slice(1))
-    assert z_score(found, exact) < 4
+    agree(found, exact)
     assert float(arviz_stats.rhat(found).max()) < 1.01
     assert float(arviz_stats.mcse(found).max()) < 0.05
 
@@ -122,13 +123,13 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name, temp
     turned = bounded(ba.sample(other, warmup=400, seed=2, **settings), order)
     for found in (plain, turned):
         assert float(arviz_stats.rhat(found).max()) < 1.01
-    assert two_sample_z_score(plain, turned) < 4
+    agree(plain, turned)
     if name not in LIGHT:
         drawn = ba.sample(model, parameterisation="path", warmup=1000, draws=3000, seed=3)
         weights = bounded(without_stuck_chains(drawn))
         assert float(arviz_stats.rhat(weights).max()) < 1.01
-        assert two_sample_z_score(plain, weights) < 4
-        assert two_sample_z_score(turned, weights) < 4
+        agree(plain, weights)
+        agree(turned, weights)
 
 
 def test_the_prior_density_is_that_of_the_sampler_however_heads_are_called():

@@ -22,7 +22,8 @@ from tests.conftest import relative_error
 from tests.models import test_collapsed, test_extended, test_likelihoods, test_own_likelihoods
 from tests.models.test_likelihoods import NO_THEORY, model_of_classes
 from tests.models.test_own_likelihoods import Clipped, model_of
-from tests.posteriors import tiny_model, two_sample_z_score, z_score
+from tests.posteriors import tiny_model
+from tests.statistics import agree
 
 ERRORS = 4
 LIGHT = {
@@ -140,9 +141,9 @@ def test_collapsed_chains_path_chains_and_weighed_prior_draws_have_one_posterior
         for power in (1, 2):
             mean = probability @ flat**power
             error = np.sqrt(probability**2 @ (flat**power - mean) ** 2)
-            assert z_score(known**power, mean, error) < ERRORS, variable
+            agree(known**power, mean, error)
             for other in drawn_by:
-                assert two_sample_z_score(known**power, other**power) < ERRORS, variable
+                agree(known**power, other**power)
 
 
 def test_weights_give_back_the_draws_that_they_are_of(drawn):

@@ -16,7 +16,8 @@ from bayesattn.checks.diagnostics import FEWEST_ROUND_TRIPS
 from bayesattn.samplers import Job, goal, suited_sampler
 from bayesattn.samplers.goal import warn_of_poor_mixing
 from bayesattn.samplers.tempered import Tempered
-from tests.posteriors import two_modes, z_score
+from tests.posteriors import two_modes
+from tests.statistics import agree
 
 SMALL = {"warmup": 200, "draws": 500, "progress": False}
 
@@ -25,7 +26,7 @@ SMALL = {"warmup": 200, "draws": 500, "progress": False}
 def drawn():
     """Draws that a user gets who reads nothing."""
     model, _ = two_modes()
-    return ba.sample(model, **SMALL)
+    return ba.sample(model, **SMALL | {"draws": 2000})
 
 
 def signs(draws, row):
@@ -34,10 +35,10 @@ def signs(draws, row):
 
 
 def test_the_default_crosses_between_modes(drawn):
-    """Within 4 errors of both routes; by NUTS, P(V_2 > 0) is 0 where 0.083 is right, and R-hat is clean."""
+    """As both routes say; by NUTS, P(V_2 > 0) is 0 where 0.083 is right, and R-hat is clean."""
     _, exact = two_modes()
     for row, name in ((2, "v1"), (4, "v2")):
-        assert z_score(signs(drawn, row).rename("sign"), float(exact[name]), 0.006) < 4
+        agree(signs(drawn, row).rename("sign"), float(exact[name]), 0.006)
     heads = ba.heads(drawn)
     assert np.all(np.abs(heads.scores - exact["scores"]) < 4 * np.hypot(heads.error, 0.006))
 
@@ -94,7 +95,8 @@ def test_a_run_keeps_the_sampler_that_was_chosen(drawn, tmp_path):
     model, _ = two_modes()
     run = runs.sample(model, tmp_path / "run", **SMALL)
     assert run.job.sampler == "tempered"
-    np.testing.assert_array_equal(run.draws()["posterior"]["order_parameter"], drawn["posterior"]["order_parameter"])
+    first = drawn["posterior"]["order_parameter"][:, : SMALL["draws"]]
+    np.testing.assert_array_equal(run.draws()["posterior"]["order_parameter"], first)
     assert runs.sample(model, tmp_path / "run", **SMALL).complete
     with pytest.raises(runs.RunError, match="sampler = tempered, got nuts"):
         runs.sample(model, tmp_path / "run", sampler="nuts", **SMALL)

@@ -16,7 +16,7 @@ from bayesattn.checks import calibration
 from bayesattn.models import collapsed
 from bayesattn.samplers import Job, blocks, curvature
 from tests import zoo as models
-from tests.posteriors import two_sample_z_score
+from tests.statistics import agree
 
 ERRORS = 4
 REFERENCE = models.LONG | {"chains": 4, "draws": 2000}
@@ -68,8 +68,8 @@ def simulations(model):
 def require_like(tree, reference):
     """U, and its square, of two trees of draws."""
     u, v = (np.arcsinh(each["posterior"]["order_parameter"]) for each in (tree, reference))
-    assert two_sample_z_score(u, v) < ERRORS
-    assert two_sample_z_score(u**2, v**2) < ERRORS
+    agree(u, v)
+    agree(u**2, v**2)
 
 
 def test_draws_are_like_ours(model, reference):

@@ -18,7 +18,8 @@ from bayesattn.network import effective_weights
 from bayesattn.samplers import QUANTITIES, Job
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers.blocks import plan
-from tests.posteriors import exact_scalar_posterior, tiny_model, two_sample_z_score, z_score
+from tests.posteriors import exact_scalar_posterior, tiny_model
+from tests.statistics import COMPARISONS, LEVEL, agree, p_values
 from tests.zoo import LIGHT
 
 RUN = {"chains": 4, "warmup": 400, "draws": 1000}
@@ -69,8 +70,8 @@ CASES = [
 def test_draws_have_the_known_posterior_means(scalar_model, scalar_draws, case):
     exact_u, exact_f, _ = exact_scalar_posterior(scalar_model)
     posterior = scalar_draws(*case)["posterior"]
-    assert z_score(posterior["order_parameter"], exact_u) < 4
-    assert z_score(posterior["prediction"], exact_f) < 4
+    agree(posterior["order_parameter"], exact_u)
+    agree(posterior["prediction"], exact_f)
 
 
 def test_trajectories_of_a_number_of_steps_adapt_their_step(scalar_model):
@@ -87,8 +88,10 @@ def test_trajectories_of_a_number_of_steps_adapt_their_step(scalar_model):
 def test_a_wrong_temperature_is_detected(scalar_model, scalar_draws, case):
     wrong_u, wrong_f, _ = exact_scalar_posterior(scalar_model.replace(temperature=1.5 * scalar_model.temperature))
     posterior = scalar_draws(*case)["posterior"]
-    apart = max(z_score(posterior["order_parameter"], wrong_u), z_score(posterior["prediction"], wrong_f))
-    assert apart > 4
+    found = (
+        p_values(posterior[name], wrong)[0] for name, wrong in (("order_parameter", wrong_u), ("prediction", wrong_f))
+    )
+    assert min(p.min() for p in found) < LEVEL / COMPARISONS
 
 
 @pytest.mark.heavy
@@ -96,7 +99,7 @@ def test_token_and_path_draws_agree_on_two_layers():
     model = tiny_model(heads=(2, 2), widths=(3, 4, 2), variances=(1.0, 0.8, 1.2, 1.1))
     token, paths = (ba.sample(model, "nuts", name, **RUN)["posterior"] for name in ("token", "path"))
     for name in ("order_parameter", "prediction"):
-        assert two_sample_z_score(token[name], paths[name]) < 4
+        agree(token[name], paths[name])
 
 
 def test_blocks_are_bit_identical_to_numpyro(monkeypatch):
@@ -156,8 +159,8 @@ def test_models_widths_and_purposes_have_random_numbers_of_their_own(scalar_mode
 def test_vectorised_chains_have_the_known_posterior_means(scalar_model):
     draws = ba.sample(scalar_model, **RUN | {"draws": 500}, chain_method="vectorised")["posterior"]
     exact_u, exact_f, _ = exact_scalar_posterior(scalar_model)
-    assert z_score(draws["order_parameter"], exact_u) < 4
-    assert z_score(draws["prediction"], exact_f) < 4
+    agree(draws["order_parameter"], exact_u)
+    agree(draws["prediction"], exact_f)
 
 
 def test_datatree_has_arviz_groups_and_path_names(scalar_draws):

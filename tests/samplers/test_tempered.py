@@ -19,7 +19,7 @@ from bayesattn import runs
 from bayesattn.checks import calibration
 from bayesattn.network import effective_weights
 from bayesattn.samplers import Job, tempered
-from tests.posteriors import z_score
+from tests.statistics import agree
 from tests.test_runs import StopAfter
 
 DATA = Path(__file__).parents[1] / "data" / "two_skips.npz"
@@ -180,7 +180,7 @@ def test_narrow_networks_with_skips_and_several_outputs(name):
     drawn = ba.sample(model, "tempered", warmup=500, draws=1000, seed=1)["posterior"]["order_parameter"]
     assert effective(drawn) > 200
     mean, error = by_cooling(model, seed=2)
-    assert z_score(drawn, mean, error) < 4
+    agree(drawn, mean, error)
 
 
 @pytest.fixture(scope="module")
@@ -201,7 +201,7 @@ def test_means_are_those_of_weighed_prior_draws(warm, drawn):
     """Within 4 errors of both routes together."""
     assert effective(drawn["posterior"]["order_parameter"]) > 200
     mean, error = by_importance(warm, seed=1)
-    assert z_score(drawn["posterior"]["order_parameter"], mean, error) < 4
+    agree(drawn["posterior"]["order_parameter"], mean, error)
 
 
 def test_neighbours_exchange_places_by_the_ratio_of_their_likelihoods():
