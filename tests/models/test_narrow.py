@@ -118,7 +118,7 @@ def test_relabelled_paths_and_weight_space_chains_give_the_same_draws(name, temp
     heads, widths, strong = NETWORKS[name]
     model = narrow_model(heads, widths, strong, temperature)
     other, order = relabelled(model)
-    settings = {"sampler": "nuts", "chains": 2, "draws": 6000} if name in LIGHT else {"draws": 2000}
+    settings = {"sampler": "nuts", "draws": 6000} if name in LIGHT else {"draws": 2000}
     plain = bounded(ba.sample(model, warmup=400, seed=1, **settings))
     turned = bounded(ba.sample(other, warmup=400, seed=2, **settings), order)
     for found in (plain, turned):
