@@ -33,12 +33,12 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 COMPILED = os.environ["JAX_COMPILATION_CACHE_DIR"]
 SECONDS = os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 LONGEST = [
-    "test_likelihoods.py",
+    "test_one_posterior.py",
     "test_langevin.py",
-    "test_extended.py",
+    "test_dense.py",
     "test_attention_model.py",
     "test_coefficient.py",
-    "test_own_likelihoods.py",
+    "test_elsewhere.py",
 ]
 """Files of tests that take longest, those that compile most of them."""
 ROOM = 2**32

@@ -40,6 +40,15 @@ def scalar_draws(scalar_model):
     return draw
 
 
+@pytest.fixture
+def interruptible():
+    """Processes that a shell begins in the background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_that_another_thread_takes_interrupts(scalar_model):
     """The main thread, which handles it, sleeps until a block ends or it looks itself; it slept until all chains ended."""
     done, sent = dict.fromkeys(range(RUN["chains"]), 0), []
