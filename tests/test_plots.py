@@ -267,12 +267,12 @@ def test_a_correlation_that_one_seed_lacks_is_that_of_the_others():
     network = known[0].networks["posterior"]
     even = dataclasses.replace(known[0], networks={"posterior": dataclasses.replace(network, drops=0 * network.drops)})
     mean = np.mean([each.correlation("posterior", "theory") for each in known])
-    assert title(*known).endswith(f": rank correlation {mean:.2f}")
-    assert title(*known, even).endswith(f": rank correlation {mean:.2f} (n/a of 1 of 3 seeds)")
-    assert title(even, even).endswith(": the same is lost with each")
+    assert title(*known).endswith(f":\nrank correlation {mean:.2f}")
+    assert title(*known, even).endswith(f":\nrank correlation {mean:.2f} (n/a of 1 of 3 seeds)")
+    assert title(even, even).endswith(":\nthe same is lost with each")
     flat = dataclasses.replace(known[0], scores={key: [np.ones(4), np.ones(4)] for key in ("theory", "draws")})
     with pytest.warns(stats.ConstantInputWarning):
-        assert title(flat).endswith(": rank correlation n/a")
+        assert title(flat).endswith(":\nrank correlation n/a")
 
 
 def test_what_is_missing_is_said():

@@ -92,7 +92,7 @@ def lost_without_each(axes: Axes, comparisons: Sequence[Comparison], name: str) 
     axes.set(
         xlabel="head score by theory",
         ylabel="accuracy lost without the head (points)",
-        title=f"{NETWORKS[name]}: {text}",
+        title=f"{NETWORKS[name]}:\n{text}",
     )
 
 
