@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+import threading
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -29,6 +30,8 @@ from bayesattn.tokens import Tokens
 
 KERNEL_ATTRIBUTES = ("_kernels_of_inputs", "_origin")
 """Attributes that lead to the kernels. Pickles and copies omit them: kernels can be 1000 times larger than the data."""
+MAKING_KERNELS = threading.RLock()
+"""Threads that ask for the kernels of one model wait for the first; since Python 3.12 cached properties have no lock."""
 DATASET_FIELDS = tuple(each.name for each in dataclasses.fields(Dataset))
 """Fields of the dataset that a model accepts by name."""
 
@@ -278,7 +281,8 @@ class Model(NetworkPosterior):
 
         `replace` reuses the kernel, unless the path inputs, the paths, the outputs, s_0 or the form of the kernel change.
         """
-        kernels = self._kernels_of_inputs.with_labels(self.labels)
+        with MAKING_KERNELS:
+            kernels = self._kernels_of_inputs.with_labels(self.labels)
         return kernels if self.temperature is None else kernels.at(self.temperature)
 
     @cached_property
