@@ -183,13 +183,10 @@ def plant(count, seed, commit, skip):
     room, stored = BUILD / f"room-{name}", BUILD / f"found-{name}.json"
     shutil.rmtree(room, ignore_errors=True)
     room.mkdir(parents=True)
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
-    for file in files:
-        (room / file).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(ROOT / file, room / file)
-    if commit:
-        shutil.rmtree(room / "tests")
-        archive = subprocess.run(["git", "archive", commit, "tests"], cwd=ROOT, capture_output=True, check=True)
+    for revision, places in (("HEAD", []), (commit, ["tests"]))[: 2 if commit else 1]:
+        for place in places:
+            shutil.rmtree(room / place)
+        archive = subprocess.run(["git", "archive", revision, *places], cwd=ROOT, capture_output=True, check=True)
         subprocess.run(["tar", "x"], cwd=room, input=archive.stdout, check=True)
     known = json.loads(stored.read_text()) if stored.exists() else {}
     for number, fault in enumerate(drawn(count, seed)):
