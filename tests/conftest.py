@@ -88,7 +88,8 @@ def pytest_collection_modifyitems(items):
 
 
 def relative_error(value, reference):
-    return float(np.max(np.abs(np.asarray(value) - reference)) / np.max(np.abs(reference)))
+    value, reference = np.asarray(value), np.asarray(reference)
+    return float(np.max(np.abs(value - reference)) / np.max(np.abs(reference)))
 
 
 def model_of(path_inputs, labels, arch, temperature, **others):

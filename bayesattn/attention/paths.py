@@ -148,14 +148,21 @@ def paths_from_matrices(
     """
     one_of("readout", readout, (*READOUTS, EVERY_POSITION))
     inputs, mask = checked_tokens("inputs", inputs, mask)
+    checked = tuple(checked_matrices(matrices, len(inputs), inputs.shape[1], mask, renormalise))
+    xi = _through(inputs, checked, mask, readout, checked_skips(skips, len(checked)))
+    return xi if readout != EVERY_POSITION else _positions(xi, mask)
+
+
+@partial(jax.jit, static_argnames=("readout", "skips"))
+def _through(inputs: Checked, matrices: Checked, mask: Checked, readout: str, skips: tuple[bool, ...]) -> Array:
+    """Path inputs through matrices of all layers; with readout "all", padding positions are kept."""
     tokens = inputs.shape[1]
-    checked = checked_matrices(matrices, len(inputs), tokens, mask, renormalise)
     rows = readout_rows(tokens, readout, mask)
     attention = jnp.broadcast_to(rows, (len(inputs), *rows.shape[1:]))
-    for layer, skip in zip(reversed(checked), reversed(checked_skips(skips, len(checked))), strict=True):
-        attention = one_layer_back(attention, jnp.asarray(layer), skip)
-    xi = jnp.einsum("ept,etf->epf", attention, jnp.asarray(inputs))
-    return xi if readout != EVERY_POSITION else _positions(_by_position(xi, tokens), mask)
+    for layer, skip in zip(reversed(matrices), reversed(skips), strict=True):
+        attention = one_layer_back(attention, layer, skip)
+    xi = jnp.einsum("ept,etf->epf", attention, inputs)
+    return xi if readout != EVERY_POSITION else _by_position(xi, tokens)
 
 
 def checked_skips(skips: Checked, layers: int) -> tuple[bool, ...]:

@@ -25,9 +25,9 @@ def whitening(request):
 
 def test_a_point_comes_back(whitening):
     z = jnp.asarray(np.random.default_rng(1).normal(size=SIZE))
-    assert relative_error(whitening.whitened(whitening.point(z)), z) < 1e-12
+    assert relative_error(jax.jit(lambda at: whitening.whitened(whitening.point(at)))(z), z) < 1e-12
 
 
 def test_its_volume_is_the_determinant(whitening):
-    determinant = jnp.linalg.slogdet(jax.jacfwd(whitening.point)(jnp.zeros(SIZE)))[1]
+    determinant = np.linalg.slogdet(jax.jit(jax.jacfwd(whitening.point))(np.zeros(SIZE)))[1]
     np.testing.assert_allclose(whitening.log_volume(), determinant, rtol=1e-12)
