@@ -25,7 +25,7 @@ BUILD = ROOT / "build" / "planted"
 PLACES = ("theory", "kernels", "likelihoods", "models", "samplers", "checks", "runs", "attention", "network")
 LINES = ("FAILED", "ERROR ")
 PYTEST = (sys.executable, "-m", "pytest", "--numprocesses=0", "--quiet", "-p", "no:cacheprovider")
-SECONDS = 1500
+SECONDS = 600
 """After which a fault counts as not found, unless its tests hang, which others would see."""
 OTHER = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}

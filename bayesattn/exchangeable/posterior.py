@@ -6,6 +6,7 @@ Value coordinates are independent of each other and have the same posterior cova
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.scipy.linalg import cho_solve
@@ -42,7 +43,11 @@ def latent_posterior(features: Checked, values: Checked, noise: float, prior: fl
     Raises:
         ValueError: shapes that do not fit, no tokens, a standard deviation that is not above 0.
     """
-    features, values, noise, prior = _checked(features, values, noise, prior)
+    return _latent_posterior(*_checked(features, values, noise, prior))
+
+
+@jax.jit
+def _latent_posterior(features: Array, values: Array, noise: Checked, prior: Checked) -> LatentPosterior:
     precision = features.T @ features + (noise / prior) ** 2 * jnp.eye(features.shape[1])
     cholesky = (jnp.linalg.cholesky(precision), True)
     return LatentPosterior(
@@ -57,6 +62,11 @@ def query_posterior(
     """Posterior of z phi(q) for query features (m, d_phi); other arguments and errors as for `latent_posterior`."""
     latent = latent_posterior(features, values, noise, prior)
     queries = jnp.asarray(finite_array("query_features", query_features, ("queries", latent.mean.shape[1])))
+    return _at_queries(latent, queries)
+
+
+@jax.jit
+def _at_queries(latent: LatentPosterior, queries: Array) -> QueryPosterior:
     return QueryPosterior(queries @ latent.mean.T, jnp.einsum("qf,fg,qg->q", queries, latent.covariance, queries))
 
 
@@ -81,6 +91,11 @@ def dual_posterior(
     _, values, noise, prior = _checked(gram, values, noise, prior)
     cross = jnp.asarray(finite_array("cross", cross, (len(gram), "queries")))
     diagonal = jnp.asarray(finite_array("diagonal", diagonal, (cross.shape[1],)))
+    return _dual_posterior(gram, cross, diagonal, values, noise, prior)
+
+
+@jax.jit
+def _dual_posterior(gram, cross, diagonal, values, noise, prior) -> QueryPosterior:
     cholesky = (jnp.linalg.cholesky(gram + (noise / prior) ** 2 * jnp.eye(len(gram))), True)
     weights = cho_solve(cholesky, cross)
     return QueryPosterior(weights.T @ values, prior**2 * (diagonal - jnp.einsum("nq,nq->q", cross, weights)))
@@ -91,10 +106,15 @@ def log_evidence(gram: Checked, values: Checked, noise: float, prior: float) -> 
     """log p(V | keys) = sum over value coordinates of log N(V_j; 0, tau^2 G + sigma^2 I); arguments as `dual_posterior`."""
     gram = jnp.asarray(finite_array("gram", gram, (len(np.asarray(values)),) * 2))
     _, values, noise, prior = _checked(gram, values, noise, prior)
+    return float(_log_evidence(gram, values, noise, prior))
+
+
+@jax.jit
+def _log_evidence(gram, values, noise, prior):
     cholesky = jnp.linalg.cholesky(prior**2 * gram + noise**2 * jnp.eye(len(gram)))
     fit = jnp.sum(values * cho_solve((cholesky, True), values))
     size = values.shape[1] * (2 * jnp.sum(jnp.log(jnp.diag(cholesky))) + len(gram) * np.log(2 * np.pi))
-    return -float(fit + size) / 2
+    return -(fit + size) / 2
 
 
 @with_own_settings
