@@ -115,7 +115,8 @@ def cover():
         files = json.loads(found.read_text())["files"]
         lines = {module: reached["executed_lines"] for module, reached in files.items()}
         stored.write_text(json.dumps({"seconds": seconds, "lines": lines}))
-        data.unlink(missing_ok=True), found.unlink()
+        data.unlink(missing_ok=True)
+        found.unlink()
         print(f"{seconds:5.0f} s  {name}  {tested.stdout.splitlines()[-1]}", flush=True)
 
 

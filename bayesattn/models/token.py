@@ -62,7 +62,7 @@ class Token(Path):
 
     def _by_example(self) -> list[str]:
         """Names of the fields whose first axis is the example axis."""
-        return ["inputs", "matrices", "labels", *(["read"] if len(self.read) > 1 else [])]
+        return [*super()._by_example(), "inputs", "matrices", *(["read"] if len(self.read) > 1 else [])]
 
 
 def network(
