@@ -26,7 +26,7 @@ PLACES = ("theory", "kernels", "likelihoods", "models", "samplers", "checks", "r
 LINES = ("FAILED", "ERROR ")
 PYTEST = (sys.executable, "-m", "pytest", "--numprocesses=0", "--quiet", "-p", "no:cacheprovider")
 SECONDS = 600
-"""After which a fault counts as not found, unless its tests hang, which others would see."""
+"""After which a fault counts as not found."""
 OTHER = {ast.Add: "-", ast.Sub: "+", ast.Mult: "/", ast.Div: "*"}
 COMPARED = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
 

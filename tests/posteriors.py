@@ -2,14 +2,10 @@
 
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
 import bayesattn as ba
-from bayesattn.models import path
-from bayesattn.network import effective_weights
 
 
 def tiny_model(temperature=0.5, heads=(1,), widths=(3, 4), variances=(1.2, 0.9, 1.1), examples=6, features=4, tokens=5):
@@ -88,19 +84,3 @@ def exact_scalar_posterior(model, points=400):
     cross = np.asarray(ba.theory.kernel([[1.0]], model.path_inputs, model.test_path_inputs, arch))
     f_given_u = values[:, None] * ((projected / variances) @ eigenvectors.T @ cross)
     return probability @ values, probability @ f_given_u, np.log(evidence)
-
-
-def prior_draws(model, count):
-    """U of prior draws, and outputs on the training and on the test inputs."""
-    posterior, skips = path.Path.of(model), model.architecture.optional_skips
-    both = jnp.concatenate([jnp.asarray(model.path_inputs), jnp.asarray(model.test_path_inputs)])
-
-    @jax.jit
-    @jax.vmap
-    def draw(key):
-        weights = posterior.draw_prior(key)
-        paths = effective_weights(weights, skips)
-        return paths @ paths.T / paths.shape[1], path.network(weights, both, skips)
-
-    u, outputs = map(np.asarray, draw(jax.random.split(jax.random.key(3), count)))
-    return u, *np.split(outputs, [len(model.path_inputs)], axis=1)

@@ -90,7 +90,7 @@ def scaled_features(path_inputs: Checked, input_variance: Number) -> Features:
     """Path inputs of shape (P, Pi, N_0) times s_0 / sqrt(N_0 Pi), with paths last, so that a matrix product mixes them."""
     scale = input_scale(input_variance, *path_inputs.shape[1:])
     if isinstance(path_inputs, np.ndarray) and not is_traced(scale):  # Nothing to compile.
-        return jnp.asarray(np.ascontiguousarray(np.swapaxes(path_inputs, 1, 2)) * scale)
+        return jnp.asarray(np.swapaxes(path_inputs, 1, 2) * scale)
     return _scaled(path_inputs, scale)
 
 

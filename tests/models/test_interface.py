@@ -19,8 +19,9 @@ from bayesattn.models import Collapsed, LatentModel
 from bayesattn.models.path import network
 from tests import zoo as models
 from tests.posteriors import tiny_model
-from tests.samplers.test_elsewhere import ERRORS, REFERENCE, SEED, require_like
+from tests.samplers.test_elsewhere import REFERENCE, SEED, require_like
 
+ERRORS = 4
 DRAWS = 2000
 """Of each of two chains: all draws of collapsed coordinates here are 4,000 at once, of one compiled program."""
 KEY = jax.random.key(0)

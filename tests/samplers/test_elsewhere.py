@@ -18,10 +18,8 @@ from bayesattn.samplers import Job, blocks, curvature
 from tests import zoo as models
 from tests.statistics import agree
 
-ERRORS = 4
 REFERENCE = models.LONG | {"chains": 4, "draws": 2000}
 SEED = 41
-"""Of these draws in the zoo alone."""
 BARKER = "numpyro.infer.barker.BarkerMH"
 BARKERS = {"sampler": numpyro.infer.BarkerMH, "warmup": 1000, "options": {"target_accept_prob": 0.5}}
 """Settings of one compiled program."""
