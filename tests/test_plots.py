@@ -377,8 +377,8 @@ def test_the_command_draws_and_refuses(run, command, tmp_path):
         assert status == 2
         assert said in err
     status, out, _ = command("plot", run.path, "--kind", "energy")
-    assert out == "figure in one-nuts-20-3.png\n"
-    assert [file.name for file in sorted(tmp_path.iterdir())] == ["figure.pdf", "one-nuts-20-3.png"]
+    assert out == f"figure in {run.path.name}.png\n"
+    assert [file.name for file in sorted(tmp_path.iterdir())] == ["figure.pdf", f"{run.path.name}.png"]
 
 
 def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
