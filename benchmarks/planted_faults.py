@@ -135,7 +135,8 @@ def drawn(count, seed):
         for kind, line, start, end, replacement in candidates(path.read_text()):
             if tests := reached.get((module, line)):
                 near = (f"test_{Path(module).stem}.py", Path(module).parts[1])
-                order = sorted(tests, key=lambda name: (*(place not in Path(name).parts for place in near), seconds[name]))
+                far = {name: [place not in Path(name).parts for place in near] for name in tests}
+                order = sorted(tests, key=lambda name: (far[name], seconds[name]))
                 fault = {"module": module, "line": line, "kind": kind, "start": start, "end": end}
                 of_kind[kind].append(fault | {"replacement": replacement, "tests": order})
     source, faults = random.Random(seed), []
