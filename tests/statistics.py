@@ -1,9 +1,10 @@
-"""Comparisons of draws with exact means, or with other draws, with a level and a power.
+"""Comparisons of draws and estimates with what is exact, or with others, with a level and a power.
 
-All comparisons by `agree` in a run of all tests, heavy ones too, together raise a false alarm with probability `LEVEL` at
-most. Each entry is one comparison, so each has the level LEVEL / COMPARISONS (Bonferroni). Its p-value is from Student's
-law, because the error is estimated too: the variance of an error from a window of five autocorrelation times has a relative
-variance of some 20 / ESS (Geyer 1992), which is that of a chi-square law with ESS / 10 degrees of freedom.
+All comparisons by `agree`, `near` and `likely` in a run of all tests, heavy ones too, together raise a false alarm with
+probability `LEVEL` at most. Each entry is one comparison, so each has the level LEVEL / COMPARISONS (Bonferroni). The
+p-value of draws is from Student's law, because their error is estimated too: the variance of an error from a window of five
+autocorrelation times has a relative variance of some 20 / ESS (Geyer 1992), which is that of a chi-square law with ESS / 10
+degrees of freedom.
 """
 
 from typing import NamedTuple
@@ -63,8 +64,26 @@ def agree(
 
     Asserts too that there are draws enough: a difference of `finds` standard deviations would be found.
     """
-    global made
     p, found = p_values(draws, other, error)
-    made += p.size
-    assert np.all(p >= LEVEL / COMPARISONS), f"p = {np.nanmin(p):.1g} of {p.size} comparisons"
+    likely(p)
     assert np.all(found <= finds), f"differences below {np.max(found):.2f} standard deviations might not be found"
+
+
+def near(found, expected, error, degrees=np.inf, *, finds: float, allowed=0.0) -> None:
+    """Assert that estimates are the expected values, up to the standard errors of the differences.
+
+    Any shapes that broadcast. Each error has `degrees` of freedom, infinitely many where it is known and not estimated;
+    differences may be `allowed` besides. A difference beyond these by `finds` or more, in the estimates' own units, would be
+    found with probability `POWER`, or this fails: there must be draws enough.
+    """
+    beyond = np.maximum(np.abs(np.asarray(found) - np.asarray(expected)) - allowed, 0)
+    likely(2 * stats.t.sf(beyond / error, degrees))
+    seen = np.max((stats.t.isf(LEVEL / COMPARISONS / 2, degrees) + stats.norm.isf(1 - POWER)) * np.asarray(error))
+    assert seen <= finds, f"differences below {seen:.2g} might not be found"
+
+
+def likely(p) -> None:
+    """Assert that none of these p-values is below the level of a comparison."""
+    global made
+    made += np.size(p)
+    assert np.all(np.asarray(p) >= LEVEL / COMPARISONS), f"p = {np.min(p):.1g} of {np.size(p)} comparisons"

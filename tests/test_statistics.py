@@ -6,7 +6,7 @@ import xarray as xr
 from scipy import signal, stats
 
 from tests import statistics
-from tests.statistics import agree, p_values
+from tests.statistics import agree, likely, near, p_values
 
 
 def chains(correlation, replicates, draws=500, seed=0):
@@ -38,3 +38,20 @@ def test_a_planted_error_is_found():
         agree(draws + 1.0, 0.0)
     with pytest.raises(AssertionError, match=r"standard deviations might not be found"):
         agree(draws, 0.0, finds=0.1)
+
+
+def test_estimates_are_judged_by_their_own_errors():
+    """At the level itself, one side and the other; where few degrees of freedom are known, further off."""
+    level = statistics.LEVEL / statistics.COMPARISONS
+    for degrees in (np.inf, 4):
+        most = stats.t.isf(level / 2, degrees)
+        near(np.array([1.0, 1 + 0.99 * most * 0.1]), 1.0, 0.1, degrees, finds=(most + 2) * 0.1)
+        near(1.5 - 0.99 * most * 0.1, 1.0, 0.1, degrees, finds=(most + 2) * 0.1, allowed=0.5)
+        with pytest.raises(AssertionError, match=r"p = .* of 2 comparisons"):
+            near(np.array([1.0, 1 - 1.01 * most * 0.1]), 1.0, 0.1, degrees, finds=100)
+        with pytest.raises(AssertionError, match=r"might not be found"):
+            near(1.0, 1.0, 0.1, degrees, finds=(most + 1.2) * 0.1)
+    with pytest.raises(AssertionError, match=r"p = nan"):
+        near(np.nan, 1.0, 0.1, finds=1)
+    with pytest.raises(AssertionError, match=r"p = 1e-09 of 2 comparisons"):
+        likely([0.5, 1e-9])
