@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, ClassVar, TypeGuard
 
-import jax
 import numpy as np
+from jax.core import eval_context
 
 from bayesattn import attention
 from bayesattn._util.checks import Checked, labels_array, one_of, require_kind
@@ -291,8 +291,9 @@ class Model(NetworkPosterior):
         if (origin := vars(self).get("_origin")) is not None:
             return origin._kernels_of_inputs
         residual = None if self.compressed is None else self.compressed.residual
-        # Evaluated outside any JAX trace, because a tracer in the cache would leak.
-        with jax.ensure_compile_time_eval():
+        # Outside any JAX trace, because a tracer in the cache would leak. Under JAX's `ensure_compile_time_eval`, what is
+        # traced inside would compile small programs of its own.
+        with eval_context():
             return gaussian_process(self.path_inputs, self.labels, self.architecture, 1.0, residual=residual)
 
     @property

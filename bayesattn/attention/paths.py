@@ -287,6 +287,7 @@ def _heads(layer: LayerWeights | QueryKeyWeights) -> int:
     return jax.tree.leaves(layer)[0].shape[0]
 
 
+@partial(jax.jit, static_argnames=("tokens", "causal"))
 def allowed_keys(tokens: int, causal: bool, mask: Checked) -> Array | None:
     """Whether each query may attend to each key, shape (P, T, T) or (1, T, T); None if all may."""
     if mask is None:
@@ -323,10 +324,11 @@ def attention_matrices(
 def readout_weights(tokens: int, readout: str) -> Float[Array, " token"]:
     """Weight of each token in the readout: one-hot, or 1 / T for the mean."""
     if readout == "mean":
-        return jnp.full(tokens, 1 / tokens)
-    return jnp.zeros(tokens).at[0 if readout == "first" else -1].set(1.0)
+        return jnp.asarray(np.full(tokens, 1 / tokens))
+    return jnp.asarray(np.eye(tokens)[0 if readout == "first" else -1])
 
 
+@partial(jax.jit, static_argnames=("tokens", "readout"))
 def readout_rows(tokens: int, readout: str, mask: Checked = None) -> Float[Array, "example_or_one row token"]:
     """Weight of each token in the readout: one row, or one per position; with a mask, such rows for each example."""
     if readout == EVERY_POSITION:

@@ -90,11 +90,11 @@ def new_inputs(model: Posterior, value: Checked, mask: Checked) -> Any:
 
 
 @new_inputs.register(Model)
-def new_path_inputs(model: Model, value: Checked, mask: Checked) -> PathInputs:
+def new_path_inputs(model: Model, value: Checked, mask: Checked) -> np.ndarray:
     """New path inputs, checked; raises ValueError if they do not fit the model or come with a mask."""
     if mask is not None:
         raise BayesattnError("mask must be None for path inputs, which already include its effect, got one")
-    return jnp.asarray(checked_path_inputs("new_path_inputs", value, model.architecture, features=model.features))
+    return np.asarray(checked_path_inputs("new_path_inputs", value, model.architecture, features=model.features))
 
 
 @singledispatch

@@ -1,6 +1,7 @@
 """Queries and keys under Gaussian priors, and path inputs, attention matrices and attention maps computed from them."""
 
 from collections.abc import Mapping
+from functools import partial
 
 import equinox as eqx
 import jax
@@ -39,10 +40,7 @@ class Sequences(eqx.Module):
     @classmethod
     def of(cls, inputs, readout: str, causal: bool, mask) -> "Sequences":
         """Sequences with these settings of `bayesattn.AttentionModel`."""
-        tokens = inputs.shape[1]
-        read = jnp.asarray(attention.paths.readout_rows(tokens, readout, mask))[:, 0]
-        place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (len(inputs),))
-        return cls(jnp.asarray(inputs), attention.paths.allowed_keys(tokens, causal, mask), read, place)
+        return cls(jnp.asarray(inputs), *_reading(*inputs.shape[:2], readout, causal, mask))
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -91,6 +89,14 @@ class Sequences(eqx.Module):
         return jax.nn.softmax(logits, axis=-1)
 
 
+@partial(jax.jit, static_argnames=("examples", "tokens", "readout", "causal"))
+def _reading(examples: int, tokens: int, readout: str, causal: bool, mask):
+    """The fields `allowed`, `read` and `place` of sequences."""
+    read = attention.paths.readout_rows(tokens, readout, mask)[:, 0]
+    place = None if readout == "mean" else jnp.broadcast_to(jnp.argmax(read, axis=1), (examples,))
+    return attention.paths.allowed_keys(tokens, causal, mask), read, place
+
+
 class QueriesAndKeys(eqx.Module):
     """Queries and keys of all layers under their prior, entries Normal(0, s_q^2) and Normal(0, s_k^2).
 
@@ -111,8 +117,8 @@ class QueriesAndKeys(eqx.Module):
         hidden = model.attention_on == "hidden"
         sizes = arch.widths[: arch.depth] if hidden else (model.features,) * arch.depth
         return cls(
-            jnp.sqrt(jnp.asarray(model.query_variances)),
-            jnp.sqrt(jnp.asarray(model.key_variances)),
+            jnp.asarray(np.sqrt(model.query_variances)),
+            jnp.asarray(np.sqrt(model.key_variances)),
             tuple((count, model.key_width, size) for count, size in zip(arch.heads, sizes, strict=True)),
         )
 

@@ -141,7 +141,7 @@ class CollapsedAttention(SampledAttention):
         fields, arch = cls._fields(model), model.architecture
         shapes, widths = bartlett.layer_shapes(arch), jnp.array(arch.widths, float)
         labels, features = jnp.asarray(model.labels), model.features
-        zeros = jnp.zeros((model.examples, features, arch.paths))
+        zeros = jnp.asarray(np.zeros((model.examples, features, arch.paths)))
         temperature = jnp.asarray(1.0 if model.temperature is None else model.temperature, float)
         kernels = InFeatureSpace(zeros, labels.reshape(model.examples, -1), temperature)
         problem = Problem(kernels, widths, jnp.array(arch.variances), skips=arch.optional_skips)

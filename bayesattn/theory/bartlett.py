@@ -297,6 +297,7 @@ def _narrowed_layer(
     return np.concatenate([copied[order], lower], axis=1), np.diag(lower), order
 
 
+@partial(jax.jit, static_argnames="shapes")
 def log_prior(
     point: Float[Array, " coordinate"], shapes: tuple[LayerShape, ...], widths: Float[Array, " layer"]
 ) -> Float[Array, ""]:
