@@ -14,6 +14,7 @@ from jax._src.lax import lax
 
 import bayesattn as ba
 from bayesattn import cli
+from bayesattn._util import random
 from bayesattn.cli.compiled import compile_quickly, processor
 from bayesattn.samplers.program import program
 from tests.costs import Costs
@@ -46,6 +47,9 @@ ROOM = 2**32
 jax.config.update("jax_compilation_cache_dir", COMPILED)
 jax.config.update("jax_persistent_cache_min_compile_time_secs", float(SECONDS))
 jax.config.update("jax_compilation_cache_max_size", int(os.environ.get("JAX_COMPILATION_CACHE_MAX_SIZE", "-1")))
+if SHIFT := int(os.environ.get("BAYESATTN_TEST_SEED", "0")):
+    # Other chains and estimates of the same posteriors, in this process and its workers: `stream` finds the name here.
+    random.first_key = lambda seed: random.key_of([(seed >> 32) ^ SHIFT, seed & 0xFFFFFFFF])
 DATA = Path(__file__).parent / "data"
 OMNIGLOT_FOLDER = Path(__file__).parents[2] / "shared" / "data" / "omniglot"
 """Omniglot's small sets, which are not part of the repository."""
