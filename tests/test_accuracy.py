@@ -102,8 +102,8 @@ def test_a_gain_is_seen_either_way_unless_the_draws_are_too_few():
 
 
 def test_equally_good_predictors_are_called_different_in_one_case_of_a_hundred_at_most():
-    """3000 test sets of 500; draws move the accuracy by a normal error of 2 %, of which McNemar's test knows nothing."""
-    rng, cases, examples, spread = np.random.default_rng(0), 3000, 500, 0.02
+    """5000 test sets of 500; draws move the accuracy by a normal error of 2 %, of which McNemar's test knows nothing."""
+    rng, cases, examples, spread = np.random.default_rng(0), 5000, 500, 0.02
     counts = rng.multinomial(examples, [0.7, 0.1, 0.1, 0.1], size=cases)
     moved = np.rint(spread * examples * rng.normal(size=cases)).astype(int)
     gains = [

@@ -1,3 +1,5 @@
+import numpy as np
+import pandas as pd
 import pytest
 
 import bayesattn as ba
@@ -22,7 +24,8 @@ def test_paths_are_in_c_order_with_the_first_layer_slowest():
         (((2, 2), (10,) * 3, (1, 1, 1, -1)), r"variances\[3\] must be a finite number above 0, got -1"),
         (((2, 2), (10,) * 3, (1, 1, 0, 1)), r"variances\[2\] must be .* got 0"),
         (((2, 2), (10,) * 3, (1, 1, float("nan"), 1)), r"variances\[2\] must be .* got nan"),
-        ((2, (10,) * 3, (1,) * 4), r"heads must be a sequence"),
+        ((np.array([2.0, 2.0]), (10,) * 3, (1,) * 4), r"heads\[0\] must be a whole number"),
+        ((pd.Series([True, True]), (10,) * 3, (1,) * 4), r"heads\[0\] must be a whole number"),
     ],
 )
 def test_bad_architecture_is_named(arguments, message):

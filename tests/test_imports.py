@@ -14,48 +14,27 @@ from bayesattn.tasks import load_images
 
 PACKAGE = Path(__file__).parents[1] / "bayesattn"
 FLOORS = [
-    ["_util"],
-    ["architecture", "attention", "classes", "labels", "posterior", "checks.ranks"],
-    ["kernels", "likelihoods"],
-    ["theory"],
-    ["compressed"],
-    ["gather"],
-    ["dataset", "network", "tasks"],
-    ["tokens"],
-    ["attention_model", "model", "network_posterior"],
-    ["models"],
-    ["joining", "samplers"],
-    [
-        "checks.accuracy",
-        "checks.alignment",
-        "checks.calibration",
-        "checks.comparison",
-        "checks.diagnostics",
-        "checks.mean_predictor",
-        "checks.mixing",
-        "checks.pruning",
-        "checks.scaling",
-        "checks.temperature",
-    ],
-    [
-        "head_posterior",
-        "plots",
-        "checks.grading",
-        "checks.predicted",
-        "prediction",
-        "predictive",
-        "prior_draws",
-        "preferred_attention",
-        "reference",
-        "runs",
-        "singular",
-        "checks.statements",
-        "checks.validation",
-        "checks.verdict",
-    ],
-    ["exchangeable", "checks.study", "sweep"],
-    ["report"],
-    ["cli"],
+    names.split()
+    for names in (
+        "_util",
+        "architecture attention classes labels posterior checks.ranks",
+        "kernels likelihoods",
+        "theory",
+        "compressed",
+        "gather",
+        "dataset network tasks",
+        "tokens",
+        "attention_model model network_posterior",
+        "models",
+        "joining samplers",
+        "checks.accuracy checks.alignment checks.calibration checks.comparison checks.diagnostics checks.mean_predictor"
+        " checks.mixing checks.pruning checks.scaling checks.temperature",
+        "head_posterior plots checks.grading checks.predicted prediction predictive prior_draws preferred_attention"
+        " reference runs singular checks.statements checks.validation checks.verdict",
+        "exchangeable checks.study sweep",
+        "report",
+        "cli",
+    )
 ]
 """A module imports those of its own floor and of the floors below."""
 HOMES = {
