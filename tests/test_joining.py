@@ -144,6 +144,32 @@ def changed(tree, group, **variables):
     return tree
 
 
+OF_BOTH = {
+    "validate": ba.validate,
+    "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs, model=model),
+    "with_groups": lambda model, draws: ba.with_groups(draws, "prior", model=model),
+    "weights": lambda model, draws: ba.collapsed.weights(draws, model),
+    "readouts": mean_predictor.readout_batches,
+    "prune": pruning.posterior_readout,
+}
+"""Functions that take draws and the model that they should be of."""
+TAKE_DRAWS = {
+    "diagnose": lambda model, draws: ba.diagnostics.diagnose(draws),
+    "summary": lambda model, draws: ba.diagnostics.summary(draws),
+    "heads": lambda model, draws: ba.heads(draws),
+    "head_losses": lambda model, draws: ba.head_losses(draws),
+    "path_correlations": lambda model, draws: ba.path_correlations(draws),
+    "predict alone": lambda model, draws: ba.predict(draws, model.test_path_inputs),
+    "groups alone": lambda model, draws: ba.with_groups(draws, "log_prior"),
+    "prior alone": lambda model, draws: ba.with_groups(draws, "prior"),
+    "concat": lambda model, draws: ba.concat([draws]),
+    "grade": lambda model, draws: ba.grade(draws, "one_head"),
+    "figure": lambda model, draws: plots.run_figure(draws),
+    "theory figure": lambda model, draws: plots.validation_figure(draws),
+    "pruning figure": lambda model, draws: plots.pruning_figure(draws),
+} | OF_BOTH
+
+
 def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     a, b = several
     plain = model.replace(architecture=ba.Architecture((2,), (3, 4), (1.0, 1.0, 1.0)))
@@ -153,10 +179,7 @@ def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
     unknown.attrs = {}
     for draws, message in (
         ([a, colder], r"draws\[1\] must be of the same model as draws\[0\], .* temperature = 0.1, not 0.5"),
-        (
-            [a, b, plainer],
-            r"draws\[2\] must be of the same model .* variances = \[1.0, 1.0, 1.0\], not \[1.2, 0.9, 1.1\]",
-        ),
+        ([a, b, plainer], r"draws\[2\] must be .* variances = \[1.0, 1.0, 1.0\], not \[1.2, 0.9, 1.1\]"),
         ([a, latent[0]], r"draws\[1\] must be of the same model .* kind = LatentModel, not Model"),
         ([a, a], "draws must be of other seeds, .* both of seed 3, chain 0"),
         ([unknown, a], "draws must be of other seeds, got the same draws twice"),
@@ -175,25 +198,15 @@ def test_draws_that_do_not_belong_together_are_refused(model, several, latent):
         (xr.concat([a, a], dim="chain"), "must be of other seeds, got the same draws twice"),
         (xr.concat([a, a], dim="draw"), "must be of other seeds, got the same draws twice"),
         (xr.concat([a, plainer], dim="chain"), "one model, .* constant_data.'fingerprint'. differ along chain"),
-        (
-            xr.concat([a, b.isel(draw=slice(50))], dim="chain"),
-            "must be as many of each chain, got lp that are not finite",
-        ),
+        (xr.concat([a, b.isel(draw=slice(50))], dim="chain"), "must be as many of each chain, got lp that are not fin"),
         (xr.concat([a, b], dim="seed"), "must have axes chain, draw, path, other_path, got .*seed"),
         (a.isel(chain=0), "must have axes chain, draw, path, other_path, got draw, path, other_path"),
         (a.isel(path=[0]), "the same paths along path and other_path, got"),
         (a["posterior"], "draws must have the group posterior, got groups none"),
     ):
-        for function in (
-            ba.diagnostics.diagnose,
-            ba.diagnostics.summary,
-            plots.run_figure,
-            lambda tree: ba.predict(tree, model.test_path_inputs, model=model),
-            lambda tree: ba.validate(model, tree),
-            lambda tree: ba.collapsed.weights(tree, model),
-        ):
+        for name in ("diagnose", "summary", "figure", "predict", "validate", "weights"):
             with pytest.raises(ValueError, match=message):
-                function(joined)
+                TAKE_DRAWS[name](model, joined)
 
 
 OTHERS = {
@@ -224,22 +237,16 @@ def test_draws_of_another_model_are_refused_by_all_that_take_both(model, several
     lost.attrs = {}
     earlier = lost.copy()
     earlier["constant_data"] = xr.DataTree(lost["constant_data"].to_dataset().drop_vars("fingerprint"))
-    of_fingerprint = "got one with other data, temperature or architecture"
-    if what.startswith("observation"):
-        of_fingerprint = "got one with other labels"
-    for draws, message in ((tree, said), (lost, said if what in OTHERS else of_fingerprint), (earlier, said)):
-        if draws is earlier and what in BY_ATTRIBUTE:
-            continue  # It does not say, nor hold, anything of them.
-        for function in (
-            lambda draws: ba.validate(other, draws),
-            lambda draws: ba.predict(draws, model.test_path_inputs, model=other),
-            lambda draws: ba.with_groups(draws, "prior", model=other),
-            lambda draws: ba.collapsed.weights(draws, other),
-            lambda draws: mean_predictor.readout_batches(other, draws),
-            lambda draws: pruning.posterior_readout(other, draws),
-        ):
+    cases = [(tree, said)]
+    if what in OTHERS:
+        cases += [(lost, said), (earlier, said)]
+    else:  # Earlier draws do not say, nor hold, anything of them.
+        labels = what.startswith("observation")
+        cases += [(lost, f"got one with other {'labels' if labels else 'data, temperature or architecture'}")]
+    for draws, message in cases:
+        for function in OF_BOTH.values():
             with pytest.raises(ValueError, match=message):
-                function(draws)
+                function(other, draws)
 
 
 def test_what_decides_no_posterior_may_differ(model, several):
@@ -272,25 +279,6 @@ def test_axes_are_put_right_by_name(model, several, said):
     np.testing.assert_array_equal(pruning.posterior_readout(model, array), pruning.posterior_readout(model, tree))
 
 
-TAKE_DRAWS = {
-    "diagnose": lambda model, draws: ba.diagnostics.diagnose(draws),
-    "summary": lambda model, draws: ba.diagnostics.summary(draws),
-    "heads": lambda model, draws: ba.heads(draws),
-    "head_losses": lambda model, draws: ba.head_losses(draws),
-    "path_correlations": lambda model, draws: ba.path_correlations(draws),
-    "validate": ba.validate,
-    "predict": lambda model, draws: ba.predict(draws, model.test_path_inputs),
-    "with_groups": lambda model, draws: ba.with_groups(draws, "log_prior"),
-    "prior alone": lambda model, draws: ba.with_groups(draws, "prior"),
-    "weights": lambda model, draws: ba.collapsed.weights(draws, model),
-    "concat": lambda model, draws: ba.concat([draws]),
-    "readouts": lambda model, draws: mean_predictor.readout_batches(model, draws),
-    "prune": lambda model, draws: pruning.posterior_readout(model, draws),
-    "grade": lambda model, draws: ba.grade(draws, "one_head"),
-    "figure": lambda model, draws: plots.run_figure(draws),
-    "theory figure": lambda model, draws: plots.validation_figure(draws),
-    "pruning figure": lambda model, draws: plots.pruning_figure(draws),
-}
 MISSING = {
     "draws": ("[ps]*/*/c.1.1*", "posterior"),
     "predictions": ("posterior/prediction/c.0.0*", r"posterior\['prediction'\]"),
