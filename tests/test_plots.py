@@ -43,22 +43,17 @@ def posterior(paths=2, tests=30, chains=4, count=200, seed=0):
     """Independent draws of a U of some paths, with predictions for labels of -1 and +1."""
     rng = np.random.default_rng(seed)
     factors = rng.normal(size=(chains, count, paths, paths + 3)) * np.sqrt(np.arange(1, paths + 1))[:, None]
-    names = [f"{LONG[0]} -> {path}" for path in range(paths)]
+    names, along = [f"{LONG[0]} -> {path}" for path in range(paths)], ("chain", "draw")
     labels = np.resize([-1.0, 1.0], tests)
     groups = {
         "posterior": xr.Dataset(
             {
-                "order_parameter": (
-                    ("chain", "draw", "path", "other_path"),
-                    factors @ np.swapaxes(factors, 2, 3) / paths,
-                ),
-                "prediction": (("chain", "draw", "test_example"), labels + rng.normal(size=(chains, count, tests))),
+                "order_parameter": ((*along, "path", "other_path"), factors @ np.swapaxes(factors, 2, 3) / paths),
+                "prediction": ((*along, "test_example"), labels + rng.normal(size=(chains, count, tests))),
             },
             coords={"path": names, "other_path": names},
         ),
-        "sample_stats": xr.Dataset(
-            {name: (("chain", "draw"), rng.normal(size=(chains, count))) for name in ("lp", "energy")}
-        ),
+        "sample_stats": xr.Dataset({name: (along, rng.normal(size=(chains, count))) for name in ("lp", "energy")}),
         "constant_data": xr.Dataset({"test_labels": ("test_example", labels)}),
     }
     return xr.DataTree.from_dict(groups)
@@ -112,10 +107,13 @@ def comparison(trained=True, heads=(4, 4), seed=0):
         (np.ones(3), object(), "the dataset holds no single examples"),
     ],
 )
-def test_a_figure_says_why_there_is_no_alignment(labels, compressed, why):
+def test_a_figure_says_why_there_is_no_accuracy_and_no_alignment(labels, compressed, why):
     without = validation(tested=False, aligned=0)
     without.model.labels, without.model.compressed = labels, compressed
-    assert f"no alignment: {why}" in plots.validation_figure([without]).get_suptitle()
+    title = plots.validation_figure([without]).get_suptitle()
+    assert f"no alignment: {why}" in title
+    assert "no accuracy: the model has no test labels" in title
+    assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
 
 
 def calibrated(count):
@@ -275,12 +273,6 @@ def test_a_correlation_that_one_seed_lacks_is_that_of_the_others():
         assert title(flat).endswith(":\nrank correlation n/a")
 
 
-def test_what_is_missing_is_said():
-    title = plots.validation_figure([validation(tested=False)]).get_suptitle()
-    assert "no accuracy: the model has no test labels" in title
-    assert "accuracy" not in plots.validation_figure([validation()]).get_suptitle()
-
-
 def test_pruning_of_one_seed_has_no_deviation_and_scores_once():
     one, three = (plots.pruning_figure([comparison(seed=seed) for seed in range(count)]) for count in (1, 3))
     assert "1 seed of" in one.get_suptitle()
@@ -392,27 +384,22 @@ def test_a_commands_figure_goes_where_it_is_asked_for(command, tmp_path):
     cli.screen.save_results(tmp_path / "out", {}, FIGURES["energy, 2 paths"], tmp_path / "figure.svg")
     assert sorted(file.name for file in (tmp_path / "out").iterdir()) == ["figure.png", "result.json"]
     assert (tmp_path / "figure.svg").read_bytes().startswith(b"<?xml")
-
-
-def test_a_figure_made_meanwhile_is_kept(tmp_path):
-    (tmp_path / "figure.svg").write_text("mine")
+    # One made meanwhile is kept.
     with pytest.raises(FileExistsError, match="must not exist yet"):
-        cli.screen.save_results(tmp_path / "out", {}, FIGURES["energy, 2 paths"], tmp_path / "figure.svg")
-    assert (tmp_path / "figure.svg").read_text() == "mine"
-    assert (tmp_path / "out" / "result.json").exists()
+        cli.screen.save_results(tmp_path / "second", {}, FIGURES["energy, 2 paths"], tmp_path / "taken.svg")
+    assert (tmp_path / "taken.svg").read_text() == "mine"
+    assert (tmp_path / "second" / "result.json").exists()
 
 
 def test_entries_of_a_heat_map_say_what_is_known():
-    figure, axes = plt.subplots()
-    for matrix, errors, shown in (
-        ([[2.5e-6]], [[3e-8]], "(2.500\n±0.030)e-06"),
-        ([[12.7164]], [[0.0471]], "12.716\n±0.047"),
-        ([[1.5]], [[np.nan]], "1.500"),
+    for value, error, shown in (
+        (2.5e-6, 3e-8, "(2.500\n±0.030)e-06"),
+        (12.7164, 0.0471, "12.716\n±0.047"),
+        (1.5, np.nan, "1.500"),
     ):
-        axes.clear()
-        style.heat_map(axes, np.array(matrix), ["a"], ["a"], 1.0, np.array(errors))
+        axes = plt.figure().subplots()
+        style.heat_map(axes, np.array([[value]]), ["a"], ["a"], 1.0, np.array([[error]]))
         assert axes.texts[0].get_text() == shown
-    plt.close(figure)
 
 
 def test_long_names_keep_both_ends():
