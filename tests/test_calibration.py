@@ -129,18 +129,18 @@ def test_chains_cut_in_two_are_found(narrow, monkeypatch):
     assert calibration.calibrate(model, simulations, draws=31).holds is False
 
 
-def calibration_of(ranks, draws=63, effective=1.0, level=calibration.LEVEL):
-    names = [f"quantity {number}" for number in range(ranks.shape[1])]
-    p_values = uniform_probability(least_tail(ranks, draws), len(ranks), draws)
-    return calibration.Calibration(names, ranks, draws, p_values, np.full(len(names), effective), None, level)
+def calibration_of(ranks, effective=1.0):
+    count = ranks.shape[1]
+    p_values = uniform_probability(least_tail(ranks, 63), len(ranks), 63)
+    shares = np.full(count, effective)
+    return calibration.Calibration(["U"] * count, ranks, 63, p_values, shares, None, calibration.LEVEL)
 
 
 def test_one_rank_alone_fails_at_every_size():
     """All ranks 0 of 24 paths, whose probability is (L + 1)^-n for each end."""
     quantities = 24 * 25 // 2 + 24 * 23 // 2 + 6
     for simulations in (20, 200):
-        found = calibration_of(np.zeros((simulations, quantities), int))
-        assert found.holds is False
+        assert calibration_of(np.zeros((simulations, quantities), int)).holds is False
     assert calibration_of(np.zeros((20, 1), int)).p_values[0] == pytest.approx(2 * 64.0**-20, rel=1e-9)
     # Ranks that depend on each other cannot tell, ranks that are uniform hold however that may be.
     assert calibration_of(np.zeros((20, 1), int), effective=0.5).holds is None

@@ -110,20 +110,14 @@ def test_batches_of_any_size_give_the_same(data, gathered, cuts):
     assert same(sum(reversed(parts)), gathered)
 
 
-def test_several_outputs_have_a_column_each(data):
-    inputs, labels, _ = data
-    columns = np.stack([labels, labels**2], axis=1)
-    both = gather([(inputs, columns)], ARCH)
-    assert both.labels.shape == (12, 2)
-    assert relative_error(both.moment, inputs.reshape(EXAMPLES, -1).T @ columns) < 1e-13
-    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), got \(12, 2\): an architecture"):
-        ba.Model(compressed=both, architecture=ARCH, temperature=1.0)
-
-
 @pytest.mark.parametrize("examples", [12, 13, EXAMPLES])
-def test_several_outputs_are_restored_and_kept(data, tmp_path, examples):
+def test_several_outputs_have_a_column_each_and_are_restored_and_kept(data, tmp_path, examples):
     inputs, labels = data[0][:examples], np.stack([data[1], data[1] ** 2], axis=1)[:examples]
     both = gather((inputs, labels), ARCH)
+    assert both.labels.shape == (12, 2)
+    assert relative_error(both.moment, inputs.reshape(examples, -1).T @ labels) < 1e-13
+    with pytest.raises(ValueError, match=r"labels must have shape \(12,\), got \(12, 2\): an architecture"):
+        ba.Model(compressed=both, architecture=ARCH, temperature=1.0)
     restored = Compressed.restored(both.path_inputs, both.labels, both.residual)
     assert restored.triangle.shape == both.triangle.shape
     np.testing.assert_allclose(restored.residual.square, both.residual.square, rtol=1e-12)
@@ -136,24 +130,22 @@ def test_few_examples_are_their_own_statistics(data, examples):
     inputs, labels = data[0][:examples], data[1][:examples]
     few = gather([(inputs, labels)], ARCH)
     assert few.residual.examples == max(0, examples - 12)
-    restored = Compressed.restored(few.path_inputs, few.labels, few.residual)
-    assert same(restored, few)
-    settings = {"architecture": ARCH, "temperature": TEMPERATURE}
+    assert same(Compressed.restored(few.path_inputs, few.labels, few.residual), few)
     by_examples, by_few = (
-        ba.Model(**given, **settings).kernels
+        log_density_of(
+            ba.Model(**given, architecture=ARCH, temperature=TEMPERATURE).kernels, np.diag([1.0, 2.0, 0.5, 1.5])
+        )
         for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": few})
     )
-    u = np.diag([1.0, 2.0, 0.5, 1.5])
-    assert relative_error(log_density_of(by_few, u), log_density_of(by_examples, u)) < 1e-12
+    assert relative_error(by_few, by_examples) < 1e-12
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_gives_the_same_energy_gradient_and_predictor(data, models, form):
     """For factors of any number of columns."""
     held = models[1]
-    ours = gaussian_process(
-        held.path_inputs, held.labels, ARCH, TEMPERATURE, form=form, residual=held.compressed.residual
-    )
+    arrays, residual = (held.path_inputs, held.labels, ARCH, TEMPERATURE), held.compressed.residual
+    ours = gaussian_process(*arrays, form=form, residual=residual)
     theirs = gaussian_process(data[0], data[1], ARCH, TEMPERATURE, form="features")
     test = scaled_features(data[2], 1.0)
     for columns in (3, 6):
@@ -180,11 +172,9 @@ def test_theory_is_that_of_the_examples(models):
     assert relative_error(other.order_parameter, saddle.order_parameter) < 1e-9
     assert relative_error(other.energy, saddle.energy) < 1e-10
     assert relative_error(*(ba.theory.gp_evidence(model) for model in models)) < 1e-10
-    u = saddle.order_parameter
-    for one, two in zip(ba.theory.predict(u, by_examples), ba.theory.predict(u, by_statistics), strict=True):
+    for one, two in zip(*(ba.theory.predict(saddle.order_parameter, model) for model in models), strict=True):
         assert relative_error(two, one) < 1e-10
-    one, two = (ba.theory.finite_width(model) for model in models)
-    assert relative_error(two.order_parameter, one.order_parameter) < 1e-7
+    assert relative_error(*(ba.theory.finite_width(model).order_parameter for model in models)) < 1e-7
     assert by_statistics.examples == by_examples.examples == EXAMPLES
     assert by_statistics.replace(width=3).examples == EXAMPLES
 
@@ -235,42 +225,24 @@ def test_digits_are_kept_at_low_temperature(data):
     factor = np.array([[1.0, 0.3], [-0.4, 0.8]])
 
     def exact(factor, temperature):
+        """log det (K + T I) + y^T (K + T I)^-1 y by elimination."""
         with localcontext() as context:
             context.prec = 60
-            scale = Decimal(1) / Decimal(6)
-            mixed = [
-                [
-                    sum((Decimal(float(row[p, f])) * Decimal(float(factor[p, c])) for p in range(2)), Decimal(0))
-                    for c in range(factor.shape[1])
-                    for f in range(3)
-                ]
-                for row in inputs
-            ]
-            size = len(mixed)
-            rows = [
-                [sum((a * b for a, b in zip(one, other, strict=True)), Decimal(0)) * scale for other in mixed]
-                + [Decimal(float(y))]
-                for one, y in zip(mixed, labels, strict=True)
-            ]
-            for i in range(size):
-                rows[i][i] += Decimal(temperature)
-            log_det, quadratic = Decimal(0), Decimal(0)
-            for i in range(size):
-                pivot = rows[i][i]
-                log_det += pivot.ln()
-                quadratic += rows[i][size] ** 2 / pivot
-                for j in range(i + 1, size):
-                    ratio = rows[j][i] / pivot
-                    rows[j] = [a - ratio * b for a, b in zip(rows[j], rows[i], strict=True)]
-            return float(log_det + quadratic)
+            decimals = np.vectorize(Decimal, otypes=[object])
+            mixed = (decimals(inputs.swapaxes(1, 2)) @ decimals(factor)).reshape(len(inputs), -1)
+            regularised = mixed @ mixed.T / 6 + Decimal(temperature) * decimals(np.eye(len(inputs)))
+            rows, energy = np.column_stack([regularised, decimals(labels)]), 0
+            for i, row in enumerate(rows):
+                energy += row[i].ln() + row[-1] ** 2 / row[i]
+                rows[i + 1 :] -= np.outer(rows[i + 1 :, i] / row[i], row)
+            return float(energy)
 
     def of(form, temperature):
         return gaussian_process(held.path_inputs, held.labels, arch, temperature, form=form, residual=held.residual)
 
-    for temperature in (1e-2, 1e-6, 1e-10):
-        for form in FORMS:
-            found = energy_of(of(form, temperature), factor)[0]
-            assert relative_error(found, exact(factor, temperature)) < 1e-10
+    for temperature, form in itertools.product((1e-2, 1e-6, 1e-10), FORMS):
+        found = energy_of(of(form, temperature), factor)[0]
+        assert relative_error(found, exact(factor, temperature)) < 1e-10
     # Of rank 3 for 6 rows: six digits at least, as long as K + T I does not count as singular. With one column of F the
     # matrix in feature space is the smaller one.
     for columns, form in itertools.product((2, 1), FORMS):
@@ -316,13 +288,9 @@ def test_chains_of_many_plain_examples_look_at_as_few_rows(data, monkeypatch):
 
     monkeypatch.setattr(collapsed, "compressed", looking)
     settings = {"architecture": arch, "temperature": TEMPERATURE, "test_path_inputs": data[2]}
-    models = (
-        ba.Model(path_inputs=inputs, labels=labels, **settings),
-        ba.Model(compressed=gather((inputs, labels), arch), **settings),
-    )
     found = []
-    for model in models:
-        draws = ba.sample(model, **SETTINGS, chains=2, draws=400)
+    for given in ({"path_inputs": inputs, "labels": labels}, {"compressed": gather((inputs, labels), arch)}):
+        draws = ba.sample(ba.Model(**given, **settings), **SETTINGS, chains=2, draws=400)
         diagonal = np.einsum("cdpp->cdp", draws["posterior"]["order_parameter"])
         found.append(xr.DataArray(diagonal, dims=("chain", "draw", "path")))
     assert looked == [12, 12]
@@ -345,10 +313,12 @@ def test_arrays_on_disk_are_read_block_by_block(data, gathered, tmp_path, monkey
     mapped = np.load(tmp_path / "inputs.npy", mmap_mode="r")
     assert same(gather((mapped, labels), ARCH), gathered)
     assert same(gather([inputs.tolist(), labels.tolist()], ARCH), gathered)
+    np.savez(tmp_path / "examples.npz", path_inputs=inputs, labels=labels)
     group = zarr.create_group(tmp_path / "data.zarr")
-    for name, array in (("inputs", inputs), ("labels", labels)):
+    for name, array in (("path_inputs", inputs), ("labels", labels)):
         group.create_array(name, data=array, chunks=(20, *array.shape[1:]))
-    assert same(gather((group["inputs"], group["labels"]), ARCH), gathered)
+    for given in ((group["path_inputs"], group["labels"]), group, np.load(tmp_path / "examples.npz")):
+        assert same(gather(given, ARCH), gathered)
 
 
 def test_dask_gathers_its_arrays_and_bags(data, gathered):
@@ -450,19 +420,17 @@ def test_a_model_file_names_statistics(data, gathered, command, tmp_path):
     gathered.save(tmp_path / "statistics.zarr.zip")
     np.savez(tmp_path / "test.npz", test_path_inputs=data[2])
     file = tmp_path / "model.toml"
-    lines = ["temperature = 0.3", "[architecture]", "heads = [2, 2]", "width = 5", "[task]", 'name = "arrays"']
-    file.write_text("\n".join([*lines, 'statistics = "statistics.zarr.zip"', 'file = "test.npz"']))
+    table = 'temperature = 0.3\n[architecture]\nheads = [2, 2]\nwidth = 5\n[task]\nname = "arrays"\n'
+    file.write_text(table + 'statistics = "statistics.zarr.zip"\nfile = "test.npz"')
     model = ba.load_model(file)
     assert (model.examples, len(model.test_path_inputs)) == (EXAMPLES, 7)
-    status, out, _ = command("theory", "model.toml", "--json")
-    assert status == 0
-    [row] = json.loads(out)
+    [row] = json.loads(command("theory", "model.toml", "--json")[1])
     by_examples = ba.Model(path_inputs=data[0], labels=data[1], architecture=model.architecture, temperature=0.3)
     assert relative_error(row["order_parameter"], ba.theory.solve(by_examples).order_parameter) < 1e-9
     np.savez(tmp_path / "test.npz", labels=data[1])
     with pytest.raises(ValueError, match=r"beside task\.statistics, got 'labels'"):
         ba.load_model(file)
-    file.write_text("\n".join(lines))
+    file.write_text(table)
     with pytest.raises(ValueError, match="needs file or statistics"):
         ba.load_model(file)
 
@@ -489,37 +457,26 @@ def test_bad_batches_are_named(batches, message):
 def test_what_does_not_go_together_is_refused(data, gathered):
     inputs, labels, _ = data
     settings = {"architecture": ARCH, "temperature": 1.0}
-    with pytest.raises(ValueError, match="path_inputs must not be given for a compressed dataset"):
-        ba.Model(compressed=gathered, path_inputs=inputs, **settings)
-    with pytest.raises(ValueError, match="path_inputs must not be given for a compressed dataset"):
-        ba.Model(compressed=gathered, **settings).replace(path_inputs=inputs)
-    tokens = Tokens(np.ones((12, 5, 3)), [np.ones((12, 2, 5, 5)) / 5] * 2, "last")
-    with pytest.raises(ValueError, match="tokens must not be given for a compressed dataset"):
-        ba.Model(compressed=gathered, tokens=tokens, **settings)
     model = ba.Model(compressed=gathered, **settings)
-    with pytest.raises(ValueError, match="compressed may be None only where path_inputs and labels are given"):
-        model.replace(compressed=None)
     assert model.replace(compressed=None, path_inputs=inputs, labels=labels).examples == EXAMPLES
-    with pytest.raises(ValueError, match=r"labels of a compressed dataset must have shape \(12,\), got \(90,\)"):
-        model.replace(labels=labels)
-    with pytest.raises(ValueError, match=r"compressed must be made by Dataset\.gather, got int"):
-        ba.Model(compressed=3, **settings)
+    tokens = Tokens(np.ones((12, 5, 3)), [np.ones((12, 2, 5, 5)) / 5] * 2, "last")
+    shape = r"labels of a compressed dataset must have shape \(12,\), got \(90,\)"
+    for make, given, message in (
+        (ba.Model, {"path_inputs": inputs}, "path_inputs must not be given for a compressed dataset"),
+        (model.replace, {"path_inputs": inputs}, "path_inputs must not be given for a compressed dataset"),
+        (ba.Model, {"tokens": tokens}, "tokens must not be given for a compressed dataset"),
+        (ba.Model, {"compressed": 3}, r"compressed must be made by Dataset\.gather, got int"),
+        (model.replace, {"compressed": None}, "compressed may be None only where path_inputs and labels are given"),
+        (model.replace, {"labels": labels}, shape),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(**({"compressed": gathered} | settings if make is ba.Model else {}) | given)
     with pytest.raises(ValueError, match=r"arch must be a bayesattn\.Architecture"):
         gather([(inputs, labels)], 3)
-    narrower = gather([(inputs[:, :, :2], labels)], ARCH)
     with pytest.raises(ValueError, match="same paths, features and outputs to be added"):
-        gathered + narrower
+        gathered + gather([(inputs[:, :, :2], labels)], ARCH)
     with pytest.raises(TypeError):
         gathered + 1
-
-
-def test_arrays_may_be_given_by_name(data, gathered, tmp_path):
-    np.savez(tmp_path / "examples.npz", path_inputs=data[0], labels=data[1])
-    group = zarr.create_group(tmp_path / "examples.zarr")
-    for name, array in zip(("path_inputs", "labels"), data, strict=False):
-        group.create_array(name, data=array)
-    for named in (np.load(tmp_path / "examples.npz"), group):
-        assert same(gather(named, ARCH), gathered)
 
 
 def test_gathering_holds_a_block_at_a_time(tmp_path, monkeypatch):

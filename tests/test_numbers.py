@@ -64,19 +64,14 @@ def model_of(name):
     return ba.Model(**data, architecture=arch, likelihood=likelihood)
 
 
-def of_draws(model, parameterisation):
-    """A short chain: what it starts from, its gradients and what is made of its sites all enter."""
-    draws = ba.sample(model, sampler="hmc", parameterisation=parameterisation, chains=1, warmup=3, draws=3, seed=1)
-    posterior = draws["posterior"]
-    return {f"{parameterisation}_{name}": posterior[name].values for name in ("order_parameter", "prediction")}
-
-
 def numbers(name, parameterisations=("collapsed", "path"), verdicts=VERDICTS):
     """What is asked of a model: (exact numbers, numbers that a search or a chain found)."""
     model, exact, searched = model_of(name), {}, {}
-    for parameterisation in parameterisations:
-        if parameterisation == "collapsed" or "statistics" not in name:
-            searched |= of_draws(model, parameterisation)
+    for kind in parameterisations if "statistics" not in name else ("collapsed",):
+        # A short chain: what it starts from, its gradients and what is made of its sites all enter.
+        draws = ba.sample(model, sampler="hmc", parameterisation=kind, chains=1, warmup=3, draws=3, seed=1)
+        for site in ("order_parameter", "prediction"):
+            searched[f"{kind}_{site}"] = draws["posterior"][site].values
     if "classes" in name:
         return exact, searched
     prior = ba.theory.gp_order_parameter(model.architecture)
