@@ -2,12 +2,14 @@
 
 import numpy as np
 import pytest
+from scipy import stats
 
 import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.tasks import Digits, Splice
 from bayesattn.tasks.digits import SIDE
-from bayesattn.tasks.splice import CLASSES, TOKENS, _laws
+from bayesattn.tasks.splice import CLASSES, NUCLEOTIDES, TOKENS, _laws
+from tests.statistics import likely, near
 
 
 @pytest.fixture(scope="module")
@@ -16,14 +18,14 @@ def sequences():
 
 
 def test_made_sequences_have_the_laws_that_were_counted(sequences):
-    nucleotides = Splice.nucleotides(sequences.inputs)
-    for number, law in enumerate(_laws()):
-        own = nucleotides[sequences.labels[:, number] == 1]
-        shares = np.stack([(own == letter).mean(0) for letter in range(4)], axis=1)
-        error = np.sqrt(law * (1 - law) / len(own))
-        # 240 of each class, of which a few are of shares so small that their errors are no normal law's.
-        assert np.mean(np.abs(shares - law) > 2 * error) < 0.08
-        assert np.max(np.abs(shares - law) / error) < 6
+    letters = np.eye(NUCLEOTIDES)[Splice.nucleotides(sequences.inputs)]
+    counts, laws = np.einsum("so,spn->opn", sequences.labels, letters), _laws()
+    totals = counts.sum(2, keepdims=True)
+    tails = stats.binom.cdf(counts, totals, laws), stats.binom.sf(counts - 1, totals, laws)
+    likely(np.minimum(2 * np.minimum(*tails), 1))
+    # A small error of all.
+    squares = (counts - totals * laws) ** 2 / (totals * laws)
+    likely(stats.chi2.sf(squares.sum(), len(CLASSES) * TOKENS * (NUCLEOTIDES - 1)))
     assert _laws()[0, 30:32].argmax(1).tolist() == [2, 3]  # GT begins an intron,
     assert _laws()[1, 28:30].argmax(1).tolist() == [0, 2]  # AG ends it.
 
@@ -32,7 +34,9 @@ def test_bayes_rule_of_made_sequences_is_calibrated_and_the_best(sequences):
     chances = Splice.probabilities(Splice.nucleotides(sequences.inputs))
     found = class_scores(chances, sequences.labels)
     assert found.accuracy > 0.9
-    assert found.calibration_error < 3 * found.calibration_by_chance
+    # Classes that have these chances have this mean log score, and squares of it.
+    mean, square = (np.sum(chances * np.log(chances) ** power, axis=1) for power in (1, 2))
+    near(found.log_score, mean.mean(), np.sqrt(np.sum(square - mean**2)) / len(chances), finds=0.04)
     sharper = chances**2 / np.sum(chances**2, axis=1, keepdims=True)
     assert class_scores(sharper, sequences.labels).log_score < found.log_score
 
