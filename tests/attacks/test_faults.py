@@ -1,11 +1,14 @@
 """Disks that fail, processes that die, and two at one place: at every write in turn, and nothing is lost."""
 
-import contextlib
 import errno
+import itertools
 import shutil
 import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -14,7 +17,7 @@ from bayesattn import runs
 from bayesattn._util.input_files import read_arrays
 from bayesattn.tasks import OneShot, training
 from tests.attacks.conftest import JOB
-from tests.disk import Disk, dying, failing
+from tests.disk import Disk, failing
 from tests.posteriors import tiny_model
 from tests.processes import Started
 from tests.test_runs import contents, run_process
@@ -23,7 +26,6 @@ ERRORS = (errno.ENOSPC, errno.EIO)
 SHORT = JOB | {"chains": 1, "draws": 40}
 """Two blocks."""
 KINDS = {
-    "new": {},
     "weights": {"keep": ["weights"]},
     "nuts": {"sampler": "nuts", "parameterisation": "collapsed", "options": {}},
 }
@@ -31,44 +33,36 @@ FEW = training.Training(steps=100, batch=4, width=4)
 TASK = {"examples": 8, "test_examples": 8, "validation_examples": 8, "width": 8, "key_width": 4, "heads": (2, 1)}
 
 
-class Died(BaseException):
-    """Stands for the death of a process: from here on nothing is written."""
-
-
 def leftovers(folder):
-    return [
-        path for path in folder.rglob("*") if path.suffix in (".partial", ".unfinished", ".replaced", ".replacement")
-    ]
+    endings = (".partial", ".unfinished", ".replaced", ".replacement")
+    return [path for path in folder.rglob("*") if path.suffix in endings]
 
 
-def attempt(disk, act, expected):
-    """Whether `act` came to its end in spite of what the disk did."""
-    with pytest.MonkeyPatch.context() as patch:
-        disk.patch(patch.setattr)
-        try:
-            act()
-        except expected:
-            return False
-    return True
-
-
-class Case:
+class Case(NamedTuple):
     """Something that is made on disk: `act` makes it in a folder, where `begin` lays what is there before."""
 
-    def __init__(self, begin, act, result):
-        self.begin, self.act, self.result = begin, act, result
+    begin: Callable[[Path], Any]
+    act: Callable[[Path], Any]
+    result: Callable[[Path], Any]
+
+    def attempt(self, folder, disk):
+        """`act`, through a disk that may fail."""
+        with pytest.MonkeyPatch.context() as patch:
+            disk.patch(patch.setattr)
+            self.act(folder)
 
     def writes(self, folder):
         """How many there are, and what comes of them when none fails."""
         self.begin(folder)
         disk = Disk(folder)
-        assert attempt(disk, lambda: self.act(folder), ())
+        self.attempt(folder, disk)
         return disk.count, self.result(folder)
 
-    def require_nothing_lost(self, folder, at, fault, expected, whole):
+    def require_nothing_lost(self, folder, at, error, whole):
         self.begin(folder)
         before = self.result(folder)
-        attempt(Disk(folder, fault, at), lambda: self.act(folder), expected)
+        with suppress(OSError):
+            self.attempt(folder, Disk(folder, failing(error), at))
         if before is not None and (found := self.result(folder)) is not None:
             assert found in (before, whole)
         self.act(folder)
@@ -90,7 +84,7 @@ def draws_of(folder):
 
 
 def sound_draws_of(folder):
-    with contextlib.suppress(runs.RunError):
+    with suppress(runs.RunError):
         return draws_of(folder)
 
 
@@ -99,87 +93,63 @@ def weights_in(file):
     return {name: value.tobytes() for name, value in read_arrays("weights", file)[0].items()} if file.exists() else None
 
 
-def case_of_runs(model, job, old=None, **options):
-    def begin(folder):
-        shutil.copytree(old, folder) if old else folder.mkdir()
+def weights_of(folder):
+    return weights_in(folder / "weights.safetensors")
 
-    return Case(begin, lambda folder: runs.sample(model, folder / "run", **job, **options), draws_of)
+
+def train(folder):
+    if weights_of(folder) is None:
+        training.train(OneShot(**TASK), FEW, folder / "weights.safetensors")
+
+
+OLD = {"overwriting": {"seed": 9}, "more draws": {"draws": 20}, "damaged": {}}
+"""Settings of the run that is there before."""
+SOON = ["new", *OLD, "training"]
 
 
 def case(name, model, folder):
-    if name in KINDS:
-        return case_of_runs(model, SHORT | KINDS[name])
     if name == "training":
-
-        def weights(place):
-            return weights_in(place / "weights.safetensors")
-
-        def train(place):
-            if weights(place) is None:
-                training.train(OneShot(**TASK), FEW, place / "weights.safetensors")
-
-        return Case(Path.mkdir, train, weights)
-    old = folder / "old"
-    if name == "overwriting":
-        runs.sample(model, old / "run", **SHORT | {"seed": 9})
-        return case_of_runs(model, SHORT, old, overwrite=True)
-    if name == "more draws":
-        runs.sample(model, old / "run", **SHORT | {"draws": 20})
-        return case_of_runs(model, SHORT, old)
-    runs.sample(model, old / "run", **SHORT)
-    for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
-        chunk.unlink()
-    made = case_of_runs(model, SHORT, old, overwrite=True)
-    made.result = sound_draws_of
-    return made
+        return Case(Path.mkdir, train, weights_of)
+    old, job = folder / "old", SHORT | KINDS.get(name, {})
+    if name in OLD:
+        runs.sample(model, old / "run", **job | OLD[name])
+    if name == "damaged":
+        for chunk in (old / "run" / "posterior" / "prediction").glob("c.*"):
+            chunk.unlink()
+    return Case(
+        lambda place: shutil.copytree(old, place) if name in OLD else place.mkdir(),
+        lambda place: runs.sample(model, place / "run", **job, overwrite=name in ("overwriting", "damaged")),
+        sound_draws_of if name == "damaged" else draws_of,
+    )
 
 
-SOON = ["new", "overwriting", "more draws", "damaged", "training"]
-
-
-def require_nothing_lost_at(name, model, tmp_path, monkeypatch, moments, kinds):
-    monkeypatch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
-    made = case(name, model, tmp_path)
-    count, whole = made.writes(tmp_path / "whole")
-    assert whole is not None
-    for at in moments(count):
-        for kind in kinds(at):
-            if kind == "death":
-                made.require_nothing_lost(tmp_path / f"{at}", at, dead(tmp_path), Died, whole)
-            else:
-                made.require_nothing_lost(tmp_path / f"{at}", at, failing(kind), OSError, whole)
+def require_nothing_lost_at(name, model, folder, faults):
+    """At each of the faults, which are a write and its error, of so many writes as are returned."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "BLOCKS_PER_CHECKPOINT", 1)
+        made = case(name, model, folder)
+        count, whole = made.writes(folder / "whole")
+        assert whole is not None
+        for at, error in faults(count):
+            made.require_nothing_lost(folder / f"{at}", at, error, whole)
     return count
 
 
-def dead(folder):
-    """Dies at a write in so far as a process can without ending: what it would do in passing is undone by no one."""
-
-    def die():
-        raise Died
-
-    return dying(0, die)
-
-
 @pytest.mark.parametrize("name", SOON)
-def test_a_write_that_fails_loses_nothing(model, tmp_path, monkeypatch, name):
+def test_a_write_that_fails_loses_nothing(model, tmp_path, name):
     """Two at random, and one of the last, by which a run is made complete or takes the place of another."""
-    rng = np.random.default_rng(SOON.index(name))
-    require_nothing_lost_at(
-        name,
-        model,
-        tmp_path,
-        monkeypatch,
-        lambda count: [*rng.integers(1, count - 5, 2), count - rng.integers(5)],
-        lambda at: [ERRORS[at % 2]],
-    )
+
+    def faults(count):
+        rng = np.random.default_rng(SOON.index(name))
+        return [(at, ERRORS[at % 2]) for at in (*rng.integers(1, count - 5, 2), count - rng.integers(5))]
+
+    require_nothing_lost_at(name, model, tmp_path, faults)
 
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", [*SOON, "weights", "nuts"])
-def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, monkeypatch, name):
-    count = require_nothing_lost_at(
-        name, model, tmp_path, monkeypatch, lambda count: range(1, count + 1), lambda at: ERRORS
-    )
+def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, name):
+    count = require_nothing_lost_at(name, model, tmp_path, lambda count: itertools.product(range(1, count + 1), ERRORS))
     print(f"{name}: {count} writes, each failing with {len(ERRORS)} errors")
 
 
@@ -187,7 +157,7 @@ def test_each_write_that_fails_in_turn_loses_nothing(model, tmp_path, monkeypatc
 
 
 def require_nothing_lost_to_kills(folder, job, kills, rng):
-    """Kills at random writes of two runs: one that begins in an empty folder, one that replaces another with overwrite."""
+    """Kills at random writes of two runs, one that begins in an empty folder, one that replaces another; how many died."""
     status, out, err = run_process(folder / "whole" / "run", job)
     assert status == 0, err
     writes, whole = int(out), contents(folder / "whole" / "run")
@@ -220,12 +190,6 @@ def require_nothing_lost_to_kills(folder, job, kills, rng):
     return died
 
 
-KILLED = {
-    "nuts": {"chains": 2, "warmup": 60, "draws": 200, "seed": 3},
-    "mala": {"sampler": "mala", "chains": 2, "warmup": 60, "draws": 200, "seed": 3, "options": {"steps": 3}},
-}
-
-
 MOMENTS = {"it is begun": "0/7/1", "it goes on": "60/20/1", "it takes the place of another": "moved"}
 
 
@@ -246,11 +210,10 @@ def test_a_process_killed_at_a_write_loses_nothing(model, whole, tmp_path, momen
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("sampler", KILLED)
+@pytest.mark.parametrize("sampler", [{}, {"sampler": "mala", "options": {"steps": 3}}], ids=["nuts", "mala"])
 def test_processes_killed_at_thirty_random_writes_lose_nothing(tmp_path, sampler):
-    died = require_nothing_lost_to_kills(tmp_path, KILLED[sampler], 30, np.random.default_rng(1))
-    print(f"{sampler}: {died} of 30 were killed")
-    assert died >= 20
+    job = {"chains": 2, "warmup": 60, "draws": 200, "seed": 3} | sampler
+    assert require_nothing_lost_to_kills(tmp_path, job, 30, np.random.default_rng(1)) >= 20
 
 
 # Two at one place

@@ -10,7 +10,6 @@ import shutil
 import signal
 import threading
 import time
-import tomllib
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,15 +20,14 @@ import pytest
 import xarray as xr
 import zarr
 
-import bayesattn as ba
 from bayesattn import runs
 from bayesattn.models import LatentModel
 from bayesattn.runs import folder, provenance, store
 from bayesattn.samplers import blocks as block_runner
 from bayesattn.samplers import job as job_module
-from tests.attacks.conftest import JOB, in_small_blocks
+from tests.attacks.conftest import JOB, interrupted
 from tests.disk import Disk, failing
-from tests.test_runs import StopAfter, contents
+from tests.test_runs import contents
 
 
 def names(folder):
@@ -156,10 +154,7 @@ NO_DATA = "is damaged: the data of the model cannot be read"
 DAMAGE = {
     # Draws
     "chunk deleted": (removed("*/prediction/c.1.1*"), "prediction of chain 1, draws 40 to 59, is missing" + AGAIN),
-    "chunk of U deleted": (
-        removed("*/order_parameter/c.0.0*"),
-        "order_parameter of chain 0, draws 0 to 39, is missing",
-    ),
+    "chunk of U deleted": (removed("*/order_parameter/c.0.0*"), "of chain 0, draws 0 to 39, is missing"),
     "all chunks of a chain deleted": (removed("posterior/order_parameter/c.1.*"), DRAWS),
     "all chunks deleted": (removed("posterior/order_parameter/c.*"), DRAWS),
     "chunk cut short": (cut(chunk()), "posterior/prediction of chain 1, draws 40 to 59, cannot be read"),
@@ -492,14 +487,12 @@ def test_a_disk_or_memory_too_small_replaces_nothing_and_makes_nothing(model, ru
 
 def test_the_old_run_stays_until_the_new_one_is_complete(model, run):
     old = contents(run)
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True, progress=StopAfter(60))
+    interrupted(model, run, 60, **JOB | {"seed": 4}, overwrite=True)
     assert contents(run) == old
     assert runs.under_way(run) != run
     assert sum(runs.Run(runs.under_way(run)).done) >= 60
     # Another request begins anew, the same one goes on.
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, run, **JOB | {"seed": 5}, overwrite=True, progress=StopAfter(60))
+    interrupted(model, run, 60, **JOB | {"seed": 5}, overwrite=True)
     done = sum(runs.Run(runs.under_way(run)).done)
     told = []
     runs.sample(model, run, **JOB | {"seed": 5}, overwrite=True, progress=lambda event: told.append(event.done))
@@ -535,9 +528,8 @@ def test_what_is_no_run_is_not_replaced(model, tmp_path, name):
     if name:
         out.mkdir()
     (out / (name or "")).write_text("{}")
-    with pytest.raises(
-        runs.RunError, match="got a Zarr store of something else" if name == "zarr.json" else "got no Zarr"
-    ):
+    found = "a Zarr store of something else" if name == "zarr.json" else "no Zarr"
+    with pytest.raises(runs.RunError, match=f"got {found}"):
         runs.sample(model, out, **JOB)
     with pytest.raises(runs.RunError, match="out must be a run, which overwriting replaces"):
         runs.sample(model, out, **JOB, overwrite=True)
@@ -558,18 +550,12 @@ def test_what_is_someone_elses_stays(model, run):
 
 
 def test_a_swap_that_fails_puts_the_old_run_back(model, run, monkeypatch):
-    old, rename = contents(run), Path.rename
-
-    def fail(path, target):
-        if path.name == ".run.replacement":
-            raise OSError(errno.EIO, "no more")
-        return rename(path, target)
-
-    monkeypatch.setattr(Path, "rename", fail)
-    with pytest.raises(OSError, match="no more"):
-        runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True)
+    old, disk = contents(run), Disk(run.parent, failing(errno.EIO), moved=run.parent / ".run.replacement")
+    with monkeypatch.context() as patch:
+        disk.patch(patch.setattr)
+        with pytest.raises(OSError, match=r"\.run\.replacement"):
+            runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True)
     assert contents(run) == old
-    monkeypatch.undo()
     assert runs.sample(model, run, **JOB | {"seed": 4}, overwrite=True).job.seed == 4
     assert names(run.parent) == ["run"]
 
@@ -657,8 +643,7 @@ def test_more_draws_of_a_run_are_those_of_a_longer_one(model, whole, tmp_path):
 
 def test_thinned_vectorised_chains_that_stopped_and_got_longer_are_those_of_one_go(model, tmp_path):
     job = JOB | {"thin": 5, "chain_method": "vectorised"}
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "run", **job | {"draws": 30}, progress=StopAfter(20))
+    interrupted(model, tmp_path / "run", 20, **job | {"draws": 30})
     assert runs.Run(tmp_path / "run").state == "interrupted"
     runs.sample(model, tmp_path / "run", **job | {"draws": 30})
     longer, whole = (runs.sample(model, tmp_path / name, **job) for name in ("run", "whole"))
@@ -668,10 +653,8 @@ def test_thinned_vectorised_chains_that_stopped_and_got_longer_are_those_of_one_
 
 
 def test_more_draws_of_a_run_that_stopped(model, whole, tmp_path):
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "run", **JOB | {"draws": 40}, progress=StopAfter(70))
-    with pytest.raises(KeyboardInterrupt):
-        runs.sample(model, tmp_path / "run", **JOB, progress=StopAfter(90))
+    interrupted(model, tmp_path / "run", 70, **JOB | {"draws": 40})
+    interrupted(model, tmp_path / "run", 90, **JOB)
     run = runs.sample(model, tmp_path / "run", **JOB)
     assert run.draws()["posterior"].equals(runs.Run(whole).draws()["posterior"])
 
@@ -726,12 +709,10 @@ MEMBERS = {
 """Damage to what Zarr keeps of each group and array, which the root of a store keeps too."""
 
 
-@pytest.fixture(scope="session")
-def longer(tmp_path_factory, model):
+@pytest.fixture
+def longer(made):
     """Draws of a run of JOB with 80 draws."""
-    with pytest.MonkeyPatch.context() as patch:
-        in_small_blocks(patch)
-        return runs.sample(model, tmp_path_factory.mktemp("longer") / "run", **JOB | {"draws": 80}).draws().load()
+    return runs.Run(made / "longer").draws()
 
 
 @pytest.mark.parametrize("name", MEMBERS)
@@ -788,15 +769,14 @@ def test_places_where_no_run_can_stand(model, tmp_path):
 
 @pytest.mark.parametrize("why", ["other draws", "no room"])
 def test_more_draws_that_there_cannot_be(model, run, monkeypatch, why):
-    job, expected = JOB | {"draws": 80}, "was begun with draws_version 7"
     if why == "other draws":
         begun_with(draws_version=7)(run)
     else:
         monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
-        expected = "MiB are free"
     before = files(run)
+    expected = "was begun with draws_version 7" if why == "other draws" else "MiB are free"
     with pytest.raises((runs.RunError, OSError), match=expected):
-        runs.sample(model, run, **job)
+        runs.sample(model, run, **JOB | {"draws": 80})
     assert files(run) == before
 
 
@@ -808,26 +788,23 @@ def test_a_preset_that_came_later_changes_no_run(model, run, monkeypatch):
     assert runs.Run(run).job.options == {"steps": 2}
     assert runs.Run(run).draws()["posterior"].sizes["draw"] == 60
     assert runs.Run(run).model.temperature == model.temperature
-    with pytest.raises(
-        runs.RunError, match=r"holds a run with options = {'steps': 2}, got {'step_size': 0.3, 'steps': 2}"
-    ):
+    with pytest.raises(runs.RunError, match=r"options = {'steps': 2}, got {'step_size': 0.3, 'steps': 2}"):
         runs.sample(model, run, **JOB)
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("name", "value", "message"),
     [
-        ({"test_labels": np.array([1.0, 1.0, 1.0])}, "its test_labels differ"),
-        ({"head_names": (("another",),)}, "holds a run with names = "),
-        ({"path_groups": {"good": (0,)}}, "holds a run with names = "),
+        ("test_labels", np.array([1.0, 1.0, 1.0]), "its test_labels differ"),
+        ("head_names", (("another",),), "holds a run with names = "),
+        ("path_groups", {"good": (0,)}, "holds a run with names = "),
     ],
-    ids=["test labels", "head names", "groups"],
 )
-def test_what_results_show_belongs_to_a_run(model, run, changes, message):
+def test_what_results_show_belongs_to_a_run(model, run, name, value, message):
+    other, job = model.replace(**{name: value}), runs.Run(run).job
     with pytest.raises(runs.RunError, match=message):
-        runs.sample(model.replace(**changes), run, **JOB)
-    job = runs.Run(run).job
-    assert provenance.identity(model.replace(**changes), job) != provenance.identity(model, job)
+        runs.sample(other, run, **JOB)
+    assert provenance.identity(other, job) != provenance.identity(model, job)
 
 
 def test_a_run_of_a_latent_model_is_not_that_of_a_nameless_network(model, tmp_path):
@@ -853,8 +830,3 @@ def test_a_disk_that_fails_is_a_failure_not_an_interruption(model, tmp_path, mon
         runs.sample(model, tmp_path / "run", **JOB)
     assert runs.Run(tmp_path / "run").state == "failed"
     assert os.strerror(number) in runs.overview(tmp_path)[0]["error"]
-
-
-def test_settings_of_a_run_are_toml(run):
-    assert tomllib.loads(runs.Run(run).description["sampler"])["draws"] == 60
-    assert ba.samplers.Job.restored(tomllib.loads(runs.Run(run).description["sampler"])) == ba.samplers.Job(**JOB)

@@ -129,20 +129,19 @@ def test_a_scheduler_over_tls(tmp_path):
         subprocess.run(command.split(), cwd=tmp_path, check=True, capture_output=True)
     except OSError:
         pytest.skip("makes certificates with openssl")
-    files = {"tls_ca_file": tmp_path / "cert.pem", "tls_client_cert": tmp_path / "cert.pem"}
-    files |= {"tls_client_key": tmp_path / "key.pem"}
-    both = {name.replace("client", role): str(file) for name, file in files.items() for role in ("client", "worker")}
-    both |= {name.replace("client", "scheduler"): str(file) for name, file in files.items()}
+    options = {"tls_ca_file": "cert.pem", "tls_client_cert": "cert.pem", "tls_client_key": "key.pem"}
+    options = {name: str(tmp_path / file) for name, file in options.items()}
+    roles = ("client", "worker", "scheduler")
+    every = {name.replace("client", role): file for name, file in options.items() for role in roles}
     with distributed.LocalCluster(
         n_workers=1,
         processes=False,
         protocol="tls://",
         host="127.0.0.1",
         dashboard_address="127.0.0.1:0",  # Even without a dashboard there is a server, by default at one port for all.
-        security=distributed.Security(**both, require_encryption=True),
+        security=distributed.Security(**every, require_encryption=True),
         local_directory=tmp_path,
     ) as cluster:
-        options = {name: str(file) for name, file in files.items()}
         with distributed.Client(cluster.scheduler_address, security=clusters._security(options), timeout=10) as client:
             assert client.submit(int, "5").result() == 5
         client = clusters.client(None, None, cluster.scheduler_address, None, 1)  # pyright: ignore[reportArgumentType]
@@ -150,30 +149,25 @@ def test_a_scheduler_over_tls(tmp_path):
             pass
 
 
-@pytest.mark.parametrize(
-    ("grid", "expected"),
-    [
-        ("temperature = [0.1234567, 0.12345671]", ["temperature=0.1234567", "temperature=0.12345671"]),
-        ("temperature = [0.1, 1.0, 10.0]", ["temperature=0.1", "temperature=1", "temperature=10"]),
-        ("temperature = [1e-300, 1e300]", ["temperature=1e-300", "temperature=1e+300"]),
-        (
-            "seed = [0, 1]\ntask.seed = [0, 1]",
-            ["seed=0,task.seed=0", "seed=0,task.seed=1", "seed=1,task.seed=0", "seed=1,task.seed=1"],
-        ),
-        ("task.noise_sum = [0.5, 1.0]", ["noise_sum=0.5", "noise_sum=1"]),
-        ('keep = [["prediction"], ["order_parameter", "prediction"]]', None),
-        ("seed = [4]\n[[runs]]\nwidth = 4\noptions.steps = 3", ["width=4,seed=4,steps=3"]),
-    ],
-    ids=["close values", "round values", "extreme values", "task.seed and seed", "task alone", "lists", "options"],
-)
-def test_runs_that_differ_have_names_that_do(file, tmp_path, grid, expected):
+GRIDS = {
+    "temperature = [0.1234567, 0.12345671]": ["temperature=0.1234567", "temperature=0.12345671"],
+    "temperature = [0.1, 1.0, 10.0]": ["temperature=0.1", "temperature=1", "temperature=10"],
+    "temperature = [1e-300, 1e300]": ["temperature=1e-300", "temperature=1e+300"],
+    "seed = [0, 1]\ntask.seed = [0, 1]": [f"seed={seed},task.seed={other}" for seed in (0, 1) for other in (0, 1)],
+    "task.noise_sum = [0.5, 1.0]": ["noise_sum=0.5", "noise_sum=1"],
+    'keep = [["prediction"], ["order_parameter", "prediction"]]': None,
+    "seed = [4]\n[[runs]]\nwidth = 4\noptions.steps = 3": ["width=4,seed=4,steps=3"],
+}
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_runs_that_differ_have_names_that_do(file, tmp_path, grid):
     head = SWEEP.replace("arrays", "chains") if "task" in grid else SWEEP
     plan = sweep.Sweep(file(grid, head), tmp_path / "out")
     names = [planned.name for planned in plan.runs]
     assert len(set(names)) == len(names)
-    assert expected is None or names == expected
-    columns = [flat(planned.varied) for planned in plan.runs]
-    assert len({json.dumps(column) for column in columns}) == len(names)
+    assert names == (GRIDS[grid] or names)
+    assert len({json.dumps(flat(planned.varied)) for planned in plan.runs}) == len(names)
 
 
 def test_models_of_one_name_in_two_folders_are_two(file, tmp_path):

@@ -4,17 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reproductions.claims import (
-    Claim,
-    Mean,
-    combined,
-    exponent,
-    jackknife,
-    law_slope,
-    mean_of,
-    slope,
-    worst,
-)
+from reproductions.claims import Claim, Mean, combined, exponent, jackknife, law_slope, mean_of, slope, worst
 from tests.statistics import likely, near
 
 RNG = np.random.default_rng(0)

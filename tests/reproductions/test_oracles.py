@@ -87,18 +87,14 @@ def test_learnt_parameters_approach_the_best():
     rng, variances = np.random.default_rng(3), np.array([1.0, 0.5])
     setting = {"tokens": 20, "noise": 0.3, "prior": 1.0}
     known = pretraining.moments(rng, variances=variances, **setting)
-    best = pretraining.best(known)
-    least = pretraining.pretraining_excess(best, variances, known, 2)
-    excess = [
-        pretraining.pretraining_excess(
-            pretraining.learn(pretraining.draw(rng, m, variances=variances, value_features=2, **setting)),
-            variances,
-            known,
-            2,
-        )
-        for m in (100, 10000)
-    ]
-    assert least < excess[1] < least + 0.1 * (excess[0] - least)
+    least = pretraining.pretraining_excess(pretraining.best(known), variances, known, 2)
+
+    def excess(sequences):
+        batch = pretraining.draw(rng, sequences, variances=variances, value_features=2, **setting)
+        return pretraining.pretraining_excess(pretraining.learn(batch), variances, known, 2)
+
+    few, many = excess(100), excess(10_000)
+    assert least < many < least + 0.1 * (few - least)
 
 
 def test_a_condition_number_below_1_is_refused():

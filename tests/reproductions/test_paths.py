@@ -7,6 +7,7 @@ from reproductions.claims import Claim, Mean
 from reproductions.experiment import Settings
 from reproductions.paths import EXPERIMENTS, chains, limit, maps, network
 from reproductions.registry import ROWS
+from reproductions.results import experiments
 
 NAMES = [name for name in EXPERIMENTS if name != "one_shot"]
 
@@ -14,11 +15,10 @@ NAMES = [name for name in EXPERIMENTS if name != "one_shot"]
 def found(name, fast=True, seed=0):
     """What an experiment finds, checked for its rows and for claims that neither hold nor are literal and fail."""
     messages = []
-    findings = EXPERIMENTS[name].run(Settings(seed=seed, fast=fast, progress=messages.append))
-    assert messages
+    findings = experiments()[name].run(Settings(seed=seed, fast=fast, progress=messages.append))
+    assert messages or name not in EXPERIMENTS  # Those on tokens say nothing.
     assert {claim.row for claim in findings.claims} == {row.id for row in ROWS if name in row.by}
-    for claim in findings.claims:
-        assert claim.as_expected(), claim
+    assert [claim for claim in findings.claims if not claim.as_expected()] == []
     for panel in findings.panels:
         assert panel.x
         assert panel.y

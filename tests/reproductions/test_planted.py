@@ -8,17 +8,7 @@ import pytest
 
 from bayesattn.exchangeable import rates
 from reproductions.claims import Findings
-from reproductions.tokens import (
-    CHECKS,
-    bayes,
-    bridge,
-    convergence,
-    learning,
-    masked,
-    pretraining,
-    stream,
-    supervised,
-)
+from reproductions.tokens import CHECKS, bayes, bridge, convergence, learning, masked, pretraining, stream, supervised
 
 LEVEL = 1.25e-5
 """A quarter of that of the experiments: 0.1 % shared by 80 claims."""
@@ -26,33 +16,35 @@ LEVEL = 1.25e-5
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def times(module: Any, name: str, factor: Any) -> Plant:
-    """The function's result times a factor, or a function of its arguments."""
+def changed(module: Any, name: str, change: Callable[..., Any]) -> Plant:
+    """The function with another result: `change` of its result and its arguments."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         right = getattr(module, name)
-
-        def wrong(*arguments, **settings):
-            scale = factor(*arguments, **settings) if callable(factor) else factor
-            return right(*arguments, **settings) * scale
-
-        patch.setattr(module, name, wrong)
+        patch.setattr(module, name, lambda *rest, **settings: change(right(*rest, **settings), *rest, **settings))
 
     return plant
+
+
+def times(module: Any, name: str, factor: Any) -> Plant:
+    """The function's result times a factor, or a function of its arguments."""
+    return changed(
+        module, name, lambda found, *rest, **kept: found * (factor(*rest, **kept) if callable(factor) else factor)
+    )
 
 
 def sampled(module: Any, name: str, **factors: float) -> Plant:
     """Draws from a model of which some numbers or arrays are off by factors."""
 
     def plant(patch: pytest.MonkeyPatch) -> None:
-        right, runner = getattr(module, name), module
+        right = getattr(module, name)
 
         def wrong(model, *arguments, **settings):
             fields = ("features", "values", "noise", "prior", "query_features")
             kept = {field: getattr(model, field) for field in fields}
             return right(type(model)(**kept | {k: f * kept[k] for k, f in factors.items()}), *arguments, **settings)
 
-        patch.setattr(runner, name, wrong)
+        patch.setattr(module, name, wrong)
 
     return plant
 
@@ -67,51 +59,22 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
 
 
 def spectral(part: int, factor: float) -> Plant:
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        right = rates.spectral_cme_error
+    def scaled(found, *_):
+        return tuple(value * factor if number == part else value for number, value in enumerate(found))
 
-        def wrong(*arguments):
-            found = list(right(*arguments))
-            found[part] *= factor
-            return tuple(found)
-
-        patch.setattr(rates, "spectral_cme_error", wrong)
-
-    return plant
+    return changed(rates, "spectral_cme_error", scaled)
 
 
-def without_next_order(patch: pytest.MonkeyPatch) -> None:
-    """The effective dimension alone."""
-    right = convergence.ex.effective_dimension
-
-    def wrong(tokens, ridge, spectrum, counts, noise, prior, values):
-        variance = values * noise**2 * right(spectrum, ridge / tokens, counts) / tokens
-        return variance, np.nan
-
-    patch.setattr(rates, "spectral_cme_error", wrong)
-
-
-def curved(patch: pytest.MonkeyPatch) -> None:
-    """a_2 too large by 10 %."""
-    right = convergence.ex.bessel_ratio
-    patch.setattr(
-        convergence.ex,
-        "bessel_ratio",
-        lambda degree, *rest: right(degree, *rest) * (1 + 0.1 * (np.asarray(degree) == 2)),
-    )
+def effective_dimension_alone(_, tokens, ridge, spectrum, counts, noise, prior, values):
+    """Without the next order."""
+    return values * noise**2 * convergence.ex.effective_dimension(spectrum, ridge / tokens, counts) / tokens, np.nan
 
 
 def optimum(approximation: float, parameters: float) -> Plant:
-    def plant(patch: pytest.MonkeyPatch) -> None:
-        right = learning.population_optimum
+    def scaled(found, _):
+        return learning.Optimum(found.parameters * parameters, found.approximation * approximation)
 
-        def wrong(tokens):
-            found = right(tokens)
-            return learning.Optimum(found.parameters * parameters, found.approximation * approximation)
-
-        patch.setattr(learning, "population_optimum", wrong)
-
-    return plant
+    return changed(learning, "population_optimum", scaled)
 
 
 def no_sink(patch: pytest.MonkeyPatch) -> None:
@@ -125,27 +88,15 @@ def condition(known: pretraining.Moments) -> float:
     return known.cross[0, 0] / known.cross[2, 2] if known.cross.any() else 1.0
 
 
-def narrower(patch: pytest.MonkeyPatch) -> None:
+def narrower(found, *_):
     """Draws of z q with a deviation too small by 1.5."""
-    right = bridge.read
-
-    def wrong(*arguments):
-        found = right(*arguments)
-        mean = found.draws.mean((0, 1))
-        return found._replace(draws=mean + (found.draws - mean) / 1.5)
-
-    patch.setattr(bridge, "read", wrong)
+    mean = found.draws.mean((0, 1))
+    return found._replace(draws=mean + (found.draws - mean) / 1.5)
 
 
-def shifted_law(patch: pytest.MonkeyPatch) -> None:
+def shifted(found, *_, prior, **__):
     """E c^T c without its terms of order 1/n."""
-    right = pretraining.moments
-
-    def wrong(*arguments, **settings):
-        found = right(*arguments, **settings)
-        return found._replace(attention=found.cross @ found.cross / settings["prior"] ** 2)
-
-    patch.setattr(pretraining, "moments", wrong)
+    return found._replace(attention=found.cross @ found.cross / prior**2)
 
 
 PLANTS: dict[str, dict[str, Plant]] = {
@@ -160,13 +111,13 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "MSE x 1.06": times(rates, "isotropic_cme_error", 1.06),
         "RMS exponent + 0.02": times(rates, "isotropic_cme_error", lambda n, *rest: (n / 256) ** 0.04),
         "posterior variance x 1.001": spectral(0, 1.001),
-        "posterior variance without its next order": without_next_order,
+        "posterior variance without its next order": changed(rates, "spectral_cme_error", effective_dimension_alone),
     },
     "softmax, fixed bandwidth": {
         "regression on f x 1.01": times(convergence, "softmax_regression", 1.01),
         "MSE x 1.08": times(rates, "finite_softmax_error", 1.08),
         "RMS exponent + 0.03": times(rates, "finite_softmax_error", lambda n, *rest, **kept: (n / 256) ** 0.06),
-        "a_2 x 1.1": curved,
+        "a_2 x 1.1": times(convergence.ex, "bessel_ratio", lambda degree, *_: 1 + 0.1 * (np.asarray(degree) == 2)),
     },
     "softmax, shrinking bandwidth": {
         "MSE x 1.12": times(rates, "finite_softmax_error", 1.12),
@@ -180,7 +131,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "supremum x 1.4": times(supervised.linalg, "cholesky", 1.4),
     },
     "masked-token pretraining": {
-        "E c^T c without 1/n": shifted_law,
+        "E c^T c without 1/n": changed(pretraining, "moments", shifted),
         "pretraining exponent + 0.05": times(
             pretraining, "pretraining_excess", lambda theta, variances, known, values: condition(known) ** 0.05
         ),
@@ -193,7 +144,7 @@ PLANTS: dict[str, dict[str, Plant]] = {
         "HMC: sigma x 1.03": sampled(bridge.runs, "sample", noise=1.03),
         "law of heads x 1.08": times(rates, "finite_softmax_error", 1.08),
         "law of heads without the asking token": no_sink,
-        "deviation of draws / 1.5": narrower,
+        "deviation of draws / 1.5": changed(bridge, "read", narrower),
     },
 }
 """Plants by the name of the experiment."""

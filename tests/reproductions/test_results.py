@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -159,37 +160,27 @@ def test_a_damaged_result_is_named(stored, tmp_path, content):
         stored_results.load(tmp_path, fast=True)
 
 
-def damaged(change, content):
-    row = [claim for claim in content["claims"] if claim["row"] == "tokens-latent"]
-    curve = {"label": "", "x": [1.0], "y": [], "error": None, "law": None}
-    panel = {"title": "urn", "x": "n", "y": "bits"}
-    changes = {
-        "claims": lambda: content.update(claims={}),
-        "null row": lambda: row[0].update(row=None),
-        "verdict": lambda: row[0].update(verdict="great"),
-        "no verdict without a p-value": lambda: row[0].update(p_value=None),
-        "number": lambda: row[0].update(measured="x"),
-        "panel": lambda: content.update(panels=[panel | {"curves": [curve]}]),
-        "no curves": lambda: content.update(panels=[panel | {"curves": []}]),
-        "experiment": lambda: content.update(experiment="sufficiency"),
-        "version": lambda: content.update(version="9.9.9"),
-        "seed": lambda: content.update(seed=7),
-        "mode": lambda: content.update(fast=False),
-    }
-    assert change in changes
-    changes[change]()
+PANEL = {"title": "urn", "x": "n", "y": "bits"}
+CURVE = {"label": "", "x": [1.0], "y": [], "error": None, "law": None}
+DAMAGE = {
+    "claims": lambda content, claim: content.update(claims={}),
+    "null row": lambda content, claim: claim.update(row=None),
+    "verdict": lambda content, claim: claim.update(verdict="great"),
+    "no verdict without a p-value": lambda content, claim: claim.update(p_value=None),
+    "number": lambda content, claim: claim.update(measured="x"),
+    "panel": lambda content, claim: content.update(panels=[PANEL | {"curves": [CURVE]}]),
+    "no curves": lambda content, claim: content.update(panels=[PANEL | {"curves": []}]),
+    "experiment": lambda content, claim: content.update(experiment="sufficiency"),
+    "version": lambda content, claim: content.update(version="9.9.9"),
+    "seed": lambda content, claim: content.update(seed=7),
+    "mode": lambda content, claim: content.update(fast=False),
+}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        *("claims", "null row", "verdict", "no verdict without a p-value", "number", "panel", "no curves"),
-        *("experiment", "version", "seed", "mode"),
-    ],
-)
+@pytest.mark.parametrize("change", DAMAGE)
 def test_a_result_that_is_not_what_its_file_says_is_refused(stored, tmp_path, change):
     file, content = stored
-    damaged(change, content)
+    DAMAGE[change](content, next(claim for claim in content["claims"] if claim["row"] == "tokens-latent"))
     file.write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"urn.json must be .* got .*: remove it"):
         stored_results.load(tmp_path, fast=True)
@@ -201,10 +192,8 @@ def test_what_is_no_result_is_left_alone(stored, tmp_path):
         claim["verdict"] = DOES_NOT_HOLD
     file.with_name("urn.old.json").write_text(json.dumps(content))
     file.with_name("package.json").mkdir()
-    assert (
-        results.outcomes(stored_results.load(tmp_path, fast=True), results.chosen(["tokens-latent"]))[0].verdict
-        == results.REPRODUCED
-    )
+    (outcome,) = results.outcomes(stored_results.load(tmp_path, fast=True), results.chosen(["tokens-latent"]))
+    assert outcome.verdict == results.REPRODUCED
 
 
 def test_a_row_without_claims_of_an_experiment_is_run_again(runs, stored, tmp_path):
@@ -276,27 +265,26 @@ def test_the_command_prints_every_row_and_ends_with_its_verdict(runs, command):
     assert rows.keys() == {row.id for row in ROWS}
     assert rows["tokens-latent"]["verdict"] == "reproduced"
     assert rows["paths-1a"]["missing"] == ["network"]
-    status, _, err = command("figure 7")
-    assert status == 2
-    assert "ROW must be a paper" in err
-    for seed in (-1, 2**63):
-        status, _, err = command("--seed", seed)
-        assert (status, "seed must be a whole number" in err) == (2, True)
-    status, _, err = command("--out", "s3://bucket/a")
-    assert (status, "--out must be a path on this machine" in err) == (2, True)
+    for typed, message in (
+        ("figure_7", "ROW must be a paper"),
+        ("--seed -1", "seed must be a whole number"),
+        (f"--seed {2**63}", "seed must be a whole number"),
+        ("--out s3://bucket/a", "--out must be a path on this machine"),
+    ):
+        status, _, err = command(*typed.split())
+        assert (status, message in err) == (2, True), typed
     with pytest.raises(SystemExit, match="0"):
         command("--help")
 
 
 @pytest.fixture
 def command_of(monkeypatch, command):
-    """The command on a single row, whose experiment finds some claims."""
+    """The command on a single row, whose experiment finds some claims, or raises an error."""
 
-    def run(name, claims, *arguments):
-        experiment = Experiment("urn", lambda settings: Findings.of_row(name, claims))
-        rows = [row._replace(by=("urn",)) for row in ROWS if row.id == name]
-        monkeypatch.setattr(results, "experiments", lambda: {"urn": experiment})
-        monkeypatch.setattr(results, "ROWS", rows)
+    def run(name, found, *arguments):
+        act = Mock(side_effect=found if isinstance(found, BaseException) else [Findings.of_row(name, found)])
+        monkeypatch.setattr(results, "experiments", lambda: {"urn": Experiment("urn", act)})
+        monkeypatch.setattr(results, "ROWS", [row._replace(by=("urn",)) for row in ROWS if row.id == name])
         return command("urn", *arguments)
 
     return run
@@ -316,15 +304,9 @@ def test_a_literal_reading_of_a_theorem_must_fail(command_of, row, expected):
     assert "0 of 1 literal readings fail" in " ".join(out.split())
 
 
-def test_errors_end_the_command_with_their_status(monkeypatch, command):
+def test_errors_end_the_command_with_their_status(command_of):
     for error, expected in ((ValueError("bad"), 2), (KeyError("unforeseen"), 70), (KeyboardInterrupt(), 130)):
-
-        def run(settings, error=error):
-            raise error
-
-        monkeypatch.setattr(results, "experiments", lambda run=run: {"urn": Experiment("urn", run)})
-        monkeypatch.setattr(results, "ROWS", [row._replace(by=("urn",)) for row in ROWS if "urn" in row.by])
-        status, out, err = command("urn")
+        status, out, err = command_of("tokens-sufficient", error)
         assert (status, out) == (expected, "")
         assert ("Traceback" in err) == (expected == 70)
 

@@ -8,7 +8,7 @@ import bayesattn as ba
 from bayesattn.classes import class_scores
 from bayesattn.tasks import Digits, Splice
 from bayesattn.tasks.digits import SIDE
-from bayesattn.tasks.splice import CLASSES, NUCLEOTIDES, TOKENS, _laws
+from bayesattn.tasks.splice import CLASSES, NUCLEOTIDES, SHARES, TOKENS, _laws
 from tests.statistics import likely, near
 
 
@@ -20,14 +20,15 @@ def sequences():
 def test_made_sequences_have_the_laws_that_were_counted(sequences):
     letters = np.eye(NUCLEOTIDES)[Splice.nucleotides(sequences.inputs)]
     counts, laws = np.einsum("so,spn->opn", sequences.labels, letters), _laws()
+    likely(stats.chisquare(sequences.labels.sum(0), np.array(SHARES) * len(letters)).pvalue)
     totals = counts.sum(2, keepdims=True)
     tails = stats.binom.cdf(counts, totals, laws), stats.binom.sf(counts - 1, totals, laws)
     likely(np.minimum(2 * np.minimum(*tails), 1))
     # A small error of all.
     squares = (counts - totals * laws) ** 2 / (totals * laws)
     likely(stats.chi2.sf(squares.sum(), len(CLASSES) * TOKENS * (NUCLEOTIDES - 1)))
-    assert _laws()[0, 30:32].argmax(1).tolist() == [2, 3]  # GT begins an intron,
-    assert _laws()[1, 28:30].argmax(1).tolist() == [0, 2]  # AG ends it.
+    assert laws[0, 30:32].argmax(1).tolist() == [2, 3]  # GT begins an intron,
+    assert laws[1, 28:30].argmax(1).tolist() == [0, 2]  # AG ends it.
 
 
 def test_bayes_rule_of_made_sequences_is_calibrated_and_the_best(sequences):

@@ -1,6 +1,5 @@
 """Images from scikit-learn, folders and zips, and what is said about other contents."""
 
-import os
 import shutil
 import zipfile
 
@@ -75,7 +74,8 @@ def test_turned_images_are_further_classes(characters):
     assert set(turned.groups) == {"Alpha", "Beta"}
 
 
-def test_what_is_not_there_or_not_images_is_named(characters, tmp_path):
+def test_what_is_not_there_or_not_images_is_named(tmp_path):
+    """Damaged images and zips: tests/attacks/test_input.py."""
     with pytest.raises(FileNotFoundError, match=r"images must be 'digits'.*which is not there"):
         load_images(tmp_path / "none.zip")
     with pytest.raises(ValueError, match=r"images must be one of omniglot:images_background,.*got 'omniglot:other'"):
@@ -83,31 +83,16 @@ def test_what_is_not_there_or_not_images_is_named(characters, tmp_path):
     (tmp_path / "text.zip").write_text("no zip")
     with pytest.raises(ValueError, match=r"text\.zip must be a folder or a zip of images"):
         load_images(tmp_path / "text.zip")
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
-        file.writestr("readme.txt", "other contents")
-    with pytest.raises(ValueError, match=r"must hold ALPHABET/CHARACTER/\*.png.*got no .png at all"):
-        load_images(tmp_path / "other.zip")
-    with zipfile.ZipFile(tmp_path / "flat.zip", "w") as file:
-        file.writestr("one.png", b"")
-    with pytest.raises(ValueError, match=r"must hold ALPHABET/CHARACTER/\*.png.*got 'one.png'"):
-        load_images(tmp_path / "flat.zip")
-    damaged = tmp_path / "damaged"
-    shutil.copytree(characters, damaged)
-    file = damaged / "Beta" / "character02" / "01.png"
-    file.write_bytes(file.read_bytes()[:60])
-    with pytest.raises(ValueError, match=r"damaged/Beta/character02/01.png in .* got a file that cannot be read"):
-        load_images(damaged)
-    zipped = packed(characters, tmp_path / "cut")
-    os.truncate(zipped, os.path.getsize(zipped) // 2)
-    with pytest.raises(ValueError, match="must be a folder or a zip of images"):
-        load_images(zipped)
+    for name, got in (("readme.txt", "no .png at all"), ("one.png", "'one.png'")):
+        with zipfile.ZipFile(tmp_path / "other.zip", "w") as file:
+            file.writestr(name, b"")
+        with pytest.raises(ValueError, match=rf"must hold ALPHABET/CHARACTER/\*.png.*got {got}"):
+            load_images(tmp_path / "other.zip")
 
 
 def test_too_few_classes_or_images_are_named(characters, tmp_path):
     with pytest.raises(ValueError, match=r"images must be of at least 2 classes, got 1"):
         load_images(f"{characters}[2-2]")
-    with pytest.raises(ValueError, match=r"classes of digits must be within 0-9, got \[7-12\]"):
-        load_images("digits[7-12]")
     alone = tmp_path / "alone"
     shutil.copytree(characters, alone)
     for drawing in ("01", "02", "03"):

@@ -135,10 +135,8 @@ def test_a_compact_network_is_the_network(task, trained, tmp_path):
     weights = training.compact(whole)
     arch = ba.Architecture(task.heads, (8,) * (1 + len(task.heads)), (1.0,) * (2 + len(task.heads)))
     assert relative_error(pruning.trained_readout(weights, arch), pruning.trained_readout(whole, arch)) < 1e-6
-    for found, expected in zip(
-        pruning.value_magnitudes(weights, arch), pruning.value_magnitudes(whole, arch), strict=True
-    ):
-        assert np.array_equal(found, expected)
+    magnitudes = [pruning.value_magnitudes(values, arch) for values in (weights, whole)]
+    assert all(np.array_equal(*pair) for pair in zip(*magnitudes, strict=True))
     heads = {name for name in whole if name[0] in "QK"}
     assert all(weights[name].dtype == np.float16 for name in heads)
     assert all(relative_error(weights[name], whole[name]) < 2**-11 for name in heads)
@@ -246,9 +244,6 @@ def test_heads_that_do_not_fit_are_named(task, trained, tmp_path):
 
     with pytest.raises(FileNotFoundError, match="which is not there"):
         load(tmp_path / "none.safetensors")
-    (tmp_path / "text.safetensors").write_text("no arrays")
-    with pytest.raises(ValueError, match=r"task.attention must be a .npz or .safetensors file of plain arrays"):
-        load(tmp_path / "text.safetensors")
     save_file({"Q_1": weights["Q_1"]}, tmp_path / "part.safetensors")
     with pytest.raises(ValueError, match="attention must hold K_1, got only Q_1"):
         load(tmp_path / "part.safetensors")
