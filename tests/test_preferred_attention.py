@@ -22,6 +22,7 @@ from bayesattn.theory.bartlett import layer_shapes
 from bayesattn.theory.mode import find_mode
 from bayesattn.theory.problem import potential
 from tests.posteriors import exact_scalar_posterior
+from tests.statistics import near
 
 EXAMPLES, TOKENS, FEATURES, KEY_WIDTH = 10, 4, 3, 2
 PADDING = np.arange(TOKENS) < np.random.default_rng(1).integers(2, TOKENS + 1, size=(EXAMPLES, 1))
@@ -132,17 +133,18 @@ def test_laplaces_error_falls_as_one_over_the_width():
     assert errors[160] / errors[640] == pytest.approx(4, rel=0.1)
 
 
-def stated_error(model, queries_and_keys, order, most):
-    """Whether the error of an order is at most as large as its documentation says, given that of sampling."""
+def require_stated_error(model, queries_and_keys, order, most):
+    """The error of an order is at most as large as its documentation says, given that of sampling."""
     exact = ba.theory.evidence(model.given(queries_and_keys))
     assert exact.reliable
     found = conditional_evidence(model, queries_and_keys, order=order).log_evidence
-    return abs(found - exact.log_evidence) < most + 3 * exact.error
+    degrees = np.inf if exact.method == "importance sampling" else 14  # Two bridges of 8 islands.
+    near(found, exact.log_evidence, exact.error, degrees, allowed=most, finds=0.5)
 
 
 def test_laplaces_error_with_two_layers_is_small():
     model, heads = case("two layers")
-    assert stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1)
+    require_stated_error(model.replace(width=20, temperature=0.1), heads, "laplace", 0.1)
 
 
 @pytest.mark.heavy
@@ -159,7 +161,7 @@ def test_laplaces_error_with_two_layers_is_small():
 )
 def test_errors_are_as_stated(heads, width, order, most):
     model = network(heads, width, examples=20, temperature=0.1)
-    assert stated_error(model, pairs(heads), order, most)
+    require_stated_error(model, pairs(heads), order, most)
 
 
 @pytest.mark.parametrize("name", ["two layers", "skips and two outputs"])
