@@ -24,6 +24,7 @@ from bayesattn.theory import problem
 from tests.posteriors import tiny_model
 from tests.zoo import LIGHT, QUICK
 
+LATENT = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome") or shutil.which("chromium-browser")
 
 
@@ -50,8 +51,7 @@ class Elements(HTMLParser):
 def page(zoo, tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     shutil.copytree(zoo.run("two"), folder / "N3<")
-    latent = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
-    runs.sample(latent, folder / "latent", **QUICK | {"parameterisation": "latent"})
+    runs.sample(LATENT, folder / "latent", **QUICK | {"parameterisation": "latent"})
     return report.report([folder / "N3<", folder / "latent"], folder / "report.html")
 
 
@@ -161,6 +161,23 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
     assert "CONSOLE" not in ended.stderr
 
 
+def latent_table(sampled):
+    """Of draws of z, at a level of 1 %."""
+    dims = ("chain", "draw", "value_feature", "feature")
+    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"latent": (dims, np.asarray(sampled))})})
+    return tables.latent_table(LATENT, draws, 0.01)
+
+
+def theory_table(verdict, **undefined):
+    """Of one path whose every number is 1, but for those that are undefined."""
+    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "tail_ess", "pareto_k", "agrees")
+    numbers = dict.fromkeys(names, np.eye(1)) | undefined
+    model = SimpleNamespace(row_names=["0"])
+    return tables.theory_table(
+        SimpleNamespace(model=model, width=3, verdict=verdict, statement=lambda: f"{verdict}: said", **numbers)
+    )
+
+
 @pytest.mark.parametrize(
     ("chains", "shift", "holds", "said"),
     [
@@ -171,59 +188,30 @@ def test_a_browser_shows_every_figure_without_errors(page, tmp_path):
 )
 def test_latent_draws_agree_or_not_or_cannot_tell(chains, shift, holds, said):
     """Independent draws of the exact posterior of z, or moved by one of its standard deviations."""
-    model = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
-    exact = exchangeable.latent_posterior(model.features, model.values, model.noise, model.prior)
+    exact = exchangeable.latent_posterior(LATENT.features, LATENT.values, LATENT.noise, LATENT.prior)
     deviation = np.sqrt(exact.covariance[0, 0])
     sampled = exact.mean + deviation * (shift + np.random.default_rng(0).normal(size=(chains, 300, 1, 1)))
-    dims = ("chain", "draw", "value_feature", "feature")
-    draws = xr.DataTree.from_dict({"posterior": xr.Dataset({"latent": (dims, np.asarray(sampled))})})
-    verdict, found, [row] = tables.latent_table(model, draws, 0.01)
+    verdict, found, [row] = latent_table(sampled)
     assert found is holds
     assert said in verdict
     assert row["agrees"] == ("no" if shift else "yes")
 
 
 def test_what_few_draws_leave_undefined_is_neither_a_number_nor_a_no():
-    model = LatentModel(features=[[1.0], [2.0]], values=[[0.5], [1.5]], noise=0.5, prior=1.0)
-    sampled = np.random.default_rng(0).normal(size=(2, 3, 1, 1))
-    draws = xr.DataTree.from_dict(
-        {"posterior": xr.Dataset({"latent": (("chain", "draw", "value_feature", "feature"), sampled)})}
-    )
-    verdict, holds, [row] = tables.latent_table(model, draws, 0.01)
+    verdict, holds, [row] = latent_table(np.random.default_rng(0).normal(size=(2, 3, 1, 1)))
     assert holds is None
     assert "R-hat of z is not defined: draw more" in verdict
     assert row["draws"].endswith("± n/a")
     assert row["agrees"] == "n/a"
     unknown = dict.fromkeys(("error", "rhat", "ess", "tail_ess", "pareto_k"), np.full((1, 1), np.nan))
-    drawn = dict.fromkeys(("saddle", "corrected", "order_parameter"), np.eye(1))
-    found = SimpleNamespace(
-        model=SimpleNamespace(row_names=["0"]),
-        width=3,
-        verdict="cannot tell",
-        statement=lambda: "cannot tell",
-        agrees=np.zeros((1, 1), bool),
-        **unknown,
-        **drawn,
-    )
-    [row] = tables.theory_table(found)[2]
-    assert (row["R-hat"], row["ESS"], row["agrees"]) == ("n/a", "n/a", "n/a")
-    assert (row["tail ESS"], row["Pareto k"]) == ("n/a", "n/a")
+    [row] = theory_table("cannot tell", agrees=np.zeros((1, 1), bool), **unknown)[2]
+    assert {row[name] for name in ("R-hat", "ESS", "tail ESS", "Pareto k", "agrees")} == {"n/a"}
 
 
 @pytest.mark.parametrize(("verdict", "holds"), [("holds", True), ("does not hold", False), ("cannot tell", None)])
 def test_three_outcomes_of_the_theory(verdict, holds):
     """Only what fails is said to fail: draws that cannot tell leave the page undecided."""
-    matrix = np.eye(1)
-    names = ("saddle", "corrected", "order_parameter", "error", "rhat", "ess", "tail_ess", "pareto_k", "agrees")
-    found = SimpleNamespace(
-        model=SimpleNamespace(row_names=["0"]),
-        width=3,
-        verdict=verdict,
-        statement=lambda: verdict + ": said",
-        diagnostics=SimpleNamespace(chains=4),
-        **dict.fromkeys(names, matrix),
-    )
-    text, shown, rows = tables.theory_table(found)
+    text, shown, rows = theory_table(verdict)
     assert (rows[0]["R-hat"], rows[0]["ESS"], rows[0]["agrees"]) == ("1.000", "1", "yes")
     assert shown is holds
     assert text == f"Does the theory hold at N = 3? {verdict}: said."
@@ -235,8 +223,7 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
 
     def make():
         figure = plt.figure(figsize=(2, 2), layout="constrained")
-        axes = figure.subplots()
-        axes.plot([0, 1], [0, 1], color=palette().grey)
+        figure.subplots().plot([0, 1], [0, 1], color=palette().grey)
         figure.suptitle("above")
         drawn.append(figure)
         return figure
@@ -247,14 +234,10 @@ def test_each_colour_scheme_has_its_own_colours_in_the_same_places():
     np.testing.assert_array_equal(light.axes[0].get_position(), dark.axes[0].get_position())
     assert light.texts[0].get_position() == dark.texts[0].get_position()
     for figure in drawn:
-        paper, line = (
-            luminance(color) for color in (figure.axes[0].get_facecolor(), figure.axes[0].lines[0].get_color())
-        )
-        assert (max(paper, line) + 0.05) / (min(paper, line) + 0.05) > 3
+        assert contrast(figure.axes[0].get_facecolor(), figure.axes[0].lines[0].get_color()) > 3
     for colors, paper in ((ON_LIGHT, "white"), (ON_DARK, figures.PAPER)):
         for color in (colors.blue, colors.orange, colors.grey):
-            shades = sorted((luminance(color), luminance(paper)))
-            assert (shades[1] + 0.05) / (shades[0] + 0.05) > 3, color
+            assert contrast(color, paper) > 3, color
 
 
 def test_alternatives_name_what_is_shown():
@@ -266,10 +249,12 @@ def test_alternatives_name_what_is_shown():
     assert "the latent z as a heat map" in figures.captions("", diagnosis, latent=True)["U"][1]
 
 
-def luminance(color):
-    """Relative luminance, as WCAG defines it."""
-    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
-    return np.dot([0.2126, 0.7152, 0.0722], channels)
+def contrast(*colors):
+    """Contrast of two colours by their relative luminances, as WCAG defines it."""
+    rgb = np.array([to_rgb(color) for color in colors])
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    darker, lighter = sorted(linear @ [0.2126, 0.7152, 0.0722])
+    return (lighter + 0.05) / (darker + 0.05)
 
 
 def test_runs_are_named_by_the_end_of_their_path_that_tells_them_apart():

