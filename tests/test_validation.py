@@ -28,13 +28,18 @@ DRAWS = 400
 
 
 @pytest.fixture(scope="module")
-def reference_draws(hidden_markov_model):
-    return ba.sample(hidden_markov_model(10), warmup=100, draws=DRAWS)
+def model(hidden_markov_model):
+    return hidden_markov_model(10)
 
 
 @pytest.fixture(scope="module")
-def reference_validation(hidden_markov_model, reference_draws):
-    return ba.validate(hidden_markov_model(10), reference_draws)
+def reference_draws(model):
+    return ba.sample(model, warmup=100, draws=DRAWS)
+
+
+@pytest.fixture(scope="module")
+def reference_validation(model, reference_draws):
+    return ba.validate(model, reference_draws)
 
 
 def test_good_path_at_width_ten(reference_draws, hidden_markov):
@@ -52,17 +57,14 @@ def test_combining_paths_beats_the_gp_limit_at_width_ten(reference_validation):
     assert reference_validation.alignment.outcome == "higher"
 
 
-def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validation):
-    model = hidden_markov_model(10)
+def test_accuracy_on_other_test_examples(model, hidden_markov_model, reference_validation):
     same = accuracy_on(model, reference_validation)
-    by_draws = np.tensordot(model.test_path_inputs, reference_validation.readouts.mean(0), 2)
-    for name, mean in (
-        ("theory", ba.theory.predict(reference_validation.saddle, model).mean),
-        ("corrected", ba.theory.predict(reference_validation.corrected, model).mean),
-        ("gp", ba.theory.predict(ba.theory.gp_order_parameter(model.architecture), model).mean),
-        ("draws", by_draws),
-    ):
-        assert getattr(same, name) == np.mean(np.sign(mean) == model.test_labels)
+    theory = {"theory": reference_validation.saddle, "corrected": reference_validation.corrected}
+    theory["gp"] = ba.theory.gp_order_parameter(model.architecture)
+    means = {name: ba.theory.predict(value, model).mean for name, value in theory.items()}
+    means["draws"] = np.tensordot(model.test_path_inputs, reference_validation.readouts.mean(0), 2)
+    for name, mean in means.items():
+        assert getattr(same, name) == np.mean(np.sign(mean) == model.test_labels), name
     turned = accuracy_on(model.replace(test_labels=-model.test_labels), reference_validation)
     assert turned.theory == pytest.approx(1 - same.theory)
     with pytest.raises(ValueError, match="model must have training examples, architecture and temperature of"):
@@ -71,20 +73,15 @@ def test_accuracy_on_other_test_examples(hidden_markov_model, reference_validati
 
 @pytest.mark.heavy
 @pytest.mark.parametrize("parameterisation", ["path", "collapsed"])
-def test_good_path_at_width_ten_at_length(hidden_markov_model, parameterisation):
-    draws = ba.sample(hidden_markov_model(10), parameterisation=parameterisation, warmup=300, draws=1000)
+def test_good_path_at_width_ten_at_length(model, parameterisation):
+    draws = ba.sample(model, parameterisation=parameterisation, warmup=300, draws=1000)
     agree(draws["posterior"]["order_parameter"].isel(GOOD_PATH), 14.86, 0.03, finds=0.2)
 
 
 @pytest.fixture(scope="module")
-def reference_prediction(hidden_markov_model):
-    return validation.predicted(hidden_markov_model(10))
-
-
-@pytest.fixture(scope="module")
-def without_test_examples(hidden_markov_model, reference_draws):
+def without_test_examples(model, reference_draws):
     """Of U alone, which is quicker: a function from draws and the theory's U to the verdict."""
-    model = hidden_markov_model(10).replace(test_path_inputs=None, test_labels=None)
+    model = model.replace(test_path_inputs=None, test_labels=None)
 
     def validated(corrected, draws=reference_draws, first_order=1e-9, variance=0.1, **settings):
         theory = Predicted(corrected * (1 - first_order), corrected, variance, None)
@@ -112,18 +109,16 @@ def test_theory_holds_on_the_reference_task(reference_validation):
     assert reference_validation.expected[0, 0] == pytest.approx(reference_validation.deviation[0, 0], rel=0.2)
 
 
-def test_mean_predictor_by_two_routes(hidden_markov_model, reference_draws, reference_validation):
+def test_mean_predictor_by_two_routes(model, reference_draws, reference_validation):
     """The mean of f over the draws, and of its conditional mean given U, at every test input."""
-    model = hidden_markov_model(10)
     batches = np.tensordot(reference_validation.readouts, model.test_path_inputs, ((1, 2), (1, 2)))
     drawn = reference_draws["posterior"]["prediction"]
     error = batches.std(0, ddof=1) / np.sqrt(len(batches))
     agree(drawn, batches.mean(0), error, finds=0.25)  # The batches' error, Student's t, is the smaller one.
 
 
-def test_a_wrong_temperature_fails(hidden_markov_model, reference_draws):
-    theory = predicted(hidden_markov_model(10).replace(temperature=0.02))
-    wrong = ba.validate(hidden_markov_model(10), reference_draws, prediction=theory)
+def test_a_wrong_temperature_fails(model, reference_draws):
+    wrong = ba.validate(model, reference_draws, prediction=predicted(model.replace(temperature=0.02)))
     assert wrong.usable
     assert wrong.verdict == DOES_NOT_HOLD
     assert not wrong.holds
@@ -136,26 +131,23 @@ def test_a_wrong_temperature_fails(hidden_markov_model, reference_draws):
     assert wrong.statement().startswith("does not hold: U[")
 
 
-def test_a_wrong_width_fails(hidden_markov_model, reference_draws):
-    theory = predicted(hidden_markov_model(11))
-    assert ba.validate(hidden_markov_model(10), reference_draws, prediction=theory).verdict == DOES_NOT_HOLD
+def test_a_wrong_width_fails(model, hidden_markov_model, reference_draws):
+    assert ba.validate(model, reference_draws, prediction=predicted(hidden_markov_model(11))).verdict == DOES_NOT_HOLD
 
 
-def test_few_draws_cannot_tell(hidden_markov_model, reference_draws, reference_prediction):
-    """4 x 200 draws leave about 3 % of Monte Carlo error, 2.4 errors, so that they cannot show agreement within 2 %."""
-    few = ba.validate(
-        hidden_markov_model(10), first(reference_draws, 200), margin=0.02, prediction=reference_prediction
-    )
+def test_few_draws_cannot_tell(model, reference_draws):
+    """4 x 200 draws leave about 3 % of Monte Carlo error, 2.4 errors, so that they cannot show agreement within 2 %.
+
+    They show agreement within a margin that is wide enough.
+    """
+    draws, theory = first(reference_draws, 200), predicted(model)
+    few, wide = (ba.validate(model, draws, margin=margin, prediction=theory) for margin in (0.02, 0.2))
     assert few.usable, few.doubts()
     assert few.failures() == []
     assert few.verdict == CANNOT_TELL
     assert not few.holds
     assert few.decided_by == "Monte Carlo error"
     assert "draw more" in few.statement()
-    # They show agreement within a margin that is wide enough.
-    wide = ba.validate(
-        hidden_markov_model(10), first(reference_draws, 200), margin=0.2, prediction=reference_prediction
-    )
     assert wide.verdict == HOLDS
     assert wide.bound == few.bound
 
@@ -187,9 +179,7 @@ def test_what_the_theory_leaves_out_is_allowed_and_does_not_count_as_agreement(
 
 def flagged(statement):
     """The two percentages of a statement: still compatible, and would have been flagged."""
-    found = re.search(
-        r"still compatible: ([\d.]+) % of .*, smallest that this run would have flagged: ([\d.]+) %", statement
-    )
+    found = re.search(r"still compatible: ([\d.]+) % of .*, smallest .* would have flagged: ([\d.]+) %", statement)
     return float(found[1]), float(found[2])
 
 
@@ -306,10 +296,10 @@ def test_level_and_power_on_random_networks(letter, heads, skips, outputs):
     assert min(found.values()) >= 10, found
 
 
-def test_chains_that_disagree_decide_nothing(hidden_markov_model, reference_draws):
+def test_chains_that_disagree_decide_nothing(model, reference_draws):
     tree = reference_draws.copy(deep=True)
     tree["posterior"]["order_parameter"][0] *= 2
-    found = ba.validate(hidden_markov_model(10), tree)
+    found = ba.validate(model, tree)
     assert not found.usable
     assert found.verdict == CANNOT_TELL
     assert not found.holds
@@ -339,15 +329,12 @@ def test_poor_draws_decide_nothing_whatever_they_say(without_test_examples, refe
 
 
 def test_verdict_of_several_widths():
-    def fake(verdict):
-        return Mock(spec=ba.Validation, verdict=verdict)
-
     for verdicts, expected in (
         ((HOLDS, HOLDS), HOLDS),
         ((HOLDS, CANNOT_TELL), CANNOT_TELL),
         ((CANNOT_TELL, DOES_NOT_HOLD, HOLDS), DOES_NOT_HOLD),
     ):
-        assert validation.overall([fake(verdict) for verdict in verdicts]) == expected
+        assert validation.overall([Mock(spec=ba.Validation, verdict=verdict) for verdict in verdicts]) == expected
     assert VERDICTS == (HOLDS, DOES_NOT_HOLD, CANNOT_TELL)
 
 
@@ -401,9 +388,7 @@ def test_predictors_are_compared_along_the_finite_width_effect():
     found = along_directions(predictors, batches, 0.01, level=0.01)
     apart = np.sqrt(np.mean((batches.mean(0) - predictors["corrected"]) ** 2))
     assert apart == pytest.approx(np.sqrt(np.mean(batches.var(0, ddof=1) / 16)), rel=0.1)
-    assert [name for name, agrees in zip(found.names, found.agrees, strict=True) if not agrees] == [
-        "the finite-width effect"
-    ]
+    assert list(np.array(found.names)[~found.agrees]) == ["the finite-width effect"]
     right = along_directions(predictors, batches + 0.05 * effect, 0.01, level=0.01)
     assert right.agrees.all()
 
@@ -417,29 +402,19 @@ def test_results_are_json(reference_validation):
     assert np.shape(content["order_parameter"]) == (4, 4)
 
 
-def test_foreign_draws_are_refused(hidden_markov_model, reference_draws):
-    two = ba.Model(
-        path_inputs=np.ones((3, 2, 4)),
-        labels=np.ones(3),
-        temperature=1.0,
-        architecture=ba.Architecture((2,), (5, 5), (1.0,) * 3),
-    )
-    with pytest.raises(
-        ValueError, match=r"model must be the one that draws are of, got one with heads = \[2\], not \[2, 2"
+def test_foreign_draws_are_refused(reference_draws):
+    for draws, settings, message in (
+        (reference_draws, {}, r"model must be the one that draws are of, got one with heads = \[2\], not \[2, 2"),
+        (reference_draws["sample_stats"], {}, "draws must have the group posterior, got groups none"),
+        (3, {}, r"draws must be the result of bayesattn.sample, a Run or .* got 3"),
+        (reference_draws, {"margin": 0}, "margin must be a finite number above 0, got 0"),
+        (reference_draws, {"level": 1}, "level must be below 1, got 1"),
     ):
-        ba.validate(two, reference_draws)
-    with pytest.raises(ValueError, match="draws must have the group posterior, got groups none"):
-        ba.validate(two, reference_draws["sample_stats"])
-    with pytest.raises(ValueError, match=r"draws must be the result of bayesattn.sample, a Run or .* got 3"):
-        ba.validate(two, 3)
-    with pytest.raises(ValueError, match="margin must be a finite number above 0, got 0"):
-        ba.validate(two, reference_draws, margin=0)
-    with pytest.raises(ValueError, match="level must be below 1, got 1"):
-        ba.validate(two, reference_draws, level=1)
+        with pytest.raises(ValueError, match=message):
+            ba.validate(tiny_model(heads=(2,)), draws, **settings)
 
 
-def test_gp_limit_of_a_group_is_a_network_of_those_paths(hidden_markov_model):
-    model = hidden_markov_model(10)
+def test_gp_limit_of_a_group_is_a_network_of_those_paths(model):
     alone = ba.Model(
         path_inputs=model.path_inputs[:, [2]],
         labels=model.labels,
